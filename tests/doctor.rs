@@ -1,5 +1,7 @@
 //! `postern doctor`: exit codes and what it prints.
 
+mod machine;
+
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::tls::Authority;
@@ -180,56 +182,6 @@ fn a_twemproxy_is_checked_beside_its_gateway() {
     assert!(unbound.stdout.contains("note: challenge.bind is \"off\""), "{unbound:#?}");
     doctor(&["--twemproxy-config", home.path().join("nowhere").to_str().unwrap()])
         .assert_failed(64, &["nowhere", "cannot read the twemproxy configuration"]);
-}
-
-/// Bare `doctor` in `folder`.
-fn bare(folder: &Path) -> Ended {
-    let mut command = command(["doctor"]);
-    command.current_dir(folder);
-    Postern::start(command).ended()
-}
-
-#[test]
-fn without_an_argument_it_looks_at_this_machine_and_reports_in_some_lines() {
-    let home = TempDir::new().unwrap();
-    let text = "[issuer]\ndirectory = \"http://127.0.0.1:1/\"\n[challenge]\nissuer_name = \"i.example\"\norigin = \"o.example\"\n";
-    std::fs::write(home.path().join("gateway.toml"), text).unwrap();
-    std::fs::write(home.path().join("postern-old.toml"), format!("{text}[nonsense]\n")).unwrap();
-    std::fs::write(home.path().join("other.toml"), "[").unwrap();
-    std::fs::create_dir(home.path().join("postern-data")).unwrap();
-    let ended = bare(home.path());
-    assert_eq!(ended.code, Some(70), "{ended:#?}");
-    let lines: Vec<&str> = ended.stdout.lines().collect();
-    assert!((5..20).contains(&lines.len()), "{ended:#?}");
-    assert!(lines.iter().all(|line| ["well  ", "look  ", "bad   "].contains(&&line[..6])), "{ended:#?}");
-    let has =
-        |start: &str, part: &str| lines.iter().any(|line| line.starts_with(start) && line.contains(part));
-    assert!(has("well  file     ./gateway.toml", "a gateway can be started with it"), "{ended:#?}");
-    assert!(has("bad   file     ./postern-old.toml: a gateway would not start", "nonsense"), "{ended:#?}");
-    assert!(has("", " machine  ") && has("", " kernel   ") && has("", " data     "), "{ended:#?}");
-    assert!(!ended.stdout.contains("other.toml"), "{ended:#?}");
-    assert!(ended.stderr.contains(" bad: the lines above give the remedies"), "{ended:#?}");
-
-    std::fs::remove_file(home.path().join("postern-old.toml")).unwrap();
-    let ended = bare(home.path());
-    let is_bad = ended.stdout.lines().any(|line| line.starts_with("bad ")); // something else on this machine
-    assert_eq!(ended.code, Some(if is_bad { 70 } else { 0 }), "{ended:#?}");
-}
-
-#[test]
-fn buffers_that_are_too_small_for_the_way_to_the_clients_are_named_with_enough() {
-    let ended = doctor(&["--rtt", "1s", "--bandwidth", "100Gbit"]);
-    let largest = |name: &str| {
-        let present = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap();
-        format!("net.ipv4.{name} is {}:", present.split_whitespace().collect::<Vec<_>>().join(" "))
-    };
-    for (name, what) in [("tcp_wmem", "downloads of one tunnel"), ("tcp_rmem", "uploads of one tunnel")] {
-        let line = ended.stdout.lines().find(|line| line.contains(&largest(name)));
-        let line = line.unwrap_or_else(|| panic!("{name}: {ended:#?}"));
-        assert!(line.starts_with("look  kernel") && line.contains(what), "{line}");
-        assert!(line.contains("of 100000 Mbit/s") && line.contains(" 25000000000\""), "{line}");
-    }
-    doctor(&["--rtt", "1s"]).assert_failed(2, &["--bandwidth"]);
 }
 
 #[test]

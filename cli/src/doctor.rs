@@ -1,14 +1,16 @@
-//! `postern doctor`: what is wrong with this machine and what runs on it, with a configuration before it is used, with
-//! the links of a running process; how many machines a fleet needs.
+//! `postern doctor`: what is wrong with this machine, with what runs on it, and with what its configurations need; with a
+//! configuration before it is used; with the links of a running process; how many machines a fleet needs.
 
 pub(crate) mod admin;
 pub(crate) mod config;
 mod egress;
+pub(crate) mod files;
 mod findings;
 mod kernel;
 pub(crate) mod links;
-pub(crate) mod machine;
+mod machine;
 mod plan;
+pub(crate) mod processes;
 mod ready;
 
 use crate::args::{Doctor, Question};
@@ -23,7 +25,7 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         return egress::check(question).await;
     }
     if doctor.names_nothing() {
-        return machine::check(doctor.link()).await;
+        return machine::check(doctor).await;
     }
     let config = doctor.config.as_deref().map_or(Ok(()), config::check);
     let gateway = doctor.config.as_deref().and_then(config::gateway_of_a_fleet);
@@ -41,7 +43,7 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         Some(admin) => ready::check(admin).await,
         None => Ok(()),
     };
-    let plan = if doctor.plan { plan::print(&doctor.planned) } else { Ok(()) };
+    let plan = if doctor.plan { plan::print(&doctor.planned, doctor.json) } else { Ok(()) };
     let failures: Vec<Failure> =
         [config, mcrouter, twemproxy, links, ready, plan].into_iter().filter_map(Result::err).collect();
     let Some(code) = failures.first().map(|failure| failure.code) else { return Ok(()) };

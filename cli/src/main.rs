@@ -82,7 +82,12 @@ fn run_servers(command: args::Servers) -> Result<(), Failure> {
             None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
         },
         Servers::Status(args) => runtime(Some(1))?.block_on(status::of_machine(&args)),
-        Servers::Doctor(doctor) => runtime(Some(1))?.block_on(doctor::run(&doctor)),
+        Servers::Doctor(doctor) => {
+            let runtime = runtime(Some(1))?;
+            let examined = runtime.block_on(doctor::run(&doctor));
+            runtime.shutdown_background(); // a lookup of the system's may go on for half a minute
+            examined
+        }
     }
 }
 

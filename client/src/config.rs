@@ -191,12 +191,6 @@ impl Config {
         }
     }
 
-    /// What an operator should know of the certificates that it shows to gateways and issuers; `None` where all is well.
-    #[must_use]
-    pub fn remark(&self) -> Option<String> {
-        self.hops().find_map(|(_, hop)| hop.gateway.remark().or_else(|| hop.issuer.remark()))
-    }
-
     /// Checks what no single value shows.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ pub mod compare;
 mod config;
 mod connections;
 mod consistency;
+#[cfg(unix)]
+mod examine;
 mod forward;
 mod gateway;
 mod gateways;
@@ -65,6 +67,8 @@ pub use config::{
     Config, ConfigProblem, ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls,
     WalletConfig,
 };
+#[cfg(unix)]
+pub use examine::{certificates, examine};
 pub use gateway::{DialError, GatewayUrlError};
 pub use reload::FIXED;
 pub use sentence::full_stop;

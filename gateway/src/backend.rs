@@ -259,7 +259,8 @@ fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Result<Po
     })
 }
 
-fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {
+/// TLS to the addresses of the store. Reads the files.
+pub(crate) fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {
     let own = match (&config.certificate, &config.key) {
         (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
         (None, None) => None,

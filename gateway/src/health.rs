@@ -199,7 +199,7 @@ pub(crate) fn strays(endpoints: &[EndpointHealth]) -> Option<String> {
 }
 
 /// What to do about a store that gives no verdict.
-fn way_out(reason: Unknown) -> &'static str {
+pub(crate) fn way_out(reason: Unknown) -> &'static str {
     match reason {
         Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
         Unknown::SyncFailed => "Check the disk, then restart the gateway",

@@ -6,6 +6,7 @@
 mod checks;
 mod choose;
 mod connections;
+pub(crate) mod examine;
 mod health;
 mod member;
 mod reach;

@@ -34,6 +34,7 @@ use crate::share::SharesInForce;
 use active::{Active, Holder};
 use arc_swap::{ArcSwap, ArcSwapOption};
 pub(crate) use authorizer::Authorizer;
+pub(crate) use follow::examine_copy;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter, gauge};

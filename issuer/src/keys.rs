@@ -19,6 +19,7 @@ use crate::rotation::{self, Lifetime, Phase, Schedule};
 use at_rest::{AtRest, Read, Stale};
 pub use error::KeysError;
 use follow::Follows;
+pub(crate) use follow::examine_copies;
 use in_hsm::{Begun, Made};
 use postern_daemon::files::{DataDir, DataDirError};
 use postern_daemon::utc;

@@ -3,6 +3,7 @@
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// The files of an authority, and of a server on 127.0.0.1 that it vouches for.
 pub struct Authority {
@@ -59,6 +60,18 @@ impl Authority {
             CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&pair, &self.issuer).unwrap();
         std::fs::write(&certificate, signed.pem()).unwrap();
         [certificate, key]
+    }
+
+    /// Gives the server a certificate that is of 90 days ago and ends in so many, for its key.
+    pub fn renew(&self, days: u32) {
+        let day = Duration::from_secs(86_400);
+        let key = KeyPair::from_pem(&std::fs::read_to_string(&self.key).unwrap()).unwrap();
+        let mut params =
+            CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        params.not_before = (SystemTime::now() - 90 * day).into();
+        params.not_after = (SystemTime::now() + days * day).into();
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::write(&self.certificate, signed.pem()).unwrap();
     }
 
     /// The section `[tls]` of a daemon.

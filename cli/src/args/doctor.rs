@@ -21,9 +21,10 @@ pub(super) fn hide_plan(doctor: clap::Command, hides: bool) -> clap::Command {
 
 /// Examine this machine and every part of Postern on it; or check one configuration or process; or plan a fleet.
 ///
-/// Without an argument it examines the default admin ports of this machine, at gateway.toml, issuer.toml, client.toml
-/// and postern*.toml here and in /etc/postern, and at ./postern-data. `postern doctor --plan --help` lists the
-/// arguments of a plan.
+/// Without an option it examines this machine, the processes at the default admin ports, and gateway.toml, issuer.toml, client.toml
+/// and postern*.toml here and in /etc/postern, or in each PATH: would their daemons start, and is what they need there (names,
+/// certificates, store, issuer, open files)? It starts nothing, writes nothing and needs no privileges. `postern doctor --plan
+/// --help` lists the arguments of a plan.
 ///
 /// Exit code 0 when nothing is refused, 64 when a configuration is, 70 when something on this machine or a link is bad,
 /// a process is not ready, nothing answers, or a gateway refuses a target.
@@ -32,7 +33,11 @@ pub(super) fn hide_plan(doctor: clap::Command, hides: bool) -> clap::Command {
 pub(crate) struct Doctor {
     #[command(subcommand)]
     pub(crate) question: Option<Question>,
-    /// A gateway's, issuer's or agent's configuration file (TOML), with the environment variables as they are now
+    /// Configuration files, or folders with some, such as that of `postern init`
+    #[arg(value_name = "PATH", conflicts_with_all = ["config", "mcrouter_config", "twemproxy_config", "links", "ready", "plan"])]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Whether a daemon would start with this configuration file (TOML), by the file and the environment variables alone: nothing is
+    /// tried over the network
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// An mcrouter configuration file: can an `add` of a spent token be admitted twice under its routes?
@@ -57,6 +62,9 @@ pub(crate) struct Doctor {
     /// How many machines a fleet needs for a rate, and what breaks first; see docs/operate/capacity.md
     #[arg(long)]
     pub(crate) plan: bool,
+    /// Print JSON: the findings, or the plan
+    #[arg(long, conflicts_with_all = ["config", "mcrouter_config", "twemproxy_config", "links", "ready"])]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) planned: Plan,
 }
@@ -163,9 +171,6 @@ pub(crate) struct Plan {
     /// transport = "pooled", with this latency of a command; pipelined by default
     #[arg(long, value_name = "SPAN", requires = "plan")]
     pub(crate) pooled: Option<ConfigDuration>,
-    /// Print the plan as JSON
-    #[arg(long, requires = "plan")]
-    pub(crate) json: bool,
 }
 
 /// The place of the store of several regions. A token spent in one region must be known in every region that accepts

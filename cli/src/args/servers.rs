@@ -19,7 +19,7 @@ pub(crate) enum Servers {
     /// Print what of Postern runs on this machine, and whether it is ready
     Status(Status),
     /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
-    Doctor(Doctor),
+    Doctor(Box<Doctor>),
 }
 
 /// A daemon that reads a configuration file.

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How long a running process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The metric whose label is the version that runs.
+const BUILD_INFO: &str = "postern_build_info{version=\"";
 /// The most that is read of an answer: a snapshot has some kilobytes, `/readyz` a line a reason.
 const LIMIT: usize = 1 << 20;
 
@@ -57,6 +59,14 @@ pub(crate) async fn readyz(url: &str) -> Result<Option<(StatusCode, String)>, St
         return Err("the answer to /readyz is not Postern's".to_owned());
     }
     Ok(Some((status, body)))
+}
+
+/// The version in the metrics of a process.
+pub(crate) async fn version(url: &str) -> Option<String> {
+    let (_, body) = get(&format!("{url}/metrics"), |status| status == StatusCode::OK).await.ok()?;
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let rest = text.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
+    rest.split_once('"').map(|(version, _)| version.to_owned())
 }
 
 /// No Postern admin listener at `url`.

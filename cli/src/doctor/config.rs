@@ -4,8 +4,8 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::Fit;
-use postern_daemon::tls::TlsConfig;
-use postern_gateway::config::{Bind, Peers, StoreKind};
+use postern_daemon::examination::{Finding, Verdict};
+use postern_gateway::config::{Bind, StoreKind};
 use postern_mcrouter_lint::Gateway;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -31,9 +31,65 @@ const UNBOUND: &str = "challenge.bind is \"off\": when a memcached loses its rec
 pub(super) struct Examined {
     /// The daemon that it is for, with its article.
     pub(super) name: &'static str,
-    /// What is odd about the environment or about egress rules, and a certificate that the other end refuses or will refuse
-    /// soon.
-    pub(super) warnings: Vec<String>,
+    pub(super) config: Loaded,
+    /// What is odd about the environment, egress rules or an HSM.
+    warnings: Vec<String>,
+    /// The certificates that the daemon shows.
+    certificates: Vec<Finding>,
+}
+
+impl Examined {
+    /// What the file shows, without a look at the network.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let can_start = Finding::well("file", format!("{} can be started with it", self.name));
+        let warnings = self.warnings.iter().map(|warning| Finding::look("file", warning));
+        std::iter::once(can_start).chain(warnings).chain(self.certificates.iter().cloned()).collect()
+    }
+}
+
+/// The configuration of a daemon.
+#[derive(Clone)]
+pub(super) enum Loaded {
+    Gateway(Box<postern_gateway::Config>),
+    Issuer(Box<postern_issuer::Config>),
+    Client(Box<postern_client::Config>),
+}
+
+impl Loaded {
+    /// Each with its key, the admin listener last.
+    pub(super) fn listeners(&self) -> [(&'static str, SocketAddr); 2] {
+        let (address, admin) = match self {
+            Self::Gateway(config) => (config.listen.address, config.listen.admin),
+            Self::Issuer(config) => (config.listen.address, config.listen.admin),
+            Self::Client(config) => (config.listen.address, config.listen.admin),
+        };
+        [("listen.address", address), ("listen.admin", admin)]
+    }
+
+    /// What the daemon needs of the machine and of the network. Does not start it.
+    pub(super) async fn needs(&self) -> Vec<Finding> {
+        match self {
+            Self::Gateway(config) => postern_gateway::examine(config).await,
+            Self::Issuer(config) => postern_issuer::examine(config).await,
+            Self::Client(config) => postern_client::examine(config).await,
+        }
+    }
+
+    fn certificates(&self) -> Vec<Finding> {
+        match self {
+            Self::Gateway(config) => postern_gateway::certificates(config),
+            Self::Issuer(config) => postern_issuer::certificates(config),
+            Self::Client(config) => postern_client::certificates(config),
+        }
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        match self {
+            Self::Gateway(config) => config.egress.remarks(),
+            Self::Issuer(config) => postern_issuer::remarks(config),
+            Self::Client(_) => Vec::new(),
+        }
+    }
 }
 
 impl Kind {
@@ -85,17 +141,18 @@ impl Kind {
 
 /// Finds what a start would refuse, and for which daemon the file is.
 pub(super) fn check(path: &Path) -> Result<(), Failure> {
-    let Examined { name, warnings } = examine(path)?;
-    for warning in warnings {
+    let Examined { name, warnings, certificates, .. } = examine(path)?;
+    let ends = certificates.into_iter().filter(|finding| finding.verdict != Verdict::Well);
+    for warning in warnings.into_iter().chain(ends.map(|finding| finding.seen)) {
         println!("warning: {warning}");
     }
     if gateway_of_a_fleet(path).is_some_and(|gateway| !gateway.bound) {
         println!("note: {UNBOUND}");
     }
+    let place = path.display();
     println!(
-        "{}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports are \
-         free, and what it needs over the network, was not tried.",
-        path.display()
+        "{place}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports are \
+         free, and what it needs over the network, was not tried: postern doctor {place} tries it."
     );
     Ok(())
 }
@@ -129,40 +186,30 @@ pub(super) fn gateway(path: &Path) -> Result<postern_gateway::Config, Failure> {
 pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     let kind = Kind::of(path)?;
     let name = kind.name();
-    let checked = match kind {
-        Kind::Gateway => load(path, postern_gateway::check, |config| {
-            let shown = [config.tls.clone(), config.peers.as_ref().map(Peers::tls)].into_iter().flatten();
-            shown.filter_map(|tls| remark(&tls)).chain(config.egress.remarks()).collect()
-        }),
-        Kind::Issuer => load(path, postern_issuer::check, |config| {
-            config.tls.as_ref().and_then(remark).into_iter().chain(postern_issuer::remarks(config)).collect()
-        }),
-        Kind::Client => load(path, postern_client::check, |config| config.remark().into_iter().collect()),
+    let loaded = match kind {
+        Kind::Gateway => load(path, postern_gateway::check, Loaded::Gateway),
+        Kind::Issuer => load(path, postern_issuer::check, Loaded::Issuer),
+        Kind::Client => load(path, postern_client::check, Loaded::Client),
     };
     let refused = |failure: Failure| {
-        let place = path.display();
-        Failure::new(failure.code, format_args!("{place}: {name} would not start: {}", failure.sentence))
+        let sentence = format!("{}: {name} would not start: {}", path.display(), failure.sentence);
+        Failure { sentence, ..failure }
     };
-    Ok(Examined { name, warnings: checked.map_err(refused)? })
+    let (config, mut warnings) = loaded.map_err(refused)?;
+    warnings.extend(config.remarks());
+    Ok(Examined { name, certificates: config.certificates(), config, warnings })
 }
 
 fn load<T, E>(
     path: &Path,
     check: impl Fn(&T) -> Result<(), E>,
-    remarks: impl Fn(&T) -> Vec<String>,
-) -> Result<Vec<String>, Failure>
+    loaded: impl Fn(Box<T>) -> Loaded,
+) -> Result<(Loaded, Vec<String>), Failure>
 where
     T: DeserializeOwned + Serialize + JsonSchema,
     Failure: From<E>,
 {
     let (config, file) = postern_config::open::<T>(path, environment())?;
     check(&config)?;
-    let mut warnings = file.warnings().to_vec();
-    warnings.extend(remarks(&config));
-    Ok(warnings)
-}
-
-/// What is to be known of a listener's certificate.
-fn remark(tls: &TlsConfig) -> Option<String> {
-    tls.load().ok()?.remark()
+    Ok((loaded(Box::new(config)), file.warnings().to_vec()))
 }

@@ -1,39 +1,54 @@
-//! What a look at a machine found, a line each.
+//! What `postern doctor` found, for people and for programs.
 
 use crate::failure::Failure;
-use std::fmt::Display;
+use postern_daemon::examination::{Finding, Verdict};
+use serde::Serialize;
+use serde_json::json;
+use std::path::{Path, PathBuf};
 
-/// The lines are printed as they are found; this counts them.
+/// Before what is said of a finding, and its continuation lines.
+const INDENT: usize = 18;
+
+/// Findings in the order in which they are printed.
 #[derive(Default)]
-pub(super) struct Findings {
-    bad: usize,
-    looks: usize,
+pub(super) struct Findings(Vec<Found>);
+
+#[derive(Serialize)]
+struct Found {
+    /// The configuration that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    #[serde(flatten)]
+    finding: Finding,
 }
 
 impl Findings {
-    pub(super) fn well(&self, what: &str, text: impl Display) {
-        line("well", what, text);
+    /// Of this machine.
+    pub(super) fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        self.0.extend(findings.into_iter().map(|finding| Found { file: None, finding }));
     }
 
-    /// It works, and should be looked at.
-    pub(super) fn look(&mut self, what: &str, text: impl Display) {
-        self.looks += 1;
-        line("look", what, text);
+    /// Of a configuration.
+    pub(super) fn add_of(&mut self, file: &Path, findings: impl IntoIterator<Item = Finding>) {
+        self.0.extend(findings.into_iter().map(|finding| Found { file: Some(file.to_owned()), finding }));
     }
 
-    pub(super) fn bad(&mut self, what: &str, text: impl Display) {
-        self.bad += 1;
-        line("bad", what, text);
-    }
-
-    /// The last line; a failure when something is bad.
-    pub(super) fn sum(self) -> Result<(), Failure> {
-        match (self.bad, self.looks) {
+    /// Prints them; a failure when something is bad.
+    pub(super) fn print(&self, as_json: bool) -> Result<(), Failure> {
+        let count = |verdict| self.0.iter().filter(|found| found.finding.verdict == verdict).count();
+        let (bad, looks) = (count(Verdict::Bad), count(Verdict::Look));
+        if as_json {
+            println!("{}", json!({ "findings": self.0 }));
+        } else {
+            self.0.iter().for_each(|found| print!("{}", found.text()));
+        }
+        match (bad, looks) {
+            _ if as_json && bad == 0 => {}
             (0, 0) => println!("All is well."),
             (0, looks) => println!("Nothing is bad; {looks} to look at."),
             (bad, _) => {
                 return Err(Failure::runtime(format_args!(
-                    "{bad} bad: the lines above give the remedies; postern doctor --help has closer looks"
+                    "{bad} bad: each has its remedy above; postern doctor --help has closer looks"
                 )));
             }
         }
@@ -41,7 +56,44 @@ impl Findings {
     }
 }
 
-fn line(verdict: &str, what: &str, text: impl Display) {
-    let text = text.to_string().replace('\n', "; ");
-    println!("{verdict:<5} {what:<8} {text}");
+impl Found {
+    fn text(&self) -> String {
+        let Finding { verdict, what, seen, cost, remedy } = &self.finding;
+        let verdict = match verdict {
+            Verdict::Well => "well",
+            Verdict::Look => "look",
+            Verdict::Bad => "bad",
+        };
+        let place = self.file.as_ref().map_or_else(String::new, |file| format!("{}: ", file.display()));
+        let mut text = format!("{verdict:<5} {what:<11} {place}{}\n", one_line(seen));
+        for (label, said) in [("cost:", cost), ("do:", remedy)] {
+            if let Some(said) = said {
+                text.push_str(&format!("{:INDENT$}{label:<6}{}\n", "", one_line(said)));
+            }
+        }
+        text
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.trim_end().replace('\n', "; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_has_a_line_for_what_was_seen_its_cost_and_its_remedy() {
+        let finding = Finding::bad("store", "it is\naway").costs("503").remedy("start it");
+        let found = Found { file: Some("gateway.toml".into()), finding };
+        assert_eq!(
+            found.text(),
+            "bad   store       gateway.toml: it is; away\n                  cost: 503\n                  do:   start it\n"
+        );
+        assert_eq!(
+            serde_json::to_string(&found).unwrap(),
+            r#"{"file":"gateway.toml","verdict":"bad","what":"store","seen":"it is\naway","cost":"503","remedy":"start it"}"#
+        );
+    }
 }

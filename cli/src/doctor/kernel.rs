@@ -1,7 +1,7 @@
 //! What the settings of this machine's kernel cost a gateway, by the values that `deploy/sysctl/99-postern.conf` has for them.
 //! The costs were measured by `loadtest/run kernel`.
 
-use super::findings::Findings;
+use postern_daemon::examination::Finding;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,38 +52,44 @@ const BUFFERS: [(&str, &str); 2] = [("net.ipv4.tcp_wmem", "downloads"), ("net.ip
 /// How much of a buffer is on the way: the kernel keeps half of it for its own structures and for what is not read yet.
 const IN_FLIGHT: f64 = 0.5;
 
-pub(super) fn look(link: Option<Link>, findings: &mut Findings) {
-    let mut is_well = true;
-    for setting in &SETTINGS {
-        let (Some(present), Some(ours)) = (present(setting.name), ours(setting.name)) else { continue };
-        if !(setting.is_enough)(&present, &ours) {
-            is_well = false;
-            findings.look("kernel", remark(setting.name, &present, setting.cost, &ours));
-        }
+/// A finding for each setting that costs something, or one that says that none does.
+pub(super) fn examine(link: Option<Link>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = SETTINGS.iter().filter_map(Setting::examine).collect();
+    if let Some(link) = link {
+        found.extend(BUFFERS.iter().filter_map(|(name, what)| {
+            let present = present(name)?;
+            let (cost, enough) = link.cost(&present, what)?;
+            Some(finding(name, &present, &cost, &enough))
+        }));
     }
-    for (name, what) in link.iter().flat_map(|_| BUFFERS) {
-        let (Some(present), Some(link)) = (present(name), link) else { continue };
-        if let Some((cost, enough)) = link.cost(&present, what) {
-            is_well = false;
-            findings.look("kernel", remark(name, &present, &cost, &enough));
-        }
-    }
-    if is_well && link.is_some() {
-        findings.well("kernel", "a gateway on this machine finds its settings and buffers large enough");
-    } else if is_well {
-        findings.well(
+    if found.is_empty() {
+        found.push(Finding::well(
             "kernel",
-            "a gateway finds its settings as they should be; --rtt and --bandwidth judge the buffers",
-        );
+            match link {
+                Some(_) => "a gateway on this machine finds its settings and buffers large enough",
+                None => {
+                    "a gateway finds its settings as they should be; --rtt and --bandwidth judge the buffers"
+                }
+            },
+        ));
+    }
+    found
+}
+
+impl Setting {
+    /// Nothing where it is enough, or is not there.
+    fn examine(&self) -> Option<Finding> {
+        let (present, ours) = (present(self.name)?, ours(self.name)?);
+        (!(self.is_enough)(&present, &ours)).then(|| finding(self.name, &present, self.cost, &ours))
     }
 }
 
-fn remark(name: &str, present: &[u64], cost: &str, enough: &[u64]) -> String {
+fn finding(name: &str, present: &[u64], cost: &str, enough: &[u64]) -> Finding {
     let numbers = |values: &[u64]| values.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
     let (present, enough) = (numbers(present), numbers(enough));
-    format!(
-        "{name} is {present}: {cost}; for a gateway: sysctl -w {name}=\"{enough}\", for good as deploy/sysctl does it"
-    )
+    Finding::look("kernel", format!("{name} is {present}"))
+        .costs(cost)
+        .remedy(format!("for a gateway: sysctl -w {name}=\"{enough}\", for good as deploy/sysctl does it"))
 }
 
 impl Link {

@@ -14,9 +14,9 @@ use constants::MEASURED;
 use workload::Workload;
 
 /// Prints the plan.
-pub(super) fn print(given: &Plan) -> Result<(), Failure> {
+pub(super) fn print(given: &Plan, as_json: bool) -> Result<(), Failure> {
     let plan = model::plan(&Workload::new(given)?, &MEASURED);
-    if given.json {
+    if as_json {
         println!("{}", render::json(&plan));
     } else {
         print!("{}", render::text(&plan));

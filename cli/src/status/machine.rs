@@ -2,18 +2,18 @@
 
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::Status;
-use crate::doctor::admin::{get, readyz};
+use crate::doctor::admin::{readyz, version};
 use crate::doctor::config::admin;
+use crate::doctor::files::files_in;
 use crate::doctor::links::daemons;
-use crate::doctor::machine::{ADMIN_PORTS, files_in};
+use crate::doctor::processes::ADMIN_PORTS;
 use crate::failure::Failure;
 use http::StatusCode;
+use postern_daemon::examination::way_in;
 use serde::Serialize;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-
-/// The metric whose label is the version that runs.
-const BUILD_INFO: &str = "postern_build_info{version=\"";
 
 /// One daemon, or the several of `postern up`.
 #[derive(Debug, Serialize)]
@@ -44,14 +44,14 @@ enum State {
 
 /// Prints the state of each daemon; the exit code is 0 when all are ready, 1 when one is not, 3 when none runs.
 pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
-    let files = if args.config.is_empty() { in_folder(&args.directory) } else { args.config.clone() };
+    let files = if args.config.is_empty() { in_folder(&args.directory)? } else { args.config.clone() };
     let mut found = Vec::new();
     for file in &files {
         found.push(of_file(file).await?);
     }
     if files.is_empty() {
         for port in ADMIN_PORTS {
-            let (daemon, _) = ask((Ipv4Addr::LOCALHOST, port).into(), None).await;
+            let daemon = ask((Ipv4Addr::LOCALHOST, port).into(), None).await.ok();
             found.extend(daemon.filter(|daemon| daemon.state != State::NotRunning));
         }
     }
@@ -80,25 +80,22 @@ fn judge(found: &[Daemon], by_port: bool) -> Result<(), Failure> {
     }
 }
 
-/// Without "./" before each name.
-fn in_folder(folder: &Path) -> Vec<PathBuf> {
-    let short = |path: PathBuf| path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
-    files_in(folder).into_iter().map(short).collect()
+/// None in a folder that is not there: then the default ports are asked.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    match files_in(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let place = folder.display();
+            Err(Failure::configuration(format_args!("{place} cannot be read: {error}; {}", way_in(folder))))
+        }
+        found => Ok(found.unwrap_or_default()),
+    }
 }
 
 async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     let (kind, address) = admin(file)?;
     let name = if kind.command() == "client" { "agent" } else { kind.command() };
-    let (answered, reason) = ask(address, Some(name)).await;
-    let mut daemon = answered.unwrap_or_else(|| Daemon {
-        daemon: name.to_owned(),
-        config: None,
-        page: page(address),
-        state: State::NotReady,
-        reasons: vec![reason],
-        version: None,
-        start: None,
-    });
+    let elsewhere = |reason| Daemon { reasons: vec![reason], ..Daemon::at(address, name, State::NotReady) };
+    let mut daemon = ask(address, Some(name)).await.unwrap_or_else(elsewhere);
     if daemon.state == State::NotRunning {
         daemon.start = Some(format!("postern {} --config {}", kind.command(), file.display()));
     }
@@ -106,48 +103,37 @@ async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     Ok(daemon)
 }
 
-/// Asks an admin listener; nothing and the reason where something else listens there.
-async fn ask(address: SocketAddr, name: Option<&str>) -> (Option<Daemon>, String) {
+impl Daemon {
+    /// One whose admin address is `address`, of which nothing else is known.
+    fn at(address: SocketAddr, name: &str, state: State) -> Self {
+        let (daemon, page) = (name.to_owned(), page(address));
+        Self { daemon, config: None, page, state, reasons: Vec::new(), version: None, start: None }
+    }
+}
+
+/// What the admin listener at `address` says, of the daemon `name` if it is known; why it is none of Postern's.
+async fn ask(address: SocketAddr, name: Option<&str>) -> Result<Daemon, String> {
     let url = format!("http://{address}");
-    let daemon = |name: &str, state, reasons| Daemon {
-        daemon: name.to_owned(),
-        config: None,
-        page: page(address),
-        state,
-        reasons,
-        version: None,
-        start: None,
-    };
-    let (status, body) = match readyz(&url).await {
-        Ok(Some(answer)) => answer,
-        Ok(None) => {
-            return (Some(daemon(name.unwrap_or("process"), State::NotRunning, Vec::new())), String::new());
-        }
-        Err(reason) => return (None, format!("no admin listener of Postern is there: {reason}")),
+    let Some((status, body)) =
+        readyz(&url).await.map_err(|reason| format!("no admin listener of Postern is there: {reason}"))?
+    else {
+        return Ok(Daemon::at(address, name.unwrap_or("process"), State::NotRunning));
     };
     let runs = daemons(&url).await.unwrap_or_else(|_| "process".to_owned());
-    let mut reasons: Vec<String> = body.lines().filter(|line| *line != "ready").map(str::to_owned).collect();
-    let mut state = if status == StatusCode::OK { State::Ready } else { State::NotReady };
-    if let Some(name) = name
-        && ![name, "up", "process"].contains(&runs.as_str())
-    {
-        state = State::NotReady;
-        reasons.insert(0, format!("it is the {runs} that listens there: two files name one address"));
+    let state = if status == StatusCode::OK { State::Ready } else { State::NotReady };
+    let mut daemon = Daemon::at(address, name.unwrap_or(&runs), state);
+    daemon.reasons = body.lines().filter(|line| *line != "ready").map(str::to_owned).collect();
+    if name.is_some_and(|name| ![name, "up", "process"].contains(&runs.as_str())) {
+        daemon.state = State::NotReady;
+        let reason = format!("it is the {runs} that listens there: two files name one address");
+        daemon.reasons.insert(0, reason);
     }
-    let version = version(&url).await;
-    (Some(Daemon { version, ..daemon(name.unwrap_or(&runs), state, reasons) }), String::new())
+    daemon.version = version(&url).await;
+    Ok(daemon)
 }
 
 fn page(address: SocketAddr) -> String {
     format!("http://{address}/")
-}
-
-/// The version in the metrics of a process.
-async fn version(url: &str) -> Option<String> {
-    let (_, body) = get(&format!("{url}/metrics"), |status| status == StatusCode::OK).await.ok()?;
-    let text = String::from_utf8_lossy(&body).into_owned();
-    let rest = text.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
-    rest.split_once('"').map(|(version, _)| version.to_owned())
 }
 
 fn print(found: &[Daemon]) {

@@ -167,11 +167,6 @@ impl GatewayConfig {
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)
     }
-
-    /// What an operator should know of that certificate now; `None` where all is well.
-    pub(super) fn remark(&self) -> Option<String> {
-        self.own_certificate().ok()??.remark()
-    }
 }
 
 fn own_certificate(
@@ -246,13 +241,13 @@ impl IssuerConfig {
     /// # Errors
     /// As [`IssuerClient::new`], and for files that cannot be used.
     pub(crate) fn client(&self, url: &str) -> Result<IssuerClient, MintError> {
-        let own = own_certificate(&self.certificate, &self.key).map_err(ClientError::Tls)?;
+        let own = self.own_certificate().map_err(ClientError::Tls)?;
         IssuerClient::showing(url, self.api_key()?, self.ca.clone(), own)
     }
 
-    /// What an operator should know of its certificate now; `None` where all is well.
-    pub(super) fn remark(&self) -> Option<String> {
-        own_certificate(&self.certificate, &self.key).ok()??.remark()
+    /// What is shown to an issuer that requires a certificate.
+    pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
+        own_certificate(&self.certificate, &self.key)
     }
 
     /// The account's API key. Reads the file, if it is in one.

@@ -76,7 +76,7 @@ pub fn needed(connections: usize, each: usize) -> usize {
 }
 
 /// The most connections for which `files` descriptors are enough.
-fn enough_for(files: usize, each: usize) -> usize {
+pub(crate) fn enough_for(files: usize, each: usize) -> usize {
     let (mut enough, mut too_many) = (0, (files / each.max(1)).saturating_add(1));
     while too_many - enough > 1 {
         let tried = enough + (too_many - enough) / 2;

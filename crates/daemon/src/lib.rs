@@ -7,7 +7,7 @@
 //!   [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`farewell`]: the last answer.
 //! - [`tls`]: TLS with a certificate from files or an authority. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
-//!   them. [`seldom`]: log lines that come once in a while at most.
+//!   them. [`seldom`]: log lines that come once in a while at most. [`examination`]: what `postern doctor` finds.
 //!
 //! ```
 //! use postern_daemon::drain::{Drained, Shutdown};
@@ -28,6 +28,7 @@ pub mod client_stream;
 pub mod descriptors;
 pub mod drain;
 pub mod early;
+pub mod examination;
 pub mod exchange;
 pub mod exit;
 pub mod farewell;

@@ -3,6 +3,7 @@
 mod acme;
 mod client_auth;
 mod diagnosis;
+mod examine;
 mod handshake;
 mod identity;
 mod listener;
@@ -16,6 +17,7 @@ mod validity;
 pub use acme::{AcmeConfig, AcmeConfigError};
 pub use client_auth::is_client_refused;
 pub use diagnosis::diagnose;
+pub use examine::begin_shown;
 pub use handshake::{Bounded, accept};
 pub use listener::ListenerTls;
 pub use own::{OwnCertificate, client_config_showing};
@@ -39,6 +41,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What to do about a certificate that was read from files.
+const RENEW: &str = "Renew it: the files are read again within a minute, and on a reload (SIGHUP)";
 /// The protocol that is always offered over TLS (ALPN).
 const ALPN: &[u8] = b"http/1.1";
 /// The one that some servers offer, too.

@@ -6,6 +6,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use postern_daemon::drain::Shutdown;
+use postern_daemon::examination::Verdict;
 use postern_daemon::http::{BodyError, ClientOptions, chain, client, fetch_limited, read_limited, text};
 use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::{
@@ -185,7 +186,7 @@ async fn readiness_follows_the_end_of_the_certificate() {
     let hour = Duration::from_secs(3600);
     write(UNIX_EPOCH + 24 * hour);
     let tls = ServerTls::load(&certificate, &key).unwrap();
-    assert!(tls.remark().unwrap().contains("ended at 1970-01-02T00:00:00Z"));
+    assert!(tls.examine().seen.contains("ended at 1970-01-02T00:00:00Z"));
     let (shutdown, readiness, ends) = (Shutdown::new(), Readiness::new(), Arc::new(AtomicU64::new(0)));
     let (gate, last) = (readiness.gate("certificate"), Arc::clone(&ends));
     let renewing = tokio::spawn(tls.clone().renew(
@@ -210,7 +211,7 @@ async fn readiness_follows_the_end_of_the_certificate() {
     write(SystemTime::now() + 200_000 * hour);
     shutdown.reload();
     is(|readiness| readiness.reasons().is_empty() && readiness.degraded().is_empty()).await;
-    assert_eq!(tls.remark(), None);
+    assert_eq!(tls.examine().verdict, Verdict::Well);
     shutdown.stop();
     renewing.await.unwrap();
 }
@@ -369,7 +370,7 @@ fn what_is_wrong_with_the_section_is_said() {
     let error = TlsConfig { acme: elsewhere, ..TlsConfig::default() }.load().unwrap_err().to_string();
     assert!(error.contains("is no https:// URL"), "{error}");
     let tls = TlsConfig { acme: good, ..TlsConfig::default() }.load().unwrap();
-    assert!(tls.remark().unwrap().contains("there is no certificate"));
+    assert!(tls.examine().seen.contains("there is no certificate"));
 }
 
 #[test]

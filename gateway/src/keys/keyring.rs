@@ -1,6 +1,7 @@
 //! The keys that a gateway checks tokens against: one value, replaced whole when the issuer's directory
 //! changes, so that a request sees one state from its first stage to its last.
 
+use crate::config::Issuer;
 use crate::keys::offer::Offer;
 use crate::keys::secrets::Secrets;
 use crate::observe::labels::KeyPhase;
@@ -65,6 +66,12 @@ pub(crate) struct Lifetimes {
     pub(crate) without_not_after: Duration,
     /// For a key that is no longer listed.
     pub(crate) removed: Duration,
+}
+
+impl Lifetimes {
+    pub(crate) fn of(issuer: &Issuer) -> Self {
+        Self { without_not_after: issuer.key_lifetime.get(), removed: issuer.removed_grace.get() }
+    }
 }
 
 /// Why a directory gives no keys.

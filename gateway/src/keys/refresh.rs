@@ -59,10 +59,7 @@ impl Acceptance {
 impl Supply {
     pub(crate) fn of(config: &Config, live: &Live) -> Result<Self, SourceError> {
         let source = Source::new(&config.issuer)?;
-        let lifetimes = Lifetimes {
-            without_not_after: config.issuer.key_lifetime.get(),
-            removed: config.issuer.removed_grace.get(),
-        };
+        let lifetimes = Lifetimes::of(&config.issuer);
         let issuer = source.address().map(|address| live.link(LinkKind::Issuer, &address));
         let saved = saved_keys(config, &source);
         let acceptance =

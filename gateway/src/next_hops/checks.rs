@@ -11,6 +11,7 @@ use crate::observe::catalogue::{NEXT_HOP_FAILURES, NEXT_HOP_TUNNELS, NEXT_HOP_UP
 use crate::request::resolve::CurrentResolver;
 use crate::state::Core;
 use metrics::{counter, gauge};
+use postern_daemon::drain::Shutdown;
 use postern_proxy::tunnel::Lines;
 use postern_telemetry::catalogue::ADDRESS;
 use std::collections::HashSet;
@@ -121,27 +122,37 @@ fn condition(hops: &NextHops, of_all: Option<String>) -> Condition {
 }
 
 async fn check(core: Arc<Core>, resolver: Arc<CurrentResolver>, hop: Arc<NextHop>, member: Arc<Member>) {
-    let deadline = Instant::now() + hop.config.connect_timeout.get();
     let resolver = resolver.of(&core.settings.resolver.load());
     let policy = core.settings.policy.load_full();
     let dialler = Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
+    match answers(&hop, &member, dialler, core.shutdown.clone()).await {
+        Ok(()) => member.checked(),
+        Err(reason) => member.found(&reason, Finder::Check),
+    }
+}
+
+/// Whether a URL takes connections and speaks its protocol, and why not.
+pub(super) async fn answers(
+    hop: &NextHop,
+    member: &Member,
+    dialler: Dialler<'_>,
+    shutdown: Shutdown,
+) -> Result<(), String> {
+    let deadline = Instant::now() + hop.config.connect_timeout.get();
     // A connection of its own: one that tunnels share may be good while no new one is taken.
-    let lines = Lines::new(sharing(&hop, core.shutdown.clone()));
+    let lines = Lines::new(sharing(hop, shutdown));
     let checking = async {
-        match reach(&hop, &member, dialler, &lines, deadline).await? {
+        match reach(hop, member, dialler, &lines, deadline).await? {
             Reached::Shared(_) => Ok(()), // behind its first sign of life
-            Reached::Tls(io) => speaks_http(io, &member).await.map_err(|error| silent(&error)),
+            Reached::Tls(io) => speaks_http(io, member).await.map_err(|error| silent(&error)),
             Reached::Plain(io) if member.url.kind() == HopKind::Socks5 => {
                 speaks_socks(io).await.map_err(|error| silent(&error))
             }
-            Reached::Plain(io) => speaks_http(io, &member).await.map_err(|error| silent(&error)),
+            Reached::Plain(io) => speaks_http(io, member).await.map_err(|error| silent(&error)),
         }
     };
-    match timeout_at(deadline, checking).await {
-        Ok(Ok(())) => member.checked(),
-        Ok(Err(reason)) => member.found(&reason, Finder::Check),
-        Err(_) => member.found("it took no connection, or gave no answer, in time", Finder::Check),
-    }
+    let late = || Err("it took no connection, or gave no answer, in time".to_owned());
+    timeout_at(deadline, checking).await.unwrap_or_else(|_| late())
 }
 
 fn silent(error: &io::Error) -> String {

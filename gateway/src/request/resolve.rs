@@ -24,10 +24,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 mod current;
+mod each;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use current::CurrentResolver;
+pub(crate) use each::{Asked, each_server};
 
 /// How long a failure is remembered. A name server that is down fails each question for it, and a token buys a question.
 const FAILED: Duration = Duration::from_secs(1);
@@ -87,20 +89,24 @@ fn tls(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, ResolverError> 
     Ok(config.transpose()?)
 }
 
+/// The name servers, and how they are asked.
+fn parts(settings: &Settings) -> Result<(Vec<NameServerConfig>, ResolverOpts), ResolverError> {
+    check(settings)?;
+    if settings.kind == ResolverKind::System {
+        let (system, options) =
+            read_system_conf().map_err(|error| ResolverError::System(error.to_string()))?;
+        return Ok((system.name_servers().to_vec(), options));
+    }
+    let mut options = ResolverOpts::default();
+    options.use_hosts_file = ResolveHosts::Never;
+    options.timeout = settings.timeout.get();
+    options.max_active_requests = MOST_QUESTIONS;
+    Ok((settings.servers.iter().map(|server| name_server(settings, server)).collect(), options))
+}
+
 impl Resolver {
     pub(crate) fn new(settings: &Settings) -> Result<Self, ResolverError> {
-        check(settings)?;
-        let (servers, options) = if settings.kind == ResolverKind::System {
-            let (system, options) =
-                read_system_conf().map_err(|error| ResolverError::System(error.to_string()))?;
-            (system.name_servers().to_vec(), options)
-        } else {
-            let mut options = ResolverOpts::default();
-            options.use_hosts_file = ResolveHosts::Never;
-            options.timeout = settings.timeout.get();
-            options.max_active_requests = MOST_QUESTIONS;
-            (settings.servers.iter().map(|server| name_server(settings, server)).collect(), options)
-        };
+        let (servers, options) = parts(settings)?;
         let kept = [settings.min_ttl.get(), settings.max_ttl.get()];
         Self::of(servers, options, tls(settings)?, kept)
             .map_err(|error| ResolverError::Setup(error.to_string()))
@@ -108,10 +114,27 @@ impl Resolver {
 
     fn of(
         servers: Vec<NameServerConfig>,
-        mut options: ResolverOpts,
+        options: ResolverOpts,
         tls: Option<Arc<ClientConfig>>,
         kept: [Duration; 2],
     ) -> Result<Self, NetError> {
+        let ended = |ended: &LookupEnded| {
+            from_zero(counter!(catalogue::LOOKUPS, LookupEnded::LABEL => ended.as_str()))
+        };
+        Ok(Self {
+            resolver: Self::build(servers, options, tls)?,
+            answers: Mutex::default(),
+            kept,
+            ended: LookupEnded::ALL.iter().map(ended).collect(),
+        })
+    }
+
+    /// What asks these servers, and keeps nothing.
+    fn build(
+        servers: Vec<NameServerConfig>,
+        mut options: ResolverOpts,
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Result<TokioResolver, NetError> {
         let config = ResolverConfig::from_parts(None, Vec::new(), servers);
         options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
         options.cache_size = 0; // it is bounded by answers, whatever their size
@@ -120,15 +143,7 @@ impl Resolver {
         if let Some(tls) = tls {
             builder = builder.with_tls_config(Arc::unwrap_or_clone(tls));
         }
-        let ended = |ended: &LookupEnded| {
-            from_zero(counter!(catalogue::LOOKUPS, LookupEnded::LABEL => ended.as_str()))
-        };
-        Ok(Self {
-            resolver: builder.build()?,
-            answers: Mutex::default(),
-            kept,
-            ended: LookupEnded::ALL.iter().map(ended).collect(),
-        })
+        builder.build()
     }
 
     /// Addresses of a name, those of IPv6 first: `dial` begins with the first family.

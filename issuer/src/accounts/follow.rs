@@ -54,6 +54,17 @@ impl Signature {
     }
 }
 
+/// How old the copy of the accounts in `directory` is.
+///
+/// # Errors
+/// Why a follower would not take it up, as far as its files show: what is in the database is not compared with anything.
+pub(crate) fn examine_copy(directory: &Path) -> Result<Duration, AccountsError> {
+    let path = directory.join(FILE_NAME);
+    let made = copy::readable(&path)?;
+    copy::secret_beside(&path)?;
+    Ok(made.elapsed().unwrap_or_default())
+}
+
 impl Accounts {
     /// Prepares to follow, if this issuer does: without the first one's accounts nobody gets tokens.
     pub(super) fn begin_to_follow(&self) -> Result<(), AccountsError> {

@@ -4,9 +4,10 @@
 //! own time, or by a copy of the file under which the first issuer set it aside as retired; that its file is no longer among
 //! the copies ends no key.
 
-use super::at_rest::Read;
+use super::at_rest::{AtRest, Read};
 use super::set_aside::{self, Aside};
 use super::{KeyStore, KeysError, TokenKey, colliding, file_name, key_files, lives, load, parse_name};
+use crate::config::Keys;
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use postern_daemon::utc;
 use postern_token::{TokenType, UnixSeconds, key_file};
@@ -174,6 +175,33 @@ impl KeyStore {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// How many keys among the copies in `directory` an issuer with these settings can take up.
+///
+/// # Errors
+/// The first copy that it cannot take up, or the key that is missing among them.
+pub(crate) fn examine_copies(
+    settings: &Keys,
+    directory: &Path,
+    now: UnixSeconds,
+) -> Result<usize, KeysError> {
+    let at_rest = AtRest::of(settings)?;
+    let copies = |source| KeysError::Copies { path: directory.to_owned(), source };
+    let retired = retired(directory).map_err(copies)?;
+    let mut keys = Vec::new();
+    for path in key_files(directory)? {
+        let Read { key, .. } = load(&path, &at_rest)?;
+        if key.life.phase(now) != Phase::Over && !retired.iter().any(|retired| retired.is(&key)) {
+            keys.push(key);
+        }
+    }
+    // Settings that make no schedule are refused before.
+    let Ok(schedule) = settings.schedule() else { return Ok(keys.len()) };
+    match schedule.types.iter().find(|of| rotation::is_overdue(&lives(&keys, *of), &schedule, now)) {
+        Some(token_type) => Err(KeysError::NotCopied { directory: directory.to_owned(), token_type }),
+        None => Ok(keys.len()),
     }
 }
 

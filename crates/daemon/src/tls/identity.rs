@@ -65,6 +65,11 @@ impl Shown {
         Ok(Self::new(chain, PrivateKeyDer::from_pem_slice(text)?)?)
     }
 
+    /// `None` where the certificate cannot be read.
+    pub(super) const fn validity(&self) -> Option<Validity> {
+        self.validity
+    }
+
     /// The server's own certificate.
     pub(super) fn own(&self) -> Option<&CertificateDer<'static>> {
         self.key.cert.first()
@@ -172,6 +177,11 @@ impl Identity {
         self.shown.load_full()
     }
 
+    /// The file of the certificate.
+    pub(super) fn file(&self) -> std::path::Display<'_> {
+        self.certificate.display()
+    }
+
     /// When the certificate ends, in seconds since 1970; 0 if that is not known.
     pub(super) fn ends(&self) -> u64 {
         self.shown.load().as_ref().and_then(|shown| shown.validity).map_or(0, |validity| validity.until)
@@ -179,11 +189,11 @@ impl Identity {
 
     /// Whether clients accept the certificate now. `advice` says what is done about it, or has to be.
     pub(super) fn verdict(&self, advice: &str) -> Verdict {
-        let file = self.certificate.display().to_string();
+        let which = format!("in {}", self.file());
         match self.shown.load().as_ref() {
             None => Verdict::Refused(format!("there is no certificate, so no client can connect. {advice}")),
             Some(shown) => {
-                shown.validity.map_or(Verdict::Good, |validity| validity.verdict(&file, now(), advice))
+                shown.validity.map_or(Verdict::Good, |validity| validity.verdict(&which, now(), advice))
             }
         }
     }

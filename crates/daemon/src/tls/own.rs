@@ -2,7 +2,7 @@
 
 use super::identity::{Identity, Report};
 use super::validity::Verdict;
-use super::{ALPN, TlsError, trusting};
+use super::{ALPN, RENEW, TlsError, trusting};
 use crate::drain::Shutdown;
 use crate::readiness::Gate;
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -11,9 +11,6 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What to do about it.
-const RENEW: &str = "Renew it: the files are read again within a minute, and on a reload (SIGHUP)";
 
 /// A client's own certificate, and the files it is read from.
 #[derive(Clone, Debug)]
@@ -39,13 +36,8 @@ impl OwnCertificate {
         }
     }
 
-    /// What an operator should know of it now; `None` where all is well.
-    #[must_use]
-    pub fn remark(&self) -> Option<String> {
-        match self.0.verdict(RENEW) {
-            Verdict::Good => None,
-            Verdict::EndsSoon(text) | Verdict::Refused(text) => Some(text),
-        }
+    pub(super) fn identity(&self) -> &Identity {
+        &self.0
     }
 
     /// Reads the files again if they have changed; where they cannot be used, the certificate before stays.

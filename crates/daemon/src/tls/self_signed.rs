@@ -1,6 +1,7 @@
 //! A certificate for trying: of an authority that is made for it alone, and whose key is thrown away at once.
 
 use super::{ServerTls, TlsConfig};
+use crate::examination::Verdict;
 use crate::files::{create_directory, write_private};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -23,8 +24,8 @@ const LIFE: Duration = Duration::from_secs(90 * 86_400);
 /// When the folder cannot be written, or `address` cannot be in a certificate.
 pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, SelfSignedError> {
     let (authority, server) = (directory.join(AUTHORITY), directory.join(SERVER));
-    let is_good =
-        authority.exists() && ServerTls::load(&server, &server).is_ok_and(|tls| tls.remark().is_none());
+    let is_good = authority.exists()
+        && ServerTls::load(&server, &server).is_ok_and(|tls| tls.examine().verdict == Verdict::Well);
     if !is_good {
         let (ca, own) = make(address)?;
         create_directory(directory)

@@ -4,8 +4,7 @@
 use super::acme::{self, AcmeConfig};
 use super::client_auth::ClientAuthorities;
 use super::identity::{Identity, Report};
-use super::validity::Verdict;
-use super::{ALPN, HTTP2, TlsError, provider};
+use super::{ALPN, HTTP2, RENEW, TlsError, provider};
 use crate::drain::Shutdown;
 use crate::files::DataDir;
 use crate::readiness::Gate;
@@ -17,9 +16,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What to do about a certificate that was read from files.
-const RENEW: &str = "Renew it: the files are read again within a minute, and on a reload (SIGHUP)";
 
 /// A server's certificate in its configuration: two files, or an authority that gives one.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -35,7 +31,7 @@ pub struct TlsConfig {
     #[serde(default)]
     pub acme: Option<AcmeConfig>,
     /// PEM file with authorities of clients' certificates: only clients that show a certificate of one of them can connect (mutual
-    /// TLS), and only by TLS 1.3, in which nobody on the way reads it. The server can tell such clients apart by it. Read again as
+    /// TLS), and only by TLS 1.3, in which no one on the path can read it. The server can tell such clients apart by it. Read again as
     /// the certificate is.
     #[serde(default)]
     pub client_ca: Option<PathBuf>,
@@ -103,7 +99,7 @@ impl TlsConfig {
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
-    identity: Arc<Identity>,
+    pub(super) identity: Arc<Identity>,
     /// `None` where anyone may connect.
     clients: Option<Arc<ClientAuthorities>>,
     /// The folder only once this server serves.
@@ -177,14 +173,9 @@ impl ServerTls {
         config
     }
 
-    /// What an operator should know of the certificate now; `None` where all is well.
-    #[must_use]
-    pub fn remark(&self) -> Option<String> {
-        let advice = if self.acme.is_some() { "The server orders another one while it runs" } else { RENEW };
-        match self.identity.verdict(advice) {
-            Verdict::Good => None,
-            Verdict::EndsSoon(text) | Verdict::Refused(text) => Some(text),
-        }
+    /// What is done about a certificate that ends, or has to be.
+    pub(super) const fn advice(&self) -> &'static str {
+        if self.acme.is_some() { "The server orders another one while it runs" } else { RENEW }
     }
 
     /// Keeps the certificate good, and `gate` and `ends` (its end, in seconds since 1970) up to date, until the stop. Open

@@ -50,12 +50,12 @@ impl Validity {
         Some(Self { from: second(not_before), until: second(not_after) })
     }
 
-    /// What it means at `now` for the certificate in `file`. `advice` is the sentence that follows.
-    pub(super) fn verdict(self, file: &str, now: u64, advice: &str) -> Verdict {
+    /// What it means at `now` for the certificate `which` (such as "in server.pem"). `advice` is the sentence that follows.
+    pub(super) fn verdict(self, which: &str, now: u64, advice: &str) -> Verdict {
         let Self { from, until } = self;
         if now < from {
             return Verdict::Refused(format!(
-                "the certificate in {file} is valid from {} on, and this machine's clock says {}: clients refuse it at the TLS \
+                "the certificate {which} is valid from {} on, and this machine's clock says {}: clients refuse it at the TLS \
                  handshake. Set the clock, or use the certificate before",
                 rfc3339(from),
                 rfc3339(now)
@@ -63,7 +63,7 @@ impl Validity {
         }
         if now > until {
             return Verdict::Refused(format!(
-                "the certificate in {file} ended at {}, and this machine's clock says {}: clients refuse it at the TLS handshake. \
+                "the certificate {which} ended at {}, and this machine's clock says {}: clients refuse it at the TLS handshake. \
                  {advice}",
                 rfc3339(until),
                 rfc3339(now)
@@ -71,7 +71,7 @@ impl Validity {
         }
         if (until - now) < (until - from) / LAST_PART {
             return Verdict::EndsSoon(format!(
-                "the certificate in {file} ends at {}, in {}, and clients will refuse it then. {advice}",
+                "the certificate {which} ends at {}, in {}, and clients will refuse it then. {advice}",
                 rfc3339(until),
                 rough(until - now)
             ));
@@ -113,7 +113,7 @@ mod tests {
                 "refused: ended at 1970-07-10T00:00:00Z, and this machine's clock says 1970-07-11T00:00:00Z",
             ),
         ] {
-            let (kind, text) = match validity.verdict("f", day * DAY, "Renew it") {
+            let (kind, text) = match validity.verdict("in f", day * DAY, "Renew it") {
                 Verdict::Good => ("good", String::new()),
                 Verdict::EndsSoon(text) => ("soon", text),
                 Verdict::Refused(text) => ("refused", text),

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// The revision of the first issuer's accounts that this one has.
 pub(super) const FOLLOWED: &str = "followed_revision";
@@ -24,14 +25,33 @@ pub(super) fn refused(path: &Path, reason: &str) -> AccountsError {
     AccountsError::Copy { path: path.to_owned(), reason: reason.to_owned() }
 }
 
-/// Takes up the accounts of the copy at `path`, which was seen with this signature.
-pub(super) fn take_up(store: &Store, path: &Path, signature: Signature) -> Result<(), AccountsError> {
-    let checked = Checked::new(store.directory().join(CHECKED));
-    let unreadable = |error: io::Error| refused(path, &format!("it cannot be read ({error})"));
-    let mode = std::fs::metadata(path).map_err(unreadable)?.mode() & 0o777;
+fn unreadable(path: &Path, error: &io::Error) -> AccountsError {
+    refused(path, &format!("it cannot be read ({error})"))
+}
+
+/// When the copy at `path` was made, which this process can read, and others cannot.
+pub(super) fn readable(path: &Path) -> Result<SystemTime, AccountsError> {
+    let metadata = File::open(path).and_then(|file| file.metadata());
+    let metadata = metadata.map_err(|error| unreadable(path, &error))?;
+    let mode = metadata.mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(AccountsError::Exposed { path: path.to_owned(), mode });
     }
+    metadata.modified().map_err(|error| unreadable(path, &error))
+}
+
+/// The secret of API keys beside the copy at `path`.
+pub(super) fn secret_beside(path: &Path) -> Result<KeySecret, AccountsError> {
+    let file = path.with_file_name(SECRET_FILE);
+    let missing = "the first issuer's secret of API keys is not there".to_owned();
+    KeySecret::read(&file)?.ok_or(AccountsError::Secret { path: file, reason: missing })
+}
+
+/// Takes up the accounts of the copy at `path`, which was seen with this signature.
+pub(super) fn take_up(store: &Store, path: &Path, signature: Signature) -> Result<(), AccountsError> {
+    let checked = Checked::new(store.directory().join(CHECKED));
+    let unreadable = |error: io::Error| unreadable(path, &error);
+    readable(path)?;
     let mut source = File::open(path).map_err(unreadable)?;
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&checked.0);
     let copied = target.as_mut().map_err(|error| io::Error::other(error.to_string()));
@@ -57,15 +77,13 @@ pub(super) fn take_up(store: &Store, path: &Path, signature: Signature) -> Resul
     let check = records::setting(&connection, SECRET_CHECK).map_err(failed)?;
     drop(connection);
 
-    let secret_file = path.with_file_name(SECRET_FILE);
-    let of_secret =
-        |reason: &str| AccountsError::Secret { path: secret_file.clone(), reason: reason.to_owned() };
-    let secret = KeySecret::read(&secret_file)?
-        .ok_or_else(|| of_secret("the first issuer's secret of API keys is not there"))?;
+    let secret = secret_beside(path)?;
     if check.as_ref() != Some(&secret.check()) {
-        return Err(of_secret(
-            "it is not the secret that the copy of accounts.sqlite beside it was made under",
-        ));
+        return Err(AccountsError::Secret {
+            path: path.with_file_name(SECRET_FILE),
+            reason: "it is not the secret that the copy of accounts.sqlite beside it was made under"
+                .to_owned(),
+        });
     }
     let (known, own_check, has_keys) = store.with(|own| {
         Ok((number(own, FOLLOWED)?, records::setting(own, SECRET_CHECK)?, records::has_keys(own)?))

@@ -1,0 +1,194 @@
+//! What `postern doctor` finds wrong with this machine or with what a daemon needs, and the examinations that several daemons
+//! have in common: of names, directories and descriptors. Those of certificates are in [`tls`](crate::tls).
+//!
+//! An examination starts nothing, writes nothing, needs no privileges and ends within [`PATIENCE`].
+
+#[cfg(unix)]
+mod here;
+
+#[cfg(unix)]
+pub use here::{closed, descriptors, directory, way_in};
+
+use serde::Serialize;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long one examination may take.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// An answer that takes longer deserves a look: clients wait for it.
+pub const SLOW: Duration = Duration::from_millis(500);
+
+/// One thing that was examined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Whether it is as it should be.
+    pub verdict: Verdict,
+    /// What was examined, in a word: "clock", "store".
+    pub what: String,
+    /// What was seen. Where `cost` or `remedy` is missing, this sentence has them, or there is none.
+    pub seen: String,
+    /// What it costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<String>,
+    /// How to change it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// Whether something is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It is.
+    Well,
+    /// It works, and deserves a look.
+    Look,
+    /// It does not work, or is not safe.
+    Bad,
+}
+
+impl Finding {
+    /// It is as it should be.
+    #[must_use]
+    pub fn well(what: impl Into<String>, seen: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Well, what: what.into(), seen: seen.into(), cost: None, remedy: None }
+    }
+
+    /// It works, and deserves a look.
+    #[must_use]
+    pub fn look(what: impl Into<String>, seen: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Look, ..Self::well(what, seen) }
+    }
+
+    /// It does not work, or is not safe.
+    #[must_use]
+    pub fn bad(what: impl Into<String>, seen: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Bad, ..Self::well(what, seen) }
+    }
+
+    /// The same with what it costs.
+    #[must_use]
+    pub fn costs(self, cost: impl Into<String>) -> Self {
+        Self { cost: Some(cost.into()), ..self }
+    }
+
+    /// The same with how to change it.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+/// Examinations that run side by side.
+#[derive(Debug, Default)]
+pub struct Examinations(Vec<JoinHandle<Vec<Finding>>>);
+
+impl Examinations {
+    /// Begins one. `late` is what is found where it takes longer than [`PATIENCE`].
+    pub fn begin(&mut self, late: Finding, examining: impl Future<Output = Vec<Finding>> + Send + 'static) {
+        let examining = async { timeout(PATIENCE, examining).await.unwrap_or_else(|_| vec![late]) };
+        self.0.push(tokio::spawn(examining));
+    }
+
+    /// All findings, in the order in which the examinations began.
+    pub async fn findings(self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for examining in self.0 {
+            findings.extend(examining.await.unwrap_or_else(|error| {
+                vec![Finding::look("doctor", format!("an examination broke off: {error}"))]
+            }));
+        }
+        findings
+    }
+}
+
+/// How long an answer took, as people read it.
+#[must_use]
+pub fn written(took: Duration) -> String {
+    match took.as_secs_f64() {
+        seconds if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds => format!("{seconds:.2} s"),
+    }
+}
+
+/// Begins to look up each of these hosts once, as the system's resolver does for every program here. `cost` is what happens
+/// without their addresses. An address needs no looking up.
+pub fn begin_names(
+    examinations: &mut Examinations,
+    hosts: impl IntoIterator<Item = String>,
+    cost: &'static str,
+) {
+    let mut hosts: Vec<String> = hosts.into_iter().filter(|host| host.parse::<IpAddr>().is_err()).collect();
+    hosts.sort();
+    hosts.dedup();
+    for host in hosts {
+        let late = unresolved(&host, &format!("no answer within {} s", PATIENCE.as_secs()), cost);
+        examinations.begin(late, async move { vec![name(&host, cost).await] });
+    }
+}
+
+async fn name(host: &str, cost: &str) -> Finding {
+    let began = Instant::now();
+    let found = tokio::net::lookup_host((host, 0)).await;
+    let took = began.elapsed();
+    let addresses: Vec<String> = match found {
+        Ok(found) => found.map(|address| address.ip().to_string()).collect(),
+        Err(error) => return unresolved(host, &error.to_string(), cost),
+    };
+    if addresses.is_empty() {
+        return unresolved(host, "it has no address", cost);
+    }
+    let seen = format!("{host} is {}, looked up in {}", addresses.join(", "), written(took));
+    if took < SLOW {
+        return Finding::well("names", seen);
+    }
+    Finding::look("names", seen)
+        .costs("each new connection to it waits for that")
+        .remedy("check the name servers of /etc/resolv.conf, or run a caching resolver on this machine")
+}
+
+fn unresolved(host: &str, reason: &str, cost: &str) -> Finding {
+    Finding::bad("names", format!("{host} is not resolved: {reason}")).costs(cost).remedy(format!(
+        "correct the name, or the name servers of /etc/resolv.conf (getent hosts {host} asks them)"
+    ))
+}
+
+/// Begins to connect to `host` and `port`, where `what` is. `away` is what is found where nothing takes the connection.
+pub fn begin_connection(
+    examinations: &mut Examinations,
+    host: &str,
+    port: u16,
+    what: &'static str,
+    away: Finding,
+) {
+    let (host, late) = (host.trim_matches(['[', ']']).to_owned(), away.clone());
+    examinations.begin(late, async move {
+        let began = Instant::now();
+        let found = match TcpStream::connect((host.as_str(), port)).await {
+            Ok(_) => Finding::well(
+                what,
+                format!("{host}:{port} takes connections, in {}", written(began.elapsed())),
+            ),
+            Err(error) => Finding { seen: format!("{}: {error}", away.seen), ..away },
+        };
+        vec![found]
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn findings_keep_their_order_and_what_hangs_is_late() {
+        let mut examinations = Examinations::default();
+        let late = Finding::bad("a", "late").costs("much").remedy("less");
+        examinations.begin(late.clone(), std::future::pending());
+        examinations.begin(late.clone(), async { vec![Finding::well("b", "here")] });
+        assert_eq!(examinations.findings().await, [late, Finding::well("b", "here")]);
+    }
+}

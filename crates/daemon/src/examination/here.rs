@@ -1,0 +1,121 @@
+//! What this machine has for a daemon: open files, directories that this user may use, room on their disks.
+
+use super::Finding;
+use crate::descriptors;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, Uid, User, access};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// With less free space, in bytes, the next key, count or spent record may not fit.
+const LEAST_FREE: u64 = 100 << 20;
+
+/// Whether the open files that a process may have are enough for `connections`, with `each` descriptors for each. `key` is the
+/// setting. Knows the limit of this process only.
+#[must_use]
+pub fn descriptors(key: &str, connections: usize, each: usize) -> Finding {
+    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return Finding::well("descriptors", "this system does not say how many files a process may open");
+    };
+    let hard = usize::try_from(hard).unwrap_or(usize::MAX);
+    let (needed, enough_for) =
+        (descriptors::needed(connections, each), descriptors::enough_for(hard, each).max(1));
+    if enough_for >= connections {
+        return Finding::well(
+            "descriptors",
+            format!("{key} = {connections} needs {needed} open files, and a process may have {hard} here"),
+        );
+    }
+    Finding::look(
+        "descriptors",
+        format!("{key} = {connections} needs {needed} open files, and a process may have {hard} here"),
+    )
+    .costs(format!("started here, it takes {enough_for} connections at once at most, and says so in its log"))
+    .remedy(format!(
+        "set the hard limit to {needed} or more (LimitNOFILE= of its unit, --ulimit nofile of its container, ulimit -Hn in a \
+         shell), or lower {key}"
+    ))
+}
+
+/// A directory with the state of a daemon: can it be used, and is there room on its disk? `key` is the setting, and `cost` what
+/// happens without it.
+#[must_use]
+pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
+    let (what, place) = ("disk", format!("{} ({key})", path.display()));
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Finding::well(what, format!("{place} is not there yet: the first start makes it"));
+        }
+        Err(error) => return closed(what, &place, path, &error),
+    };
+    if !metadata.is_dir() {
+        return Finding::bad(what, format!("{place} is not a directory"))
+            .costs(cost)
+            .remedy(format!("move it away, or name another directory in {key}"));
+    }
+    if let Err(error) = access(path, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK) {
+        return closed(what, &place, path, &error.into());
+    }
+    let Ok(disk) = statvfs(path) else { return Finding::well(what, format!("{place} is there")) };
+    #[allow(clippy::useless_conversion, reason = "it has 32 bits on other systems")]
+    let free = u64::from(disk.blocks_available()).saturating_mul(disk.fragment_size());
+    let seen = format!("{place} has {} MiB of free space", free >> 20);
+    if free >= LEAST_FREE {
+        return Finding::well(what, seen);
+    }
+    Finding::bad(what, seen).costs(cost).remedy("free some, or move the directory to a larger disk")
+}
+
+/// What this user may not read or write. Its daemon may be another user, who may.
+#[must_use]
+pub fn closed(what: &str, place: &str, path: &Path, error: &io::Error) -> Finding {
+    Finding::look(what, format!("{place} cannot be examined by {}: {error}", user(Uid::effective())))
+        .costs("whether its daemon can use it is not known")
+        .remedy(way_in(path))
+}
+
+/// As whom to run a command again that may not read `path`.
+#[must_use]
+pub fn way_in(path: &Path) -> String {
+    // The nearest part of the path of which the owner can be seen.
+    let owner = path.ancestors().find_map(|part| std::fs::metadata(part).ok());
+    let owner = owner.map(|seen| Uid::from_raw(seen.uid())).filter(|owner| *owner != Uid::effective());
+    match owner {
+        Some(owner) if owner.is_root() => "run this again as root (sudo)".to_owned(),
+        Some(owner) => format!("run this again as its owner (sudo -u {})", user(owner)),
+        None => "run this again as the user of the daemon, or change the mode with chmod".to_owned(),
+    }
+}
+
+fn user(uid: Uid) -> String {
+    let known = User::from_uid(uid).ok().flatten();
+    known.map_or_else(|| format!("#{uid}"), |user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_directory_is_judged_by_what_is_there() {
+        let home = tempfile::tempdir().unwrap();
+        let of = |name: &str| directory("store.path", &home.path().join(name), "nothing is kept");
+        assert!(of("").seen.contains(" MiB of free space"));
+        assert!(of("later").seen.contains("is not there yet"));
+        std::fs::write(home.path().join("file"), "").unwrap();
+        let file = of("file");
+        assert_eq!((file.verdict, file.cost.as_deref()), (Verdict::Bad, Some("nothing is kept")));
+    }
+
+    #[test]
+    fn open_files_are_compared_with_what_connections_take() {
+        assert_eq!(descriptors("limits.connections", 1, 2).verdict, Verdict::Well);
+        let many = descriptors("limits.connections", 1 << 40, 2);
+        assert_eq!(many.verdict, Verdict::Look);
+        assert!(many.remedy.unwrap().contains("LimitNOFILE="));
+    }
+}

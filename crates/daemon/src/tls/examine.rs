@@ -1,0 +1,91 @@
+//! Examines certificates for an operator: those of files, and those that other servers show.
+
+use super::identity::{Identity, now};
+use super::validity::{Validity, Verdict};
+use super::{OwnCertificate, RENEW, ServerTls};
+use crate::examination::{Examinations, Finding};
+use crate::utc::{rfc3339, rough};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use std::io;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+const WHAT: &str = "certificate";
+
+impl ServerTls {
+    /// How long clients accept the certificate.
+    #[must_use]
+    pub fn examine(&self) -> Finding {
+        if self.identity.shown().is_none() {
+            return Finding::look(
+                WHAT,
+                "there is no certificate yet: the server orders one while it runs ([tls.acme])",
+            );
+        }
+        found(&self.identity, self.advice())
+    }
+}
+
+impl OwnCertificate {
+    /// How long servers accept the certificate.
+    #[must_use]
+    pub fn examine(&self) -> Finding {
+        found(self.identity(), RENEW)
+    }
+}
+
+fn found(identity: &Identity, advice: &str) -> Finding {
+    let which = format!("in {}", identity.file());
+    let validity = identity.shown().and_then(|shown| shown.validity());
+    finding(&which, validity, identity.verdict(advice))
+}
+
+fn finding(which: &str, validity: Option<Validity>, verdict: Verdict) -> Finding {
+    match (verdict, validity) {
+        (Verdict::Refused(text), _) => Finding::bad(WHAT, text),
+        (Verdict::EndsSoon(text), _) => Finding::look(WHAT, text),
+        (Verdict::Good, Some(Validity { until, .. })) => {
+            let left = rough(until.saturating_sub(now()));
+            Finding::well(WHAT, format!("the certificate {which} ends at {}, in {left}", rfc3339(until)))
+        }
+        (Verdict::Good, None) => {
+            Finding::well(WHAT, format!("the certificate {which} does not say when it ends"))
+        }
+    }
+}
+
+/// Begins to look at the certificate that the server at `host` and `port` shows to a client with this configuration, which expects
+/// it to be for `name`. Nothing is found where there is no connection, or the certificate is refused: the examination of the server
+/// itself says why.
+pub fn begin_shown(
+    examinations: &mut Examinations,
+    (host, port): (&str, u16),
+    name: &str,
+    config: Arc<ClientConfig>,
+) {
+    let [host, name] = [host, name].map(|text| text.trim_matches(['[', ']']).to_owned());
+    let which = format!("of the server at {host}:{port}");
+    let late = Finding::look(WHAT, format!("the certificate {which} was not shown in time"));
+    examinations.begin(late, async move {
+        let Ok(shown) = shown(&host, port, name, config).await else { return Vec::new() };
+        let verdict = shown.map_or(Verdict::Good, |validity| {
+            validity.verdict(&which, now(), "Its operator has to renew it")
+        });
+        vec![finding(&which, shown, verdict)]
+    });
+}
+
+async fn shown(
+    host: &str,
+    port: u16,
+    name: String,
+    config: Arc<ClientConfig>,
+) -> io::Result<Option<Validity>> {
+    let name = ServerName::try_from(name).map_err(io::Error::other)?;
+    let stream = TcpStream::connect((host, port)).await?;
+    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    Ok(chain.first().and_then(Validity::of))
+}

@@ -1,0 +1,131 @@
+//! Examines what a gateway with a configuration needs, without starting one: `postern doctor`.
+
+mod name_servers;
+mod store;
+
+use crate::config::{Config, Issuer, Peers, StoreKind};
+use crate::health::plural;
+use crate::keys::clock::Clock;
+use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
+use crate::keys::secrets::Secrets;
+use crate::keys::source::{self, Fetched, Source};
+use crate::next_hops;
+use postern_daemon::examination::{
+    Examinations, Finding, PATIENCE, SLOW, begin_connection, begin_names, descriptors, written,
+};
+use postern_daemon::tls::{self, OwnCertificate};
+use postern_token::UnixSeconds;
+use std::time::{Duration, Instant};
+
+/// What it costs to be without the issuer.
+const WITHOUT_KEYS: &str =
+    "a gateway that has no saved keys answers every request 503; with saved ones it serves until they retire";
+
+/// The certificates that the gateway shows, of files that can be used.
+#[must_use]
+pub fn certificates(config: &Config) -> Vec<Finding> {
+    let servers = [config.tls.clone(), config.peers.as_ref().map(Peers::tls)].into_iter().flatten();
+    let servers = servers.filter_map(|tls| Some(tls.load().ok()?.examine()));
+    let hops = config.egress.next_hops.iter().filter_map(|hop| hop.client_tls().ok()??.own);
+    let store =
+        (config.store.kind == StoreKind::Memcached).then_some(config.store.memcached.tls.as_ref()).flatten();
+    let store = store.and_then(|tls| OwnCertificate::load(tls.certificate.clone()?, tls.key.clone()?).ok());
+    servers.chain(hops.chain(store).map(|own| own.examine())).collect()
+}
+
+/// What the gateway needs of this machine and of the network: open files, names, the issuer, the store, name servers, next hops.
+/// The configuration is one that [`check`](crate::check) accepts.
+pub async fn examine(config: &Config) -> Vec<Finding> {
+    let mut examinations = Examinations::default();
+    let here = vec![descriptors("limits.connections", config.limits.connections, 2)];
+    begin_names(
+        &mut examinations,
+        hosts(config),
+        "what is there cannot be reached: see the lines about the issuer, the store and traces",
+    );
+    begin_issuer(config, &mut examinations);
+    store::begin(config, &mut examinations);
+    name_servers::begin(&config.egress.resolver, &mut examinations);
+    next_hops::examine::begin(&config.egress, &mut examinations);
+    begin_tracing(config, &mut examinations);
+    here.into_iter().chain(examinations.findings().await).collect()
+}
+
+/// The hosts that the system's resolver is asked for.
+fn hosts(config: &Config) -> Vec<String> {
+    let urls = [&config.issuer.directory, &config.tracing.endpoint].into_iter().flatten();
+    let urls = urls.filter_map(|url| Some(url.parse::<reqwest::Url>().ok()?.host_str()?.to_owned()));
+    urls.map(|host| host.trim_matches(['[', ']']).to_owned()).chain(store::hosts(&config.store)).collect()
+}
+
+fn begin_issuer(config: &Config, examinations: &mut Examinations) {
+    let Ok(source) = Source::new(&config.issuer) else { return };
+    let away = |seen: String| Finding::bad("issuer", seen).costs(WITHOUT_KEYS);
+    let place = source.url().map_or_else(|| "the file of the issuer's keys".to_owned(), str::to_owned);
+    let late = away(format!("{place} did not answer within {} s", PATIENCE.as_secs()))
+        .remedy("check that the issuer runs, and the way to it");
+    let issuer = config.issuer.clone();
+    examinations.begin(late, async move {
+        let (began, asked) = (Instant::now(), UnixSeconds::now());
+        let answer = match source.fetch().await {
+            Ok(answer) => answer,
+            Err(error) => return vec![away(error.to_string())],
+        };
+        let mut clock = Clock::default();
+        answer.date.iter().for_each(|theirs| clock.compare(*theirs, asked, UnixSeconds::now()));
+        let skew = clock.differs().map(|differs| Finding::bad("clock", differs));
+        let keys = answer.fresh.map(|fetched| keys(&issuer, &place, &fetched, began.elapsed()));
+        keys.into_iter().chain(skew).collect()
+    });
+    begin_certificate(&config.issuer, examinations);
+}
+
+/// What the directory's keys are good for now.
+fn keys(issuer: &Issuer, place: &str, fetched: &Fetched, took: Duration) -> Finding {
+    let (Ok(types), now) = (source::types(issuer), UnixSeconds::now()) else {
+        return Finding::well("issuer", format!("{place} answers"));
+    };
+    let mut accepted =
+        Accepted { types, secrets: Secrets::read(issuer.secrets.as_deref()), passed_over: None };
+    let directory = &fetched.directory;
+    let keyring = match Keyring::default().updated(directory, &mut accepted, Lifetimes::of(issuer), now) {
+        Ok(keyring) => keyring,
+        Err(error) => return Finding::bad("issuer", format!("{place}: {error}")).costs(WITHOUT_KEYS),
+    };
+    let known = plural(keyring.len(), "token key");
+    if keyring.outlook(now) != Outlook::Usable {
+        return Finding::bad("issuer", format!("{place} lists {known}, and none is in use now"))
+            .costs("no token is accepted: every request is answered 503")
+            .remedy("compare the clocks of both machines; else the issuer has to publish a newer key");
+    }
+    let seen = format!("{place} answers in {}, with {known}", written(took));
+    match accepted.passed_over {
+        Some(reason) => Finding::look("issuer", format!("{seen}; one cannot be used here: {reason}"))
+            .costs("tokens of that key are refused"),
+        None if took >= SLOW => Finding::look("issuer", seen)
+            .costs("a key that is new is known that much later")
+            .remedy("check the load of the issuer, and the way to it"),
+        None => Finding::well("issuer", seen),
+    }
+}
+
+/// How long the certificate is good that the issuer shows.
+fn begin_certificate(issuer: &Issuer, examinations: &mut Examinations) {
+    let url = issuer.directory.as_ref().and_then(|url| url.parse::<reqwest::Url>().ok());
+    let Some(url) = url.filter(|url| url.scheme() == "https") else { return };
+    let (Ok(config), Some(host)) = (tls::client_config(issuer.ca.as_deref()), url.host_str()) else { return };
+    tls::begin_shown(examinations, (host, url.port_or_known_default().unwrap_or(443)), host, config);
+}
+
+fn begin_tracing(config: &Config, examinations: &mut Examinations) {
+    let endpoint = config.tracing.endpoint.as_ref().and_then(|url| url.parse::<reqwest::Url>().ok());
+    let Some((host, port)) =
+        endpoint.as_ref().and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)))
+    else {
+        return;
+    };
+    let away = Finding::look("traces", format!("no collector is at {host}:{port}"))
+        .costs("traces are dropped; requests are served")
+        .remedy("start the collector, or correct tracing.endpoint");
+    begin_connection(examinations, host, port, "traces", away);
+}

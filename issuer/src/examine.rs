@@ -1,0 +1,93 @@
+//! Examines what an issuer with a configuration needs, without starting one: `postern doctor`.
+
+use crate::config::{AuthorizerConfig, Config};
+use crate::{accounts, keys};
+use postern_daemon::examination::{
+    Examinations, Finding, begin_connection, begin_names, closed, descriptors, directory,
+};
+use postern_daemon::tls;
+use postern_daemon::utc::rough;
+use postern_token::UnixSeconds;
+use reqwest::Url;
+use std::path::Path;
+use std::time::Duration;
+
+/// A copy of the accounts that is older deserves a look; an alert has the same limit.
+const OLD_COPY: Duration = Duration::from_secs(3600);
+const WITHOUT_COPIES: &str =
+    "this issuer keeps the keys and accounts that it has taken up, and without any it answers 503";
+const COPY: &str =
+    "copy them again: docs/operate/accounts.md, \"Several issuers\", has the script and the modes";
+
+/// The certificate that the issuer shows, of files that can be used.
+#[must_use]
+pub fn certificates(config: &Config) -> Vec<Finding> {
+    config.tls.iter().filter_map(|tls| Some(tls.load().ok()?.examine())).collect()
+}
+
+/// What the issuer needs of this machine and of the network: open files, its directory, the first issuer's copies, the authorizer.
+/// The configuration is one that [`check`](crate::check) accepts.
+pub async fn examine(config: &Config) -> Vec<Finding> {
+    let mut examinations = Examinations::default();
+    let late =
+        Finding::bad("disk", "the disk of keys.directory does not answer").costs("no token can be counted");
+    let of_disk = config.clone();
+    examinations.begin(late, async move {
+        tokio::task::spawn_blocking(move || on_disk(&of_disk)).await.unwrap_or_default()
+    });
+    if let Some(authorizer) = &config.authorizer {
+        begin_authorizer(authorizer, &mut examinations);
+    }
+    let here = descriptors("limits.connections", config.limits.connections.get(), 1);
+    std::iter::once(here).chain(examinations.findings().await).collect()
+}
+
+fn on_disk(config: &Config) -> Vec<Finding> {
+    let cost = "no new key can be kept, and no token counted: requests for tokens are answered 503";
+    let own = directory("keys.directory", &config.keys.directory, cost);
+    std::iter::once(own)
+        .chain(config.follows().into_iter().flat_map(|copies| of_copies(config, copies)))
+        .collect()
+}
+
+/// The copies that a follower takes up, judged as it judges them.
+fn of_copies(config: &Config, copies: &Path) -> Vec<Finding> {
+    let bad = |seen: String| Finding::bad("copies", seen).costs(WITHOUT_COPIES).remedy(COPY);
+    let place = format!("{} (group.follow)", copies.display());
+    match std::fs::read_dir(copies) {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return vec![closed("copies", &place, copies, &error)];
+        }
+        Err(error) => return vec![bad(format!("{place} cannot be read: {error}"))],
+    }
+    let now = UnixSeconds::now();
+    let keys = match keys::examine_copies(&config.keys, copies, now) {
+        Ok(count) => Finding::well("copies", format!("{place} has token keys that can be taken up: {count}")),
+        Err(error) => bad(error.to_string()),
+    };
+    let accounts = match accounts::examine_copy(copies) {
+        Err(error) => bad(error.to_string()),
+        Ok(age) if age > OLD_COPY => {
+            Finding::look("copies", format!("the accounts in {place} are of {} ago", rough(age.as_secs())))
+                .costs("changes of accounts since then are not known here")
+                .remedy(COPY)
+        }
+        Ok(age) => Finding::well("copies", format!("{place} has accounts of {} ago", rough(age.as_secs()))),
+    };
+    vec![keys, accounts]
+}
+
+fn begin_authorizer(config: &AuthorizerConfig, examinations: &mut Examinations) {
+    let Ok(url) = config.url.parse::<Url>() else { return };
+    let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return };
+    let cost = "accounts that only it knows get no tokens: 503";
+    begin_names(examinations, [host.trim_matches(['[', ']']).to_owned()], cost);
+    let away = Finding::bad("authorizer", format!("nothing takes connections at {host}:{port}"))
+        .costs(cost)
+        .remedy("start it, or correct authorizer.url");
+    begin_connection(examinations, host, port, "authorizer", away);
+    if let (Ok(tls), "https") = (tls::client_config(config.ca.as_deref()), url.scheme()) {
+        tls::begin_shown(examinations, (host, port), host, tls);
+    }
+}
