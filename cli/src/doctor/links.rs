@@ -2,8 +2,10 @@
 
 use super::admin::{get, unanswered};
 use crate::failure::Failure;
+use postern_daemon::examination::written;
 use serde::Deserialize;
 use serde_json::Value;
+use std::time::Duration;
 
 /// A link that lost more than this share of its attempts of the last ten minutes is called bad.
 const BAD: f64 = 0.01;
@@ -110,12 +112,8 @@ fn no_snapshot(url: &str, error: &serde_json::Error) -> Failure {
 
 /// Seconds, as people write them.
 fn time(seconds: Option<f64>) -> String {
-    match seconds {
-        None => "-".to_owned(),
-        Some(seconds) if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
-        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
-        Some(seconds) => format!("{seconds:.2} s"),
-    }
+    let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map_or_else(|| "-".to_owned(), written)
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
 //! Whether a memcached runs at an address, and may keep spent tokens.
 
 use nix::unistd::Uid;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use postern_spend::memcached::{Memory, inspect};
 use std::time::Duration;
+use tokio::runtime::Builder;
 
 /// Where a memcached listens by default.
 pub(super) const DEFAULT_PORT: u16 = 11211;
 /// How long to wait for it.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Its settings are a few kilobytes.
-const MOST: u64 = 64 * 1024;
 
 /// What is at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,25 +21,18 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// Asks for the settings of what listens there.
+/// Asks what listens there, as `postern doctor` does.
 pub(super) fn look(address: &str) -> Found {
-    let Some(settings) = settings(address) else { return Found::Nothing };
-    let evictions = settings.lines().find_map(|line| line.trim_end().strip_prefix("STAT evictions "));
-    match evictions {
-        Some("off") => Found::Fit,
+    let (Ok(address), Ok(runtime)) = (address.parse(), Builder::new_current_thread().enable_all().build())
+    else {
+        return Found::Nothing;
+    };
+    let server = runtime.block_on(inspect(&address, None, PATIENCE));
+    match server.ok().and_then(|server| server.memcached) {
+        Some(Memory { evicts: false, .. }) => Found::Fit,
         Some(_) => Found::Evicts,
         None => Found::Nothing,
     }
-}
-
-fn settings(address: &str) -> Option<String> {
-    let address = address.to_socket_addrs().ok()?.next()?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    stream.write_all(b"stats settings\r\nquit\r\n").ok()?;
-    let mut answer = Vec::new();
-    stream.take(MOST).read_to_end(&mut answer).ok()?;
-    String::from_utf8(answer).ok()
 }
 
 /// The command that starts one which is fit.
