@@ -34,7 +34,7 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
 }
 
 /// What the gateway needs of this machine and of the network: open files, names, the issuer, the store, name servers, next hops.
-/// The configuration is one that [`check`](crate::check) accepts.
+/// The configuration is one that [`check`](crate::check()) accepts.
 pub async fn examine(config: &Config) -> Vec<Finding> {
     let mut examinations = Examinations::default();
     let here = vec![descriptors("limits.connections", config.limits.connections, 2)];

@@ -1,5 +1,6 @@
 //! Where a memcached, mcrouter or twemproxy listens, and connections to it.
 
+use super::lookup::Lookup;
 use super::world::Connection;
 use postern_tcp_info::{TcpFacts, tcp_info};
 use socket2::{SockRef, TcpKeepalive};
@@ -87,11 +88,11 @@ impl fmt::Debug for Tls {
 
 impl Address {
     /// Opens a connection. Segments are sent as they are written (`TCP_NODELAY`), so that no command can wait for an
-    /// acknowledgement; keep-alive detects a peer that vanished.
-    pub(crate) async fn connect(&self, tls: Option<&Tls>) -> io::Result<Stream> {
+    /// acknowledgement; keep-alive detects a peer that vanished. `lookup` is of this address.
+    pub(super) async fn connect(&self, tls: Option<&Tls>, lookup: &Lookup) -> io::Result<Stream> {
         let stream = match self {
             Self::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let stream = TcpStream::connect(lookup.find(host, *port).await?.as_slice()).await?;
                 stream.set_nodelay(true)?;
                 let (idle, interval, retries) = KEEPALIVE;
                 let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);

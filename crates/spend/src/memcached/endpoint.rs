@@ -2,6 +2,7 @@
 
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
+use super::lookup::Lookup;
 use super::probe::{self, Probes};
 use super::published::Published;
 use super::serial::SerialConnection;
@@ -22,6 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// An address of the store.
 pub(crate) struct Endpoint {
     address: Address,
+    lookup: Lookup,
     /// The number of the replica that it leads to.
     replica: usize,
     network: Network,
@@ -79,6 +81,7 @@ impl Endpoint {
         let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             address,
+            lookup: Lookup::default(),
             replica,
             network,
             probes,
@@ -111,7 +114,7 @@ impl Endpoint {
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
         let Network { tls, patience, world } = &self.network;
         match world {
-            None => SerialConnection::open(self.address.connect(tls.as_ref()), *patience).await,
+            None => SerialConnection::open(self.address.connect(tls.as_ref(), &self.lookup), *patience).await,
             Some(world) => {
                 let connecting = async { world.connect(&self.address).await.map(Stream::Simulated) };
                 SerialConnection::open(connecting, *patience).await

@@ -1,6 +1,7 @@
 //! What a server of the store says of itself, for operators: nothing is written, and no verdict hangs on it.
 
 use super::address::{Address, Stream, Tls};
+use super::lookup::Lookup;
 use super::probe;
 use super::serial::SerialConnection;
 use crate::Unknown;
@@ -48,7 +49,7 @@ pub struct Memory {
 /// # Errors
 /// [`Unknown`], as for a command of a client.
 pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -> Result<Server, Unknown> {
-    let mut connection = SerialConnection::open(address.connect(tls), patience).await?;
+    let mut connection = SerialConnection::open(address.connect(tls, &Lookup::default()), patience).await?;
     let began = Instant::now();
     let answers = connection.exchange(&probe::reads()).await?;
     let took = began.elapsed();

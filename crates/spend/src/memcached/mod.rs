@@ -30,6 +30,7 @@ mod endpoint;
 mod epochs;
 mod failure;
 mod inspect;
+mod lookup;
 mod marked;
 mod options;
 mod pipelined;
