@@ -155,7 +155,7 @@ async fn of_issuer(issuer: &IssuerClient) -> Vec<Finding> {
 }
 
 fn begin_certificate(url: &str, ca: Option<&Path>, examinations: &mut Examinations) {
-    let Some(url) = server_url(url).filter(|url| url.scheme() == "https") else { return };
-    let (Ok(config), Some(host)) = (tls::client_config(ca), url.host_str()) else { return };
-    tls::begin_shown(examinations, (host, url.port_or_known_default().unwrap_or(443)), host, config);
+    if let Some(url) = server_url(url) {
+        tls::begin_shown_at(examinations, &url, ca);
+    }
 }

@@ -77,14 +77,18 @@ fn begin_issuer(config: &Config, examinations: &mut Examinations) {
         let keys = answer.fresh.map(|fetched| keys(&issuer, &place, &fetched, began.elapsed()));
         keys.into_iter().chain(skew).collect()
     });
-    begin_certificate(&config.issuer, examinations);
+    let url = config.issuer.directory.as_ref().and_then(|url| url.parse().ok());
+    if let Some(url) = url {
+        tls::begin_shown_at(examinations, &url, config.issuer.ca.as_deref());
+    }
 }
 
 /// What the directory's keys are good for now.
 fn keys(issuer: &Issuer, place: &str, fetched: &Fetched, took: Duration) -> Finding {
-    let (Ok(types), now) = (source::types(issuer), UnixSeconds::now()) else {
+    let Ok(types) = source::types(issuer) else {
         return Finding::well("issuer", format!("{place} answers"));
     };
+    let now = UnixSeconds::now();
     let mut accepted =
         Accepted { types, secrets: Secrets::read(issuer.secrets.as_deref()), passed_over: None };
     let directory = &fetched.directory;
@@ -107,14 +111,6 @@ fn keys(issuer: &Issuer, place: &str, fetched: &Fetched, took: Duration) -> Find
             .remedy("check the load of the issuer, and the way to it"),
         None => Finding::well("issuer", seen),
     }
-}
-
-/// How long the certificate is good that the issuer shows.
-fn begin_certificate(issuer: &Issuer, examinations: &mut Examinations) {
-    let url = issuer.directory.as_ref().and_then(|url| url.parse::<reqwest::Url>().ok());
-    let Some(url) = url.filter(|url| url.scheme() == "https") else { return };
-    let (Ok(config), Some(host)) = (tls::client_config(issuer.ca.as_deref()), url.host_str()) else { return };
-    tls::begin_shown(examinations, (host, url.port_or_known_default().unwrap_or(443)), host, config);
 }
 
 fn begin_tracing(config: &Config, examinations: &mut Examinations) {

@@ -87,7 +87,5 @@ fn begin_authorizer(config: &AuthorizerConfig, examinations: &mut Examinations) 
         .costs(cost)
         .remedy("start it, or correct authorizer.url");
     begin_connection(examinations, host, port, "authorizer", away);
-    if let (Ok(tls), "https") = (tls::client_config(config.ca.as_deref()), url.scheme()) {
-        tls::begin_shown(examinations, (host, port), host, tls);
-    }
+    tls::begin_shown_at(examinations, &url, config.ca.as_deref());
 }

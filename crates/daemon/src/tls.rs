@@ -17,7 +17,7 @@ mod validity;
 pub use acme::{AcmeConfig, AcmeConfigError};
 pub use client_auth::is_client_refused;
 pub use diagnosis::diagnose;
-pub use examine::begin_shown;
+pub use examine::{begin_shown, begin_shown_at};
 pub use handshake::{Bounded, accept};
 pub use listener::ListenerTls;
 pub use own::{OwnCertificate, client_config_showing};

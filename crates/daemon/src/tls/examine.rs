@@ -2,12 +2,14 @@
 
 use super::identity::{Identity, now};
 use super::validity::{Validity, Verdict};
-use super::{OwnCertificate, RENEW, ServerTls};
+use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding};
 use crate::utc::{rfc3339, rough};
+use reqwest::Url;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -54,6 +56,16 @@ fn finding(which: &str, validity: Option<Validity>, verdict: Verdict) -> Finding
             Finding::well(WHAT, format!("the certificate {which} does not say when it ends"))
         }
     }
+}
+
+/// [`begin_shown`] for the server at a URL, which is trusted by the certificates in `ca`, or by those of the system. Nothing for one
+/// without TLS.
+pub fn begin_shown_at(examinations: &mut Examinations, url: &Url, ca: Option<&Path>) {
+    if url.scheme() != "https" {
+        return;
+    }
+    let (Ok(config), Some(host)) = (client_config(ca), url.host_str()) else { return };
+    begin_shown(examinations, (host, url.port_or_known_default().unwrap_or(443)), host, config);
 }
 
 /// Begins to look at the certificate that the server at `host` and `port` shows to a client with this configuration, which expects
