@@ -33,6 +33,7 @@ mod mint;
 mod monitoring;
 mod month;
 mod mutual_tls;
+mod name_servers;
 mod outage;
 mod privacy;
 mod prometheus;

@@ -4,7 +4,6 @@
 use crate::support::admin::{self, Metrics};
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::memcached::Memcached;
-use crate::support::process::{Postern, command};
 use crate::support::proxy::{self, Response};
 use crate::support::router::Router;
 use crate::support::tokens::mint;
@@ -42,20 +41,6 @@ fn unread(response: &Response) -> bool {
     response.status == 503 && response.body.ends_with("No token was read, so none is lost.\n")
 }
 
-/// A gateway of the real binary, started by another program.
-fn started_by(program: Command, config: &Path) -> Daemon {
-    let mut wrapped = command(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()]);
-    let plain = std::mem::replace(&mut wrapped, program);
-    wrapped.arg(plain.get_program()).args(plain.get_args());
-    plain.get_envs().for_each(|(name, _)| _ = wrapped.env_remove(name));
-    wrapped.stdin(std::process::Stdio::null());
-    wrapped.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let process = Postern::start(wrapped);
-    let address = process.wait_for_address("the gateway listens on ");
-    let admin = process.wait_for_address("the admin page listens on ");
-    Daemon { process, address, admin }
-}
-
 /// Fills a filesystem to the last byte.
 fn fill(path: &Path) {
     let mut file = std::fs::File::create(path).unwrap();
@@ -73,7 +58,7 @@ async fn no_token_is_lost_for_want_of_a_descriptor() {
     let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let mut program = Command::new("sh");
     program.args(["-c", "ulimit -Sn 128 && ulimit -Hn 256 && exec \"$@\"", "sh"]);
-    let gateway = started_by(program, &config);
+    let gateway = Daemon::started_by(program, "gateway", &config);
     readyz(&gateway, 200, &[]).await;
     let pid = gateway.process.id();
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
@@ -123,7 +108,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
         "mount -t tmpfs -o size=512k,mode=700 none \"$0\" && exec \"$@\"",
     ]);
     program.arg(&data);
-    let gateway = started_by(program, &config);
+    let gateway = Daemon::started_by(program, "gateway", &config);
     readyz(&gateway, 200, &[]).await;
     let inside =
         PathBuf::from(format!("/proc/{}/root{}", gateway.process.id(), data.join("filler").display()));
@@ -304,7 +289,7 @@ async fn clocks_that_differ_are_reported_with_the_difference() {
         let mut program = Command::new("env");
         program.args([format!("LD_PRELOAD={library}"), format!("FAKETIME={offset}")]);
         program.arg("FAKETIME_DONT_FAKE_MONOTONIC=1");
-        let gateway = started_by(program, &config);
+        let gateway = Daemon::started_by(program, "gateway", &config);
         let body = readyz(&gateway, status, &says).await;
         assert!(body.contains("NTP") && !body.contains("has to publish"), "{offset}: {body}");
         let ended = gateway.process.terminate();

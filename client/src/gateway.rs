@@ -15,6 +15,7 @@ use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
 use postern_daemon::http::{is_localhost, no_answer};
 use postern_daemon::tls::{self, OwnCertificate, TlsError, client_config_showing};
+use postern_lookup::Lookup;
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::{
@@ -33,6 +34,8 @@ use tokio_rustls::TlsConnector;
 
 /// How long the body of a refusal may take; it is an explanation, and the status stands without it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than the pause between two probes (`gateways/health.rs`).
+const LOOKUP_KEPT: Duration = Duration::from_secs(15);
 
 /// The gateway, and how to reach it.
 pub(crate) struct Gateway {
@@ -147,7 +150,7 @@ impl Gateway {
             origin: config.origin.clone().or_else(|| name_of(&url)),
             port: url.port_or_known_default().unwrap_or(80),
             host,
-            route: Route::Direct,
+            route: Route::Direct(Lookup::keeping(LOOKUP_KEPT)),
             tls,
             ca_key: "gateway.ca (or --ca)",
             connect_timeout: config.connect_timeout.get(),

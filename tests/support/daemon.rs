@@ -5,7 +5,7 @@ use super::{admin, eventually};
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// One daemon, listening.
 pub struct Daemon {
@@ -48,6 +48,15 @@ impl Daemon {
         let address = process.wait_for_address(&format!("the {name} listens on "));
         let admin = process.wait_for_address("the admin page listens on ");
         Self { process, address, admin }
+    }
+
+    /// The same, started by another program, which ends its arguments with a command to run.
+    pub fn started_by(mut program: Command, kind: &str, config: &Path) -> Self {
+        let plain = command([kind.as_ref(), "--config".as_ref(), config.as_os_str()]);
+        program.arg(plain.get_program()).args(plain.get_args());
+        plain.get_envs().for_each(|(name, _)| _ = program.env_remove(name));
+        program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::of(kind, program)
     }
 
     pub fn kill(self) -> Ended {

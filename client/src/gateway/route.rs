@@ -4,16 +4,16 @@ use super::{DialError, Gateway};
 use crate::answer::Refusal;
 use crate::gateways::Outage;
 use crate::tunnel::Opener;
+use postern_lookup::Lookup;
 use postern_proxy::dial::connect;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::{Io, Received};
 use std::io;
-use tokio::net::lookup_host;
 
 /// How a gateway is reached.
 pub(super) enum Route {
     /// Over TCP.
-    Direct,
+    Direct(Lookup),
     /// Through the hop before it, for which the gateway is a target.
     Through(Opener, Target),
 }
@@ -47,15 +47,19 @@ pub(super) struct Reached {
 
 impl Route {
     pub(super) async fn reach(&self, gateway: &Gateway) -> Result<Reached, RouteError> {
-        let Self::Through(first, target) = self else {
-            let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
-            let stream = connect(lookup_host((host, gateway.port)).await?.collect()).await?;
-            stream.set_nodelay(true)?;
-            return Ok(Reached { stream: Box::new(stream), received: Received::default() });
-        };
-        let tunnel = first.open_way(target).await.map_err(RouteError::at_first_hop)?;
-        let received = tunnel.received();
-        Ok(Reached { stream: Box::new(tunnel), received })
+        match self {
+            Self::Direct(lookup) => {
+                let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
+                let stream = connect(lookup.find(host, gateway.port).await?).await?;
+                stream.set_nodelay(true)?;
+                Ok(Reached { stream: Box::new(stream), received: Received::default() })
+            }
+            Self::Through(first, target) => {
+                let tunnel = first.open_way(target).await.map_err(RouteError::at_first_hop)?;
+                let received = tunnel.received();
+                Ok(Reached { stream: Box::new(tunnel), received })
+            }
+        }
     }
 }
 

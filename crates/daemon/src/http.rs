@@ -6,11 +6,16 @@ use ::http::uri::Authority;
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use postern_lookup::Lookups;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::error::Error;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// As long as a client pauses at most between two attempts.
+const LOOKUP_KEPT: Duration = Duration::from_mins(1);
 
 /// How [`client`] behaves.
 #[derive(Clone, Debug)]
@@ -47,7 +52,7 @@ pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .timeout(options.timeout)
-        .dns_resolver(Names { allows: options.allows })
+        .dns_resolver(Names { allows: options.allows, lookups: Arc::new(Lookups::keeping(LOOKUP_KEPT)) })
         .build()?;
     Ok(client)
 }
@@ -55,13 +60,14 @@ pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
 /// The system's resolver, without the addresses that may not be connected to.
 struct Names {
     allows: fn(IpAddr) -> bool,
+    lookups: Arc<Lookups>,
 }
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
-        let allows = self.allows;
+        let (allows, lookups) = (self.allows, Arc::clone(&self.lookups));
         Box::pin(async move {
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let found = lookups.find(name.as_str(), 0).await?;
             let allowed: Vec<_> = found.iter().copied().filter(|found| allows(found.ip())).collect();
             if allowed.is_empty() && !found.is_empty() {
                 return Err(NoneAllowed.into());

@@ -1,7 +1,7 @@
 //! Where a memcached, mcrouter or twemproxy listens, and connections to it.
 
-use super::lookup::Lookup;
 use super::world::Connection;
+use postern_lookup::Lookup;
 use postern_tcp_info::{TcpFacts, tcp_info};
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;

@@ -2,13 +2,13 @@
 
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
-use super::lookup::Lookup;
 use super::probe::{self, Probes};
 use super::published::Published;
 use super::serial::SerialConnection;
 use super::world::{World, instant, jittered, since};
 use crate::Unknown;
 use parking_lot::Mutex;
+use postern_lookup::Lookup;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,6 +19,8 @@ use tokio::time::sleep;
 /// The first pause between two attempts to connect, and the longest: a store that is back is in use within a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+/// No longer: an address may be another server's a minute later, and two replicas that lead to one server would be one.
+const LOOKUP_KEPT: Duration = Duration::from_secs(1);
 
 /// An address of the store.
 pub(crate) struct Endpoint {
@@ -81,7 +83,7 @@ impl Endpoint {
         let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             address,
-            lookup: Lookup::default(),
+            lookup: Lookup::keeping(LOOKUP_KEPT),
             replica,
             network,
             probes,

@@ -1,10 +1,10 @@
 //! What a server of the store says of itself, for operators: nothing is written, and no verdict hangs on it.
 
 use super::address::{Address, Stream, Tls};
-use super::lookup::Lookup;
 use super::probe;
 use super::serial::SerialConnection;
 use crate::Unknown;
+use postern_lookup::Lookup;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -49,7 +49,8 @@ pub struct Memory {
 /// # Errors
 /// [`Unknown`], as for a command of a client.
 pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -> Result<Server, Unknown> {
-    let mut connection = SerialConnection::open(address.connect(tls, &Lookup::default()), patience).await?;
+    let mut connection =
+        SerialConnection::open(address.connect(tls, &Lookup::keeping(Duration::ZERO)), patience).await?;
     let began = Instant::now();
     let answers = connection.exchange(&probe::reads()).await?;
     let took = began.elapsed();

@@ -30,7 +30,6 @@ mod endpoint;
 mod epochs;
 mod failure;
 mod inspect;
-mod lookup;
 mod marked;
 mod options;
 mod pipelined;
