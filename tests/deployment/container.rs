@@ -2,6 +2,7 @@
 
 use super::examples::example;
 use super::{deploy, read, root};
+use std::path::{Path, PathBuf};
 
 fn lines(name: &str) -> Vec<String> {
     read(&deploy("container").join(name)).lines().map(str::to_owned).collect()
@@ -45,16 +46,48 @@ fn the_build_sees_the_workspace_and_no_more() {
     assert_eq!(allowed, wanted, "what is copied is what the build may see");
 }
 
+/// The files that a folder's Rust files have in the program, tests aside.
+fn included(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+        let name = entry.file_name().unwrap().to_str().unwrap();
+        if entry.is_dir() && !["tests", "target", "fuzz"].contains(&name) {
+            included(&entry, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            let text = read(&entry);
+            for mark in ["include_str!(\"", "include_bytes!(\""] {
+                let paths = text.split(mark).skip(1).map(|rest| rest.split_once('"').unwrap().0);
+                found.extend(paths.map(|path| folder.join(path).canonicalize().unwrap()));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_build_sees_every_file_that_is_in_the_program() {
+    let root = root().canonicalize().unwrap();
+    let copied: Vec<_> = copied().iter().map(|source| root.join(source)).collect();
+    let mut files = Vec::new();
+    for folder in
+        copied.iter().filter(|folder| folder.join("Cargo.toml").exists() || folder.ends_with("crates"))
+    {
+        included(folder, &mut files);
+    }
+    assert!(files.iter().any(|file| file.starts_with(root.join("deploy/examples"))), "{files:#?}");
+    files.retain(|file| !copied.iter().any(|source| file.starts_with(source)));
+    assert!(files.is_empty(), "not copied, and in the program: {files:#?}");
+}
+
 #[test]
 fn the_compiler_and_the_system_are_ours() {
     let toolchain = read(&root().join("rust-toolchain.toml"));
     let arguments = instructions("Containerfile", "ARG").concat();
     let argument = |name| arguments.iter().find_map(|argument| argument.strip_prefix(name)).unwrap();
-    let version = argument("RUST_VERSION=");
+    let compiler = argument("COMPILER=docker.io/library/rust:");
+    let version = compiler.strip_suffix("-bookworm").unwrap();
     assert!(toolchain.contains(&format!("channel = \"{version}\"")), "{version}");
     // The binary is linked to the glibc of the image that it is built in, by scripts/release too.
     let text = read(&deploy("container/Containerfile"));
-    assert!(text.contains("-bookworm AS source") && argument("BASE=").ends_with(":bookworm-slim"));
+    assert!(argument("BASE=").ends_with(":bookworm-slim"));
     assert!(read(&root().join("scripts/release")).contains("\ndebian=bookworm\n"));
     let profile = text.split("--profile ").nth(1).unwrap().split(' ').next().unwrap();
     assert!(read(&root().join("Cargo.toml")).contains(&format!("[profile.{profile}]")));
