@@ -9,6 +9,7 @@ use crate::daemon::environment;
 use crate::failure::Failure;
 use crate::join;
 use crate::key;
+use crate::stdio::{Stdout, note, print_line, unprinted};
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
@@ -30,11 +31,11 @@ pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
         IssuerCommand::Backup(args) => {
             let config = config(&args.daemon.config)?;
             control::backup(&config.keys.directory, &args.to).map_err(Failure::runtime)?;
-            println!(
+            print_line(format_args!(
                 "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
                 args.to.display(),
                 config.keys.directory.join("accounts.secret").display()
-            );
+            ))?;
             Ok(())
         }
     }
@@ -92,7 +93,7 @@ fn add(args: NewAccount) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     let join = join::prepare(&config.join, joining)?; // it reads files as the user who runs this
     act_as_owner(&config)?;
-    let printer = Printer::new(io::BufWriter::new(io::stdout().lock()), output.json).joining(join);
+    let printer = Printer::new(with_key(), output.json).joining(join);
     print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
 }
 
@@ -131,7 +132,10 @@ fn rotate(args: Rotate) -> Result<(), Failure> {
             format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
         }
     };
-    ask(AccountRequest::RotateKey { name, grace_seconds }, &output, &others)
+    let config = config(&output.daemon.config)?;
+    act_as_owner(&config)?;
+    let request = AccountRequest::RotateKey { name, grace_seconds }.into();
+    print(&config, &request, Printer::new(with_key(), output.json), &others)
 }
 
 fn usage(args: UsageArgs) -> Result<(), Failure> {
@@ -140,17 +144,17 @@ fn usage(args: UsageArgs) -> Result<(), Failure> {
     act_as_owner(&config)?;
     let request =
         AccountRequest::Usage { account: args.account, since: since.unwrap_or(UnixSeconds(0)) }.into();
-    let out = io::BufWriter::new(io::stdout().lock());
+    let out = Stdout::lock();
     match args.format {
         UsageFormat::Csv => {
-            let mut csv = Csv::begin(out).map_err(unwritten)?;
+            let mut csv = Csv::begin(out).map_err(unprinted)?;
             control::ask(&config, &request, &mut |line| csv.line(&line)).map_err(refused)?;
-            csv.finish().map_err(unwritten)
+            csv.finish().map_err(unprinted)
         }
         UsageFormat::Json => {
             let mut printer = Printer::new(out, true);
             control::ask(&config, &request, &mut |line| printer.line(&line)).map_err(refused)?;
-            printer.finish("").map_err(unwritten)
+            printer.finish("").map_err(unprinted)
         }
     }
 }
@@ -176,11 +180,11 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
         return seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error));
     }
     if !directory.exists() {
-        eprintln!(
+        note(format_args!(
             "note: {} is made by root. If the issuer runs as another user, give it to that user (chown -R); systemd does so by \
              itself for a StateDirectory= with DynamicUser=",
             directory.display()
-        );
+        ));
     }
     Ok(())
 }
@@ -189,7 +193,12 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
 pub(crate) fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     act_as_owner(&config)?;
-    print(&config, &request.into(), Printer::new(io::BufWriter::new(io::stdout().lock()), output.json), done)
+    print(&config, &request.into(), Printer::new(Stdout::lock(), output.json), done)
+}
+
+/// Standard output, for an answer with an API key, which is lost where its reader has left.
+fn with_key() -> impl io::Write {
+    io::BufWriter::new(io::stdout().lock())
 }
 
 fn print<W: io::Write>(
@@ -199,7 +208,7 @@ fn print<W: io::Write>(
     done: &str,
 ) -> Result<(), Failure> {
     control::ask(config, request, &mut |line: Line| printer.line(&line)).map_err(refused)?;
-    printer.finish(done).map_err(unwritten)
+    printer.finish(done).map_err(unprinted)
 }
 
 pub(crate) fn config(path: &Path) -> Result<Config, Failure> {
@@ -208,10 +217,6 @@ pub(crate) fn config(path: &Path) -> Result<Config, Failure> {
 
 pub(crate) fn refused(refused: Refused) -> Failure {
     Failure::new(refused.code, refused.sentence)
-}
-
-fn unwritten(error: io::Error) -> Failure {
-    Failure::runtime(format_args!("the answer cannot be written: {error}"))
 }
 
 /// What an account keeps of a client's certificate, in hex.

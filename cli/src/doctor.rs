@@ -15,6 +15,7 @@ mod ready;
 
 use crate::args::{Doctor, Question};
 use crate::failure::Failure;
+use crate::stdio::print_line;
 pub(crate) use kernel::Link;
 use postern_mcrouter_lint::{Finding, Gateway, Severity, judge, judge_beside, judge_twemproxy};
 use std::path::Path;
@@ -68,12 +69,12 @@ fn router_config(
     })?;
     let findings = judge(&text, gateway);
     for finding in &findings {
-        println!("{finding}");
+        print_line(finding)?;
     }
     let refused = findings.iter().filter(|finding| finding.severity == Severity::Refuse).count();
     match refused {
         0 => {
-            println!("{name}: fit to remember spent tokens, as far as the file shows.");
+            print_line(format_args!("{name}: fit to remember spent tokens, as far as the file shows."))?;
             Ok(())
         }
         1 => Err(Failure::configuration(format_args!(

@@ -2,13 +2,14 @@
 
 use crate::args::command;
 use crate::failure::Failure;
+use crate::stdio::{Stdout, unprinted};
 use clap_complete::Shell;
 use std::io::Write;
 use std::path::Path;
 
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
-    let printed = std::io::stdout().write_all(&completions_for(shell));
-    printed.map_err(|error| Failure::runtime(format_args!("cannot print the completions: {error}")))
+    let mut out = Stdout::lock();
+    out.write_all(&completions_for(shell)).and_then(|()| out.flush()).map_err(unprinted)
 }
 
 /// Collected first, because clap panics where the reader of a pipe has left.

@@ -11,6 +11,7 @@ mod template;
 
 use crate::args::{Init, Joining};
 use crate::failure::Failure;
+use crate::stdio::print;
 use crate::{account, join};
 use files::{Made, refuse_existing};
 use memcached::Found;
@@ -42,8 +43,7 @@ pub(crate) fn run(args: &Init) -> Result<(), Failure> {
     names.extend(["client.toml", "tls", "state"].map(str::to_owned));
     refuse_existing(&place.directory, &names)?;
     write(&place, &texts)?;
-    print!("{}", texts.next.text(args, &place));
-    Ok(())
+    print(texts.next.text(args, &place))
 }
 
 /// Where everything is, and where everything listens.

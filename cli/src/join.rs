@@ -8,6 +8,7 @@ pub(crate) use made::prepare;
 
 use crate::args::JoinArgs;
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use postern_client::join::{JOIN_LIMIT, Join, JoinPlace, JoinWriteError, check_join, write_join};
 use postern_client::{Listen, full_stop};
 use postern_config::Secret;
@@ -38,21 +39,21 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
             ))
         })?;
     }
-    println!(
+    print_line(format_args!(
         "{file} is written, for {} and the issuer {}.",
         config.gateway.url.list().join(", "),
         join.issuers.join(", ")
-    );
+    ))?;
     if args.check {
-        println!(
+        print_line(format_args!(
             "It works: the gateway gives a challenge, and the issuer has the key for it. The API key was not tried."
-        );
+        ))?;
     }
-    println!(
+    print_line(format_args!(
         "\nStart the agent:\n\n    postern client --config {file}\n\nPrograms use {} as their HTTP or SOCKS5 proxy. What it does:\n\n    \
          postern client status --config {file}",
         config.listen.address
-    );
+    ))?;
     Ok(())
 }
 

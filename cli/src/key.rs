@@ -3,6 +3,7 @@
 use crate::account::{ask, config, refused};
 use crate::args::{ExportKey, KeyCommand, RetireKey, RotateKey};
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use postern_issuer::control::{self, Exported, Form, KeyRequest};
 
 /// What an end of a key means.
@@ -58,10 +59,10 @@ fn export(args: &ExportKey) -> Result<(), Failure> {
         }
         false => "Anyone who can read it can issue tokens, so keep it encrypted.",
     };
-    println!(
+    print_line(format_args!(
         "{} has the token key {}. {kept} `postern issuer key import` takes it under the name that `key list` shows.",
         path.display(),
         args.id
-    );
+    ))?;
     Ok(())
 }

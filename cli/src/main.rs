@@ -1,5 +1,8 @@
 //! `postern`: one binary for every part.
 
+// They panic where the reader of a pipe has left: `stdio` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 #[cfg(feature = "servers")]
 mod account;
 mod args;
@@ -21,6 +24,7 @@ mod join;
 mod key;
 mod process;
 mod status;
+mod stdio;
 mod token;
 #[cfg(feature = "servers")]
 mod up;
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
     match run(Cli::read().command) {
         Ok(()) => ExitCode::from(exit::STOPPED),
         Err(failure) => {
-            eprintln!("postern: {}", failure.sentence);
+            stdio::note(format_args!("postern: {}", failure.sentence));
             ExitCode::from(failure.code)
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::daemon::environment;
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use postern_config::Fit;
 use postern_daemon::examination::{Finding, Verdict};
 use postern_gateway::config::{Bind, StoreKind};
@@ -144,16 +145,16 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
     let Examined { name, warnings, certificates, .. } = examine(path)?;
     let ends = certificates.into_iter().filter(|finding| finding.verdict != Verdict::Well);
     for warning in warnings.into_iter().chain(ends.map(|finding| finding.seen)) {
-        println!("warning: {warning}");
+        print_line(format_args!("warning: {warning}"))?;
     }
     if gateway_of_a_fleet(path).is_some_and(|gateway| !gateway.bound) {
-        println!("note: {UNBOUND}");
+        print_line(format_args!("note: {UNBOUND}"))?;
     }
     let place = path.display();
-    println!(
+    print_line(format_args!(
         "{place}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports are \
          free, and what it needs over the network, was not tried: postern doctor {place} tries it."
-    );
+    ))?;
     Ok(())
 }
 

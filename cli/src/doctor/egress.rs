@@ -3,6 +3,7 @@
 use super::config;
 use crate::args::EgressQuestion;
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use postern_gateway::{End, explain};
 
 /// Prints a sentence for the target and one for each of its addresses; a refusal is the failure.
@@ -11,15 +12,15 @@ pub(super) async fn check(question: &EgressQuestion) -> Result<(), Failure> {
     let limit = gateway.limits.dial_timeout.get();
     let explanation = explain(&gateway.egress, &question.target, limit).await?;
     for remark in gateway.egress.remarks() {
-        println!("warning: {remark}");
+        print_line(format_args!("warning: {remark}"))?;
     }
     for sentence in explanation.sentences {
-        println!("{sentence}");
+        print_line(sentence)?;
     }
     let target = question.target.authority();
     match explanation.end {
         End::Allowed => {
-            println!("{target}: tunnels may go there. Whether it answers was not tried.");
+            print_line(format_args!("{target}: tunnels may go there. Whether it answers was not tried."))?;
             Ok(())
         }
         End::RefusedUnspent => Err(Failure::runtime(format_args!(

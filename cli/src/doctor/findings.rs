@@ -1,6 +1,7 @@
 //! What `postern doctor` found, for people and for programs.
 
 use crate::failure::Failure;
+use crate::stdio::{print, print_line};
 use postern_daemon::examination::{Finding, Verdict};
 use serde::Serialize;
 use serde_json::json;
@@ -38,14 +39,14 @@ impl Findings {
         let count = |verdict| self.0.iter().filter(|found| found.finding.verdict == verdict).count();
         let (bad, looks) = (count(Verdict::Bad), count(Verdict::Look));
         if as_json {
-            println!("{}", json!({ "findings": self.0 }));
+            print_line(json!({ "findings": self.0 }))?;
         } else {
-            self.0.iter().for_each(|found| print!("{}", found.text()));
+            self.0.iter().try_for_each(|found| print(found.text()))?;
         }
         match (bad, looks) {
             _ if as_json && bad == 0 => {}
-            (0, 0) => println!("All is well."),
-            (0, looks) => println!("Nothing is bad; {looks} to look at."),
+            (0, 0) => print_line("All is well.")?,
+            (0, looks) => print_line(format_args!("Nothing is bad; {looks} to look at."))?,
             (bad, _) => {
                 return Err(Failure::runtime(format_args!(
                     "{bad} bad: each has its remedy above; postern doctor --help has closer looks"

@@ -2,6 +2,7 @@
 
 use super::admin::{get, unanswered};
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use postern_daemon::examination::written;
 use serde::Deserialize;
 use serde_json::Value;
@@ -58,15 +59,15 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     let admin = admin.trim_end_matches('/');
     let rows = links(&format!("{admin}/live.json")).await?;
     if rows.is_empty() {
-        println!(
+        print_line(format_args!(
             "{admin}: no link has been used yet; a gateway with an embedded store has one to its issuer only."
-        );
+        ))?;
         return Ok(());
     }
-    println!(
+    print_line(format_args!(
         "{:<8}  {:<28} {:>10} {:>8} {:>8} {:>9} {:>9}",
         "link", "address", "attempts", "lost", "10 min", "p50", "p99"
-    );
+    ))?;
     let mut bad = Vec::new();
     for row in rows {
         if is_bad(&row) {
@@ -74,12 +75,12 @@ pub(super) async fn check(admin: &str) -> Result<(), Failure> {
         }
         let (link, address, attempts, lost, share, p50, p99) = row;
         let share = share.unwrap_or(0.0);
-        println!(
+        print_line(format_args!(
             "{link:<8}  {address:<28} {attempts:>10} {lost:>8} {:>7.2}% {:>9} {:>9}",
             share * 100.0,
             time(p50),
             time(p99)
-        );
+        ))?;
     }
     if bad.is_empty() {
         return Ok(());

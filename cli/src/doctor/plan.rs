@@ -10,6 +10,7 @@ mod workload;
 
 use crate::args::Plan;
 use crate::failure::Failure;
+use crate::stdio;
 use constants::MEASURED;
 use workload::Workload;
 
@@ -17,9 +18,9 @@ use workload::Workload;
 pub(super) fn print(given: &Plan, as_json: bool) -> Result<(), Failure> {
     let plan = model::plan(&Workload::new(given)?, &MEASURED);
     if as_json {
-        println!("{}", render::json(&plan));
+        stdio::print_line(render::json(&plan))?;
     } else {
-        print!("{}", render::text(&plan));
+        stdio::print(render::text(&plan))?;
     }
     Ok(())
 }

@@ -3,13 +3,14 @@
 
 use super::admin::{get, unanswered};
 use crate::failure::Failure;
+use crate::stdio::print;
 use http::StatusCode;
 
 /// Prints the answer of `/readyz`; any status but 200 is a failure.
 pub(super) async fn check(admin: &str) -> Result<(), Failure> {
     let url = format!("{}/readyz", admin.trim_end_matches('/'));
     let (status, body) = get(&url, |_| true).await.map_err(|reason| unanswered(&url, reason))?;
-    print!("{}", String::from_utf8_lossy(&body));
+    print(String::from_utf8_lossy(&body))?;
     if status == StatusCode::OK {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! What `postern init` writes: nothing over what is there, and on failure nothing at all.
 
 use crate::failure::Failure;
+use crate::stdio::note;
 use postern_daemon::files::write_private;
 use std::fs::DirBuilder;
 use std::io;
@@ -67,7 +68,7 @@ impl Drop for Made {
                 if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
             match removed {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    eprintln!("postern: {} could not be removed again: {error}", path.display());
+                    note(format_args!("postern: {} could not be removed again: {error}", path.display()));
                 }
                 _ => {}
             }

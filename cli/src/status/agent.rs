@@ -5,6 +5,7 @@ use crate::args::AgentStatus;
 use crate::daemon::environment;
 use crate::doctor::admin::get;
 use crate::failure::Failure;
+use crate::stdio::{print, print_line};
 use http::StatusCode;
 use postern_client::catalogue::Position;
 use postern_client::status::{HopStatus, report_name};
@@ -33,7 +34,7 @@ pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
     let url = format!("http://{}/status.json", config.listen.admin);
     let answer = match get(&url, |status| status == StatusCode::OK).await {
         Ok((_, body)) => body,
-        Err(none) if none.nothing_listens => return Err(not_running(&config, args)),
+        Err(none) if none.nothing_listens => return not_running(&config, args),
         Err(none) => {
             return Err(Failure::runtime(format_args!(
                 "{url}: {none}; is it an agent of this version that listens there?"
@@ -44,8 +45,8 @@ pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
     let value: Value = serde_json::from_slice(&answer).map_err(unusable)?;
     let status = Status::deserialize(&value).map_err(unusable)?;
     match args.json {
-        true => println!("{value}"),
-        false => print!("{}", text(&status)),
+        true => print_line(value)?,
+        false => print(text(&status))?,
     }
     let reasons = match status.draining {
         true => "it is stopping".to_owned(),
@@ -103,7 +104,7 @@ fn wallet(text: &mut String, keys: &[KeyTokens]) {
 }
 
 /// Says what is in the wallets, as far as that can be read without an agent.
-fn not_running(config: &Config, args: &AgentStatus) -> Failure {
+fn not_running(config: &Config, args: &AgentStatus) -> Result<(), Failure> {
     let hops = [
         (Position::First, config.first_hop.as_ref().map(|hop| &hop.wallet.path)),
         (Position::Last, Some(&config.wallet.path)),
@@ -125,17 +126,17 @@ fn not_running(config: &Config, args: &AgentStatus) -> Failure {
         };
     }
     match args.json {
-        true => println!("{found}"),
-        false => print!("{text}"),
+        true => print_line(found)?,
+        false => print(text)?,
     }
-    Failure::new(
+    Err(Failure::new(
         NOT_RUNNING,
         format_args!(
             "no agent runs at {} (listen.admin): start it with postern client --config {}",
             config.listen.admin,
             args.config.display()
         ),
-    )
+    ))
 }
 
 fn look(path: &Path) -> Result<Vec<KeyTokens>, String> {

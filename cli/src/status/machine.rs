@@ -8,6 +8,7 @@ use crate::doctor::files::files_in;
 use crate::doctor::links::daemons;
 use crate::doctor::processes::ADMIN_PORTS;
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use http::StatusCode;
 use postern_daemon::examination::way_in;
 use serde::Serialize;
@@ -56,9 +57,9 @@ pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
         }
     }
     if args.json {
-        println!("{}", serde_json::json!({ "daemons": found }));
+        print_line(serde_json::json!({ "daemons": found }))?;
     } else {
-        print(&found);
+        print(&found)?;
     }
     judge(&found, files.is_empty())
 }
@@ -136,7 +137,7 @@ fn page(address: SocketAddr) -> String {
     format!("http://{address}/")
 }
 
-fn print(found: &[Daemon]) {
+fn print(found: &[Daemon]) -> Result<(), Failure> {
     for Daemon { daemon, page, state, reasons, version, start, .. } in found {
         let version = version.as_deref().unwrap_or("-");
         let state = match (state, reasons.is_empty()) {
@@ -145,12 +146,13 @@ fn print(found: &[Daemon]) {
             (State::NotReady, _) => "not ready",
             (State::NotRunning, _) => "not running",
         };
-        println!("{daemon:<8} {page:<28} {version:<10} {state}");
+        print_line(format_args!("{daemon:<8} {page:<28} {version:<10} {state}"))?;
         for reason in reasons {
-            println!("{:9}{reason}", "");
+            print_line(format_args!("{:9}{reason}", ""))?;
         }
         if let Some(start) = start {
-            println!("{:9}start it: {start}", "");
+            print_line(format_args!("{:9}start it: {start}", ""))?;
         }
     }
+    Ok(())
 }

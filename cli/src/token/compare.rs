@@ -3,6 +3,7 @@
 use super::inspect::WRONG;
 use crate::args::Inspect;
 use crate::failure::Failure;
+use crate::stdio::print_line;
 use postern_client::compare::{View, differences};
 use postern_token::UnixSeconds;
 
@@ -16,12 +17,12 @@ pub(crate) async fn compare(args: &Inspect) -> Result<(), Failure> {
     let mut views = Vec::new();
     for url in &args.compare {
         let view = View::fetch(url, args.ca.as_deref()).await.map_err(Failure::runtime)?;
-        println!("{view}");
+        print_line(&view)?;
         views.push(view);
     }
     let found = differences(&views, UnixSeconds::now());
     if found.is_empty() {
-        println!("They agree.");
+        print_line("They agree.")?;
         return Ok(());
     }
     Err(Failure::new(

@@ -2,6 +2,7 @@
 
 use crate::args::Inspect;
 use crate::failure::Failure;
+use crate::stdio::print;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -41,8 +42,7 @@ fn one(value: &str, is_value: bool) -> Result<(), Failure> {
         let or_file = if is_value { "" } else { "; if it names a file, there is none of this name" };
         Failure::new(WRONG, format_args!("{error}{or_file}"))
     })?;
-    let _ = write!(io::stdout(), "{inspection}"); // a reader that has gone away has seen enough
-    Ok(())
+    print(inspection)
 }
 
 /// A line that has something in it, and its number.

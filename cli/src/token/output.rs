@@ -2,6 +2,7 @@
 
 use crate::args::Mint;
 use crate::failure::Failure;
+use crate::stdio::note;
 use postern_daemon::files::private_file;
 use std::fmt::{self, Display};
 use std::fs::{File, TryLockError};
@@ -165,9 +166,9 @@ fn seek_behind_last_token(file: &mut File, path: &Path) -> Result<(), Unfit> {
     }
     file.set_len(start + last_line as u64)?;
     file.seek(SeekFrom::End(0))?;
-    eprintln!(
+    note(format_args!(
         "the last line of {} was written in part only, by a run that was cut off: it is removed",
         path.display()
-    );
+    ));
     Ok(())
 }

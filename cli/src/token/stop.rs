@@ -1,6 +1,7 @@
 //! Ctrl-C and SIGTERM while tokens are minted: the first lets what is under way be written, the second does not wait.
 
 use crate::failure::Failure;
+use crate::stdio::note;
 use postern_daemon::signals::{StopSignal, StopSignals};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
@@ -24,9 +25,9 @@ impl Stop {
                 if first.set(signal).is_err() {
                     return second.notify_one();
                 }
-                eprintln!(
+                note(format_args!(
                     "{signal}: writing the tokens that are under way; a second signal discards them and stops immediately"
-                );
+                ));
             }
         });
         Ok(stop)
