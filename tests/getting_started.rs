@@ -12,14 +12,14 @@
 //! | `keys NAME-terminal` | Ctrl-C, pressed in that terminal |
 //!
 //! Only this is replaced, and nothing in the ignored test that `scripts/fresh-clone-check` runs but the last:
-//! - `cargo run --release --` by the binary under test, and `target/release/` holds it, in a folder made for the test;
+//! - `postern` is the binary under test;
 //! - the ports by free ones, which options give to `up`, because other tests run at the same time;
 //! - `https://example.com/` by the page that the walk serves itself, for there may be no Internet.
 
 use postern_testkit::ports;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -28,8 +28,6 @@ use std::time::{Duration, Instant};
 
 /// Longer than anything takes that works, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The same where `cargo run` builds everything first.
-const PATIENCE_WITH_BUILD: Duration = Duration::from_secs(3600);
 /// The ports on the page, and the option of `up` that sets each. The last is the page server's, those before it are of
 /// the gateway with TLS.
 const PORTS: [(&str, &str); 7] = [
@@ -45,13 +43,8 @@ const OUTSIDE: &str = "https://example.com/";
 
 #[test]
 fn every_command_of_the_page_prints_what_the_page_shows() {
-    let home = tempfile::TempDir::new().unwrap();
-    let bin = home.path().join("target/release");
-    std::fs::create_dir_all(&bin).unwrap();
-    symlink(env!("CARGO_BIN_EXE_postern"), bin.join("postern")).unwrap();
-
     let mut page = page();
-    let mut up = "target/release/postern up".to_owned();
+    let mut up = "postern up".to_owned();
     let ports = PORTS.map(|_| ports::free());
     // In two steps: a port may have the digits of another number on the page.
     for (index, (number, _)) in PORTS.into_iter().enumerate() {
@@ -64,25 +57,30 @@ fn every_command_of_the_page_prints_what_the_page_shows() {
             up.push_str(&format!(" {option} 127.0.0.1:{port}"));
         }
     }
-    page = page.replace("cargo run --release -- up", &up);
-    walk(&page, home.path(), PATIENCE);
+    page = page.replace("postern up", &up);
+    walk(&page);
 }
 
 #[test]
-#[ignore = "builds, and takes the ports of the page: scripts/fresh-clone-check runs it in a clone"]
+#[ignore = "takes the ports of the page: scripts/fresh-clone-check runs it in a clone"]
 fn literally() {
-    walk(&page(), root(), PATIENCE_WITH_BUILD);
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    walk(&page());
 }
 
 fn page() -> String {
-    std::fs::read_to_string(root().join("docs/start.md")).unwrap()
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    std::fs::read_to_string(root.join("docs/start.md")).unwrap()
 }
 
-fn walk(page: &str, place: &Path, patience: Duration) {
+/// The folder of the binary under test before all others.
+fn path() -> OsString {
+    let own = Path::new(env!("CARGO_BIN_EXE_postern")).parent().unwrap().to_owned();
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&others))).unwrap()
+}
+
+fn walk(page: &str) {
+    let place = tempfile::TempDir::new().unwrap();
     let page = page.replace(OUTSIDE, &served(page));
     let mut terminals: HashMap<String, Terminal> = HashMap::new();
     let mut last: Option<(String, usize)> = None;
@@ -99,7 +97,7 @@ fn walk(page: &str, place: &Path, patience: Duration) {
             }
             ["sh", name, ref how @ ..] => {
                 let terminal =
-                    terminals.entry(name.to_owned()).or_insert_with(|| Terminal::open(place, patience));
+                    terminals.entry(name.to_owned()).or_insert_with(|| Terminal::open(place.path()));
                 println!("{name}: {}", text.trim_end());
                 let from = terminal.type_in(&text);
                 match how {
@@ -149,10 +147,14 @@ fn served(page: &str) -> String {
 
 fn is_an_installation(line: &str) -> bool {
     let rustup = "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal";
-    let package = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    let own = "cargo install --path cli --locked";
+    let package = |name: &str| {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        name.chars().all(is_plain) || name == "./postern*_amd64.deb"
+    };
     match line.strip_prefix("sudo apt-get install -y ") {
         Some(packages) => packages.split(' ').all(package),
-        None => line == "sudo apt-get update" || line == rustup || line == ". \"$HOME/.cargo/env\"",
+        None => ["sudo apt-get update", rustup, ". \"$HOME/.cargo/env\"", own].contains(&line),
     }
 }
 
@@ -185,7 +187,6 @@ struct Terminal {
     shell: Child,
     input: ChildStdin,
     written: Arc<(Mutex<Vec<u8>>, Condvar)>,
-    patience: Duration,
     /// What was written when the last command was typed.
     started: usize,
 }
@@ -195,11 +196,11 @@ const DONE: &str = "<<done>>";
 const FAILED: &str = "<<failed>>";
 
 impl Terminal {
-    fn open(place: &Path, patience: Duration) -> Self {
+    fn open(place: &Path) -> Self {
         // A test that runs in the background of a script inherits SIGINT ignored, and a program started so ignores it.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "bash", "--noprofile", "--norc"]);
-        command.current_dir(place).process_group(0);
+        command.current_dir(place).process_group(0).env("PATH", path());
         // What would change what programs do behind the page's back.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
@@ -213,7 +214,7 @@ impl Terminal {
         writeln!(input, "exec 2>&1\ntrap 'echo \"{FAILED}\"' ERR").unwrap();
         let written = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         collect(shell.stdout.take().unwrap(), written.clone());
-        Self { shell, input, written, patience, started: 0 }
+        Self { shell, input, written, started: 0 }
     }
 
     /// Types the commands. Returns where in what is written their output begins.
@@ -245,7 +246,7 @@ impl Terminal {
     }
 
     fn until(&self, from: usize, found: impl Fn(&str) -> bool, what: &str) {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + PATIENCE;
         let (lock, more) = &*self.written;
         let mut written = lock.lock().unwrap();
         loop {

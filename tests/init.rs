@@ -263,7 +263,7 @@ fn nothing_is_overwritten_and_a_failure_leaves_nothing() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(64), ""), "{ended:?}");
     assert!(!home.path().join("failed").exists());
     init(&failed, &["--gateway", "192.0.2.1:8080"]).assert_failed(2, &["not a loopback address"]);
-    init(&failed, &["--gateway", "127.0.0.1:8081"])
+    init(&failed, &["--gateway", "127.0.0.1:8081", "--issuer", "127.0.0.1:8081"])
         .assert_failed(2, &["127.0.0.1:8081: each listener needs"]);
 }
 

@@ -7,6 +7,7 @@ mod files;
 mod fleet;
 mod memcached;
 mod next;
+mod ports;
 mod template;
 
 use crate::args::{Init, Joining};
@@ -16,6 +17,7 @@ use crate::{account, join};
 use files::{Made, refuse_existing};
 use memcached::Found;
 use next::Next;
+use ports::Ports;
 use postern_client::Listen;
 use postern_client::join::{Join, JoinPlace, write_join};
 use postern_config::Secret;
@@ -31,6 +33,17 @@ const ORIGIN: &str = "gateway.localhost";
 /// The agent's account.
 const ACCOUNT: &str = "agent";
 const QUOTA: &str = "10000/1d";
+
+const CLIENT_PORT: u16 = 8118;
+const GATEWAY_PORT: u16 = 8080;
+const ISSUER_PORT: u16 = 8081;
+const SECOND_GATEWAY_PORT: u16 = 8082;
+/// Of the gateway, and those after it of the others.
+const ADMIN_PORT: u16 = 9090;
+/// A fleet is watched by Prometheus, whose package for Debian starts one on 9090.
+const ADMIN_PORT_OF_FLEET: u16 = 9190;
+const PROMETHEUS_PORT: u16 = 9490;
+const GRAFANA_PORT: u16 = 3000;
 
 const GATEWAY: &str = include_str!("../../deploy/examples/one-server/gateway.toml");
 const ISSUER: &str = include_str!("../../deploy/examples/one-server/issuer.toml");
@@ -53,6 +66,11 @@ struct Place {
     gateways: Vec<Listener>,
     issuer: Listener,
     client: Listener,
+    /// Of a fleet.
+    prometheus: SocketAddr,
+    grafana: SocketAddr,
+    /// What was taken, and what is used in its place.
+    moved: Vec<(SocketAddr, SocketAddr)>,
 }
 
 /// A daemon's two addresses.
@@ -75,19 +93,34 @@ impl Place {
         let absolute = std::path::absolute(&args.directory);
         // "DIR/.." and the like would stand in every path.
         let directory = absolute.map_err(Failure::usage)?.components().collect();
+        let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (ADMIN_PORT, 3) };
+        let given = [args.client, args.gateway, args.second_gateway, args.issuer, args.admin];
+        let mut ports = Ports::beside(given.into_iter().flatten());
+        let gateway = ports.one(args.gateway, GATEWAY_PORT);
+        let issuer = ports.one(args.issuer, ISSUER_PORT);
+        let client = ports.one(args.client, CLIENT_PORT);
+        let first = ports.row(args.admin, first_admin, daemons);
         let admin = |offset: u16| {
-            let port = args.admin.port().checked_add(offset);
-            port.map(|port| SocketAddr::new(args.admin.ip(), port)).ok_or_else(|| {
-                Failure::usage(format_args!("--admin {}: there are not enough ports after it", args.admin))
+            let port = first.port().checked_add(offset);
+            port.map(|port| SocketAddr::new(first.ip(), port)).ok_or_else(|| {
+                Failure::usage(format_args!("--admin {first}: there are not enough ports after it"))
             })
         };
-        let mut gateways = vec![Listener { address: args.gateway, admin: args.admin }];
+        let mut gateways = vec![Listener { address: gateway, admin: first }];
         if args.fleet {
-            gateways.push(Listener { address: args.second_gateway, admin: admin(3)? });
+            let address = ports.one(args.second_gateway, SECOND_GATEWAY_PORT);
+            gateways.push(Listener { address, admin: admin(3)? });
         }
-        let issuer = Listener { address: args.issuer, admin: admin(1)? };
-        let client = Listener { address: args.client, admin: admin(2)? };
-        let place = Self { directory, gateways, issuer, client };
+        let place = Self {
+            directory,
+            gateways,
+            issuer: Listener { address: issuer, admin: admin(1)? },
+            client: Listener { address: client, admin: admin(2)? },
+            moved: ports.moved().to_vec(),
+            // Only the printed commands name them.
+            prometheus: ports.one(None, PROMETHEUS_PORT),
+            grafana: ports.one(None, GRAFANA_PORT),
+        };
         place.check()?;
         Ok(place)
     }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 /// a certificate of an authority made for trying, an account with its API key, and folders for their state.
 ///
 /// The configurations have comments and are for keeping: change names, addresses and certificates, and the same files serve on
-/// other machines. Nothing is started, and nothing that is there is overwritten.
+/// other machines. Nothing is started, and nothing that is there is overwritten. Where a port below is taken, the next one that is
+/// free is used, unless the address was given.
 #[derive(Debug, Args)]
 pub(crate) struct Init {
     /// Where to write; made where it is missing
@@ -19,22 +20,23 @@ pub(crate) struct Init {
     #[arg(long)]
     pub(crate) fleet: bool,
     /// A memcached for the records of spent tokens; with --fleet three times. By default one that is fit at 127.0.0.1:11211, or
-    /// else files of the gateway's own; with --fleet ports 11211 to 11213
+    /// else files of the gateway's own; with --fleet ports 11221 to 11223
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) memcached: Vec<String>,
-    /// Where programs connect: an HTTP and SOCKS5 proxy
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8118")]
-    pub(crate) client: SocketAddr,
-    /// Where the gateway listens
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8080")]
-    pub(crate) gateway: SocketAddr,
-    /// Where the second gateway listens
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8082", requires = "fleet")]
-    pub(crate) second_gateway: SocketAddr,
-    /// Where the issuer listens
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8081")]
-    pub(crate) issuer: SocketAddr,
+    /// Where programs connect: an HTTP and SOCKS5 proxy [default: 127.0.0.1:8118]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) client: Option<SocketAddr>,
+    /// Where the gateway listens [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) gateway: Option<SocketAddr>,
+    /// Where the second gateway listens [default: 127.0.0.1:8082]
+    #[arg(long, value_name = "ADDR", value_parser = argument, requires = "fleet")]
+    pub(crate) second_gateway: Option<SocketAddr>,
+    /// Where the issuer listens [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) issuer: Option<SocketAddr>,
     /// The gateway's admin listener; those of the issuer, the agent and a second gateway take the ports after it
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:9090")]
-    pub(crate) admin: SocketAddr,
+    /// [default: 127.0.0.1:9090; with --fleet 127.0.0.1:9190, for 9090 is Prometheus' own]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) admin: Option<SocketAddr>,
 }

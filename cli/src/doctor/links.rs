@@ -50,8 +50,9 @@ pub(super) async fn bad(admin: &str) -> Result<Vec<String>, Failure> {
     Ok(rows.into_iter().filter(is_bad).map(|(link, address, ..)| format!("{link} {address}")).collect())
 }
 
+/// One lost attempt alone is a server that was started a moment later, or again.
 fn is_bad(row: &Row) -> bool {
-    row.4.unwrap_or(0.0) > BAD
+    row.3 > 1 && row.4.unwrap_or(0.0) > BAD
 }
 
 /// Prints the table; a failure names the links that are bad.
@@ -120,6 +121,12 @@ fn time(seconds: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_lost_one_attempt_since_the_start_is_not_bad() {
+        let row = |lost, share| ("gateway".into(), String::new(), 3, lost, Some(share), None, None);
+        assert!(!is_bad(&row(1, 0.33)) && is_bad(&row(2, 0.66)) && !is_bad(&row(2, 0.005)));
+    }
 
     #[test]
     fn times_are_written_in_units_that_fit() {

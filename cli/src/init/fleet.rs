@@ -1,7 +1,7 @@
 //! The files of a fleet on this machine: two gateways on three memcacheds, each a replica of its own.
 
-use super::memcached::{DEFAULT_PORT, look};
-use super::next::{self, Next};
+use super::memcached::{DEFAULT_PORT, free_or_fit, look};
+use super::next::Next;
 use super::template::Template;
 use super::{Place, Texts, about_certificate, gateway, issuer};
 use crate::args::Init;
@@ -29,10 +29,12 @@ const DATASOURCES: &str = include_str!("../../../deploy/grafana/provisioning/dat
 const PROVIDERS: &str = include_str!("../../../deploy/grafana/provisioning/dashboards/postern.yaml");
 /// A token is spent on all, and two decide.
 const REPLICAS: usize = 3;
+/// Debian's package starts a memcached on 11211, which evicts.
+const FIRST_MEMCACHED: u16 = 11221;
 
 pub(super) fn texts(args: &Init, place: &Place) -> Result<Texts, Failure> {
     let memcacheds = match args.memcached.as_slice() {
-        [] => (DEFAULT_PORT..).take(REPLICAS).map(|port| format!("127.0.0.1:{port}")).collect(),
+        [] => free_or_fit(FIRST_MEMCACHED, REPLICAS),
         named if named.len() == REPLICAS => named.to_vec(),
         _ => {
             return Err(Failure::usage(
@@ -89,7 +91,7 @@ fn grafana(place: &Place) -> Result<Vec<(String, String)>, Failure> {
     let providers = Template::new("grafana/provisioning/dashboards/postern.yaml", PROVIDERS)
         .replace("path: $POSTERN_DASHBOARDS", &format!("path: {dashboards:?}"))?;
     let datasources = Template::new("grafana/provisioning/datasources/prometheus.yaml", DATASOURCES)
-        .replace("$POSTERN_PROMETHEUS_URL", &format!("http://{}", next::PROMETHEUS))?
+        .replace("$POSTERN_PROMETHEUS_URL", &format!("http://{}", place.prometheus))?
         .replace("$POSTERN_JAEGER_URL", "http://127.0.0.1:16686")?;
     let mut files = vec![
         ("grafana/provisioning/dashboards/postern.yaml".to_owned(), providers.finish(&[])),

@@ -2,6 +2,7 @@
 
 use nix::unistd::Uid;
 use postern_spend::memcached::{Memory, inspect};
+use std::net::TcpListener;
 use std::time::Duration;
 use tokio::runtime::Builder;
 
@@ -44,10 +45,11 @@ pub(super) fn start(address: &str) -> String {
     format!("memcached -l {host} -p {port} -U 0 -m 64 -M{user}")
 }
 
-/// Where the program is to be had.
-pub(super) const INSTALL: &str = "apt-get install memcached, or what your system has in its place";
-
-pub(super) fn is_installed() -> bool {
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&folders).any(|folder| folder.join("memcached").is_file())
+/// Addresses from this port on at which one can be started, or runs and is fit.
+pub(super) fn free_or_fit(first: u16, count: usize) -> Vec<String> {
+    let addresses = (first..).map(|port| format!("127.0.0.1:{port}"));
+    addresses
+        .filter(|address| TcpListener::bind(address).is_ok() || look(address) == Found::Fit)
+        .take(count)
+        .collect()
 }

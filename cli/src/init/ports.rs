@@ -1,0 +1,71 @@
+//! Ports that nothing has yet: of each listener the usual one, or the next that is free.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+/// The choice of addresses, none of them twice.
+pub(super) struct Ports {
+    used: Vec<SocketAddr>,
+    moved: Vec<(SocketAddr, SocketAddr)>,
+}
+
+impl Ports {
+    /// Beside addresses that were given, and are used whatever has them at the moment.
+    pub(super) fn beside(given: impl Iterator<Item = SocketAddr>) -> Self {
+        Self { used: given.collect(), moved: Vec::new() }
+    }
+
+    /// The address that was given, or a free one.
+    pub(super) fn one(&mut self, given: Option<SocketAddr>, usual: u16) -> SocketAddr {
+        self.row(given, usual, 1)
+    }
+
+    /// The same with `count` ports in a row.
+    pub(super) fn row(&mut self, given: Option<SocketAddr>, usual: u16, count: u16) -> SocketAddr {
+        if let Some(given) = given {
+            return given;
+        }
+        let row = |first: u16| (first..first.saturating_add(count)).map(loopback);
+        let is_free =
+            |first: &u16| row(*first).all(|at| !self.used.contains(&at) && TcpListener::bind(at).is_ok());
+        let found = (usual..u16::MAX - count).find(is_free).unwrap_or(usual);
+        self.used.extend(row(found));
+        if found != usual {
+            self.moved.push((loopback(usual), loopback(found)));
+        }
+        loopback(found)
+    }
+
+    /// What was taken, and what is used in its place.
+    pub(super) fn moved(&self) -> &[(SocketAddr, SocketAddr)] {
+        &self.moved
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_or_given_is_passed_over() {
+        let (taken, first) = loop {
+            let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+            let first = taken.local_addr().unwrap().port();
+            if first < u16::MAX - 100 {
+                break (taken, first);
+            }
+        };
+        let given = loopback(first + 1);
+        let mut ports = Ports::beside([given].into_iter());
+        assert_eq!(ports.one(Some(given), first), given);
+        let one = ports.one(None, first);
+        assert!(one.port() > first + 1, "{one}");
+        let row = ports.row(None, one.port(), 3);
+        assert!(row.port() > one.port(), "{row}");
+        assert_eq!(ports.moved(), [(loopback(first), one), (one, row)]);
+        drop(taken);
+    }
+}
