@@ -33,6 +33,10 @@ pub(crate) use {
 ///
 #[cfg_attr(feature = "servers", doc = "`postern up` runs the whole system on this machine: start there.")]
 #[cfg_attr(not(feature = "servers"), doc = "This program is the agent alone.")]
+#[cfg_attr(
+    feature = "servers",
+    doc = "\nThe Debian package has the documents in /usr/share/doc/postern: README.md is the first."
+)]
 #[derive(Debug, Parser)]
 #[command(name = "postern", version, max_term_width = 110)]
 pub(crate) struct Cli {

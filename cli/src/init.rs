@@ -47,6 +47,8 @@ const GRAFANA_PORT: u16 = 3000;
 
 const GATEWAY: &str = include_str!("../../deploy/examples/one-server/gateway.toml");
 const ISSUER: &str = include_str!("../../deploy/examples/one-server/issuer.toml");
+/// What the Debian package installs in /etc/postern, to be edited.
+pub(crate) const EXAMPLES: [&str; 2] = [GATEWAY, ISSUER];
 
 /// Writes everything, and says what to type next.
 pub(crate) fn run(args: &Init) -> Result<(), Failure> {

@@ -95,6 +95,23 @@ fn without_an_option_it_examines_this_machine_and_the_files_of_the_folder() {
     assert!(nothing.stdout.contains("postern-data has no configuration"), "{nothing:#?}");
 }
 
+/// Whoever installs the package for the agent or for `postern up` does not edit them.
+#[test]
+fn the_examples_of_the_package_are_no_fault_until_they_are_edited() {
+    let home = TempDir::new().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/one-server");
+    for name in ["gateway.toml", "issuer.toml"] {
+        let file = home.path().join(name);
+        let text = std::fs::read_to_string(examples.join(name)).unwrap();
+        std::fs::write(&file, &text).unwrap();
+        let installed = Findings::of(&file);
+        installed.has("look", "file", "it is the example of the package");
+        installed.has_nothing_bad();
+        std::fs::write(&file, text + "# edited\n").unwrap();
+        Findings::of(&file).has("bad", "file", "would not start");
+    }
+}
+
 #[test]
 fn buffers_that_are_too_small_for_the_way_to_the_clients_are_named_with_enough() {
     let ended = run(["doctor", "--rtt", "1s", "--bandwidth", "100Gbit"]);

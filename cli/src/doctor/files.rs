@@ -2,6 +2,7 @@
 
 use super::config::{self, Examined};
 use crate::failure::Failure;
+use crate::init::EXAMPLES;
 use postern_daemon::examination::{Finding, PATIENCE, closed, way_in};
 use std::fs::File;
 use std::io;
@@ -126,6 +127,12 @@ fn refused(path: &Path, failure: &Failure) -> Finding {
                 "whether its daemon can be started is not known: it may be another user, who may read this",
             )
             .remedy(way_in(path));
+    }
+    let is_example = |text: String| EXAMPLES.contains(&text.as_str());
+    if path.is_file() && std::fs::read_to_string(path).is_ok_and(is_example) {
+        return Finding::look("file", "it is the example of the package, as it was installed")
+            .costs(format!("no daemon starts with it: {seen}"))
+            .remedy("edit it before you enable its unit (docs/operate/install.md); where none is to run, leave it");
     }
     Finding::bad("file", seen)
 }
