@@ -127,6 +127,34 @@ async fn replicas_may_be_lost_one_after_another() {
     admit_none(&other, &early).await;
 }
 
+/// One replica lost its witnesses of a mark and another one is away: no token of it can be admitted, and the next mark's can.
+#[tokio::test]
+async fn tokens_of_the_mark_before_are_void_while_only_one_replica_that_knows_it_answers() {
+    let mut servers = three();
+    let gateway = Gateway::start(impatient(&servers), epoch(), true).await;
+    let other = Gateway::start(impatient(&servers), gateway.epoch, true).await;
+    let mark = gateway.mark().await;
+    let (spent, held, kept) = (gateway.tokens(20, mark), gateway.tokens(20, mark), gateway.tokens(20, mark));
+    spend_all(&gateway, &spent).await;
+    servers[0].restart();
+    admit_none(&other, &spent).await;
+    let next = gateway.mark_after(mark).await;
+    assert_eq!(other.mark_after(mark).await, next);
+    servers[1].signal("STOP");
+    for token in &held {
+        assert_eq!(gateway.spend(token).await, Ok(Spend::Void));
+    }
+    spend_all(&gateway, &gateway.tokens(20, next)).await;
+    admit_none(&other, &spent).await;
+    servers[1].signal("CONT");
+    for gateway in [&gateway, &other] {
+        eventually("all replicas answer", async || (gateway.store.health().away == 0).then_some(())).await;
+    }
+    admit_none(&other, &held).await;
+    admit_none(&gateway, &spent).await;
+    spend_all(&other, &kept).await;
+}
+
 /// Two replicas emptied at once: too few know the mark, so its tokens are void, spent or not.
 #[tokio::test]
 async fn two_losses_at_once_void_what_is_out_and_bring_a_new_mark() {

@@ -63,6 +63,11 @@ impl Marked {
         self.0.read().iter().any(|known| known.key == key && known.id == Some(mark))
     }
 
+    /// Whether tokens are requested for another mark now.
+    pub(super) fn is_superseded(&self, key: TokenKeyId, mark: MarkId) -> bool {
+        self.0.read().iter().any(|known| known.key == key && known.id.is_some_and(|id| id != mark))
+    }
+
     /// Sets in how many buckets tokens of the mark on offer are void, and how many some replica no longer knows it.
     pub(super) fn set_torn(&self, key: TokenKeyId, void: usize, lacking: usize) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
@@ -140,6 +145,9 @@ mod tests {
         assert!(marked.is_offered(FIRST, id(1)) && marked.is_offered(SECOND, id(2)));
         assert!(!marked.is_offered(FIRST, id(2)) && !marked.is_offered(SECOND, id(1)));
         assert!(!marked.is_offered(FIRST, id(3)));
+        assert!(marked.is_superseded(FIRST, id(3)) && !marked.is_superseded(FIRST, id(1)));
+        marked.set(FIRST, Binding::Unknown, None);
+        assert!(!marked.is_superseded(FIRST, id(3)), "there is no other to request tokens for");
     }
 
     #[test]

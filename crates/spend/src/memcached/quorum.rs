@@ -14,11 +14,12 @@ use std::task::Poll;
 
 impl ClientState {
     /// Asks all replicas at once. The answer does not wait for a slow one when the others have decided: its record is
-    /// written all the same, and its reply read and dropped.
+    /// written all the same, and its reply read and dropped. `is_superseded` as in [`Votes::decided`].
     pub(super) async fn vote(
         &self,
         bound: &Bound,
         epoch: &EpochState,
+        is_superseded: bool,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
         let mut logs = [(); REPLICAS].map(|()| ExchangeLog::default());
@@ -40,7 +41,7 @@ impl ClientState {
                 poll(1, second.as_mut());
                 poll(2, third.as_mut());
                 // Not before all were polled: what is sent in the first poll must reach every replica.
-                votes.decided().map_or(Poll::Pending, Poll::Ready)
+                votes.decided(is_superseded).map_or(Poll::Pending, Poll::Ready)
             })
             .await
         };
