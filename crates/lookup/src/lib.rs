@@ -33,8 +33,8 @@ struct Found {
 }
 
 impl Lookup {
-    /// Keeps a result that came too late for every attempt so long for the next. It has to be longer than the pause between two
-    /// attempts; after it, the host may have moved.
+    /// A result that came too late for every attempt waits this long for the next one. It has to be longer than the pause between
+    /// two attempts, and so short that the host has not moved meanwhile.
     #[must_use]
     pub const fn keeping(keeps: Duration) -> Self {
         Self { keeps, last: Mutex::new(None) }
@@ -91,7 +91,7 @@ impl Lookup {
         })
     }
 
-    /// Whether it makes a difference for the next attempt.
+    /// Whether the next attempt will take something from it.
     fn is_of_use(&self) -> bool {
         self.last.lock().as_ref().is_some_and(|last| is_running(last) || self.is_kept(last))
     }
