@@ -123,7 +123,7 @@ async fn a_fleet_of_init_is_watched_by_the_printed_commands() {
     prometheus.terminate();
 
     // Grafana, which is not here, finds the dashboards, and that Prometheus.
-    let typed = command("grafana");
+    let typed = command("/usr/share/grafana/bin/grafana");
     let provisioning = typed.iter().find_map(|word| word.strip_prefix("cfg:default.paths.provisioning="));
     let provisioning = Path::new(provisioning.unwrap());
     let read = |name: &str| std::fs::read_to_string(provisioning.join(name)).unwrap();
