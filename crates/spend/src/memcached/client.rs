@@ -104,8 +104,7 @@ impl Client {
         }
         let verdict = match &epoch.mark {
             Some(mark) if client.store.options.replicas.are_three() => {
-                let is_superseded = client.store.marked.is_superseded(epoch.key, *mark);
-                client.vote(&Bound::new(key, mark), &state, is_superseded, log).await?
+                client.vote(key, mark, &state, log).await?
             }
             Some(mark) => client.add_bound(&Bound::new(key, mark), &state, log).await?,
             None => client.add(RecordKey::spent(key), expires, log).await?,

@@ -8,20 +8,23 @@ use super::protocol::Value;
 use super::votes::{REPLICAS, Vote, Votes};
 use super::world::random_bytes;
 use crate::{ExchangeLog, Spend, Unknown};
+use postern_token::{MarkId, SpentKey};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
 impl ClientState {
     /// Asks all replicas at once. The answer does not wait for a slow one when the others have decided: its record is
-    /// written all the same, and its reply read and dropped. `is_superseded` as in [`Votes::decided`].
+    /// written all the same, and its reply read and dropped.
     pub(super) async fn vote(
         &self,
-        bound: &Bound,
+        key: &SpentKey,
+        mark: &MarkId,
         epoch: &EpochState,
-        is_superseded: bool,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
+        let bound = &Bound::new(key, mark);
+        let is_superseded = || self.store.marked.is_superseded(epoch.key, *mark);
         let mut logs = [(); REPLICAS].map(|()| ExchangeLog::default());
         let mut votes = Votes::default();
         let verdict = {

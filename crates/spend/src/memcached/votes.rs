@@ -29,9 +29,9 @@ impl Votes {
         self.0[replica] = Some(vote);
     }
 
-    /// The verdict, as soon as no vote that is still to come can change it. `is_superseded` says that tokens are requested
-    /// for another mark.
-    pub(super) fn decided(&self, is_superseded: bool) -> Option<Result<Spend, Unknown>> {
+    /// The verdict, as soon as no vote that is still to come can change it. `is_superseded` says whether tokens
+    /// are requested for another mark; only votes that decide nothing else make it be called.
+    pub(super) fn decided(&self, is_superseded: impl FnOnce() -> bool) -> Option<Result<Spend, Unknown>> {
         let of = |wanted| self.0.iter().flatten().filter(|vote| **vote == Ok(wanted)).count();
         let awaited = self.0.iter().filter(|vote| vote.is_none()).count();
         if of(Spend::Admitted) >= MAJORITY || admits_apart(of(Spend::Admitted), of(Spend::Void)) {
@@ -51,7 +51,7 @@ impl Votes {
         }
         // Both have the record now, and a witness that is missing never returns: the token cannot be admitted any more,
         // whatever the third has. While its own mark is on offer, another token of it would fare no better.
-        if is_superseded && of(Spend::Admitted) > 0 && of(Spend::Void) > 0 {
+        if of(Spend::Admitted) > 0 && of(Spend::Void) > 0 && is_superseded() {
             return Some(Ok(Spend::Void));
         }
         let unknown = self.0.iter().flatten().find_map(|vote| vote.err());
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn two_votes_admit_and_nothing_else_does() {
         for votes in all() {
-            let is_admitted = votes.decided(false) == Some(Ok(Spend::Admitted));
+            let is_admitted = votes.decided(|| false) == Some(Ok(Spend::Admitted));
             assert_eq!(is_admitted, admissions(&votes) >= 2, "{votes:?}");
         }
     }
@@ -97,13 +97,13 @@ mod tests {
     #[test]
     fn a_verdict_stands_whatever_comes_later_but_for_its_reason() {
         for votes in all() {
-            let Some(verdict) = votes.decided(false) else { continue };
+            let Some(verdict) = votes.decided(|| false) else { continue };
             for replica in (0..REPLICAS).filter(|replica| votes.is_awaited(*replica)) {
                 for late in VOTES.into_iter().flatten() {
                     let mut later = Votes(votes.0);
                     later.count(replica, late);
                     let is_admitted = |verdict| verdict == Ok(Spend::Admitted);
-                    let decided = later.decided(false).expect("it was decided before");
+                    let decided = later.decided(|| false).expect("it was decided before");
                     assert_eq!(is_admitted(decided), is_admitted(verdict), "{votes:?} and {late:?}");
                 }
             }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn all_three_votes_decide() {
         for votes in all().filter(|votes| votes.0.iter().all(Option::is_some)) {
-            assert!(votes.decided(false).is_some(), "{votes:?}");
+            assert!(votes.decided(|| false).is_some(), "{votes:?}");
         }
     }
 
@@ -129,11 +129,15 @@ mod tests {
             ([unknown, unknown, void], Some(Err(Unknown::TimedOut))),
             ([admitted, unknown, unknown], Some(Err(Unknown::TimedOut))),
         ] {
-            assert_eq!(Votes(votes).decided(true), verdict, "{votes:?}");
+            assert_eq!(Votes(votes).decided(|| true), verdict, "{votes:?}");
         }
         for votes in all() {
             let is_admitted = |verdict| verdict == Some(Ok(Spend::Admitted));
-            assert_eq!(is_admitted(votes.decided(true)), is_admitted(votes.decided(false)), "{votes:?}");
+            assert_eq!(
+                is_admitted(votes.decided(|| true)),
+                is_admitted(votes.decided(|| false)),
+                "{votes:?}"
+            );
         }
     }
 
@@ -150,7 +154,7 @@ mod tests {
             ([void, unknown, void], Some(Ok(Spend::Void))),
             ([admitted, unknown, void], Some(Err(Unknown::TimedOut))),
         ] {
-            assert_eq!(Votes(votes).decided(false), verdict, "{votes:?}");
+            assert_eq!(Votes(votes).decided(|| false), verdict, "{votes:?}");
         }
     }
 }
