@@ -132,10 +132,7 @@ fn rotate(args: Rotate) -> Result<(), Failure> {
             format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
         }
     };
-    let config = config(&output.daemon.config)?;
-    act_as_owner(&config)?;
-    let request = AccountRequest::RotateKey { name, grace_seconds }.into();
-    print(&config, &request, Printer::new(with_key(), output.json), &others)
+    ask_on(with_key(), AccountRequest::RotateKey { name, grace_seconds }, &output, &others)
 }
 
 fn usage(args: UsageArgs) -> Result<(), Failure> {
@@ -191,9 +188,18 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
 
 /// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
 pub(crate) fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
+    ask_on(Stdout::lock(), request, output, done)
+}
+
+fn ask_on(
+    out: impl io::Write,
+    request: impl Into<Request>,
+    output: &Output,
+    done: &str,
+) -> Result<(), Failure> {
     let config = config(&output.daemon.config)?;
     act_as_owner(&config)?;
-    print(&config, &request.into(), Printer::new(Stdout::lock(), output.json), done)
+    print(&config, &request.into(), Printer::new(out, output.json), done)
 }
 
 /// Standard output, for an answer with an API key, which is lost where its reader has left.

@@ -10,8 +10,8 @@ use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 
 /// Prints a text.
 pub(crate) fn print(text: impl Display) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    readers_may_leave(write!(out, "{text}").and_then(|()| out.flush()), ()).map_err(unprinted)
+    let mut out = Stdout::lock();
+    write!(out, "{text}").and_then(|()| out.flush()).map_err(unprinted)
 }
 
 /// Prints a text, and ends the line.
