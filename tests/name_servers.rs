@@ -1,9 +1,9 @@
 //! A system whose parts know each other by name, while name servers are down. The system's resolver waits for one of them, each
 //! time, longer than an attempt to connect may take.
 
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::memcached::Memcached;
-use crate::support::{admin, eventually, proxy, target};
+use crate::support::{eventually, proxy, target};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
@@ -70,15 +70,6 @@ fn named(name: &str, address: SocketAddr) -> String {
     format!("{name}.localhost:{}", address.port())
 }
 
-async fn ready(daemons: &[&Daemon]) {
-    for daemon in daemons {
-        eventually("it is ready", || async {
-            admin::get(daemon.admin, "/readyz").await.filter(|(status, _)| *status == 200)
-        })
-        .await;
-    }
-}
-
 /// The status of one tunnel through the agent.
 async fn tunnel(agent: &Daemon, target: &str) -> u16 {
     let mut stream = proxy::dial(agent.address).await.unwrap();
@@ -93,19 +84,15 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
     let servers = [&down, &up];
     let (memcached, echo) = (Memcached::start(), target::echo().await);
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-    let store = format!(
-        "kind = \"memcached\"\nmemcached.addresses = [\"store.localhost:{}\"]\n[egress]",
-        memcached.port()
-    );
     let config =
         gateway_config(home.path(), &format!("http://{}", named("issuer", issuer.address)), "", "1s", "");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("[egress]", &store)).unwrap();
+    with_memcacheds(&config, &[format!("store.localhost:{}", memcached.port())]);
     let gateway = started("gateway", &config, servers);
     let urls = [("gateway", gateway.address), ("issuer", issuer.address)]
         .map(|(name, address)| format!("http://{}", named(name, address)));
     let agent = started("client", &client_config(home.path(), &urls[0], &urls[1], None), servers);
-    ready(&[&gateway, &agent]).await;
+    gateway.until_ready("gateway").await;
+    agent.until_ready("agent").await;
     assert_eq!(tunnel(&agent, &named("one", echo)).await, 200);
     assert!(down.asked() > 0 && up.asked() > 0);
 
@@ -118,5 +105,6 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
         (tunnel(&agent, &named("three", echo)).await == 200).then_some(())
     })
     .await;
-    ready(&[&gateway, &agent]).await;
+    gateway.until_ready("gateway").await;
+    agent.until_ready("agent").await;
 }

@@ -1,6 +1,6 @@
 //! `postern doctor` without an option: this machine, and what its configurations need.
 
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::group::Group;
 use crate::support::memcached::{Memcached, listening, spawn};
 use crate::support::process::{Ended, Postern, command, run};
@@ -50,13 +50,6 @@ impl Findings {
     fn has_nothing_bad(&self) {
         assert!(self.0.iter().all(|[verdict, ..]| verdict != "bad"), "{:#?}", self.0);
     }
-}
-
-/// Adds to a configuration that `[store]` is shared, at these addresses.
-fn with_memcacheds(gateway: &Path, addresses: &[String]) {
-    let text = std::fs::read_to_string(gateway).unwrap();
-    let store = format!("[store]\nkind = \"memcached\"\nmemcached.addresses = {addresses:?}\n");
-    std::fs::write(gateway, text.replace("[store]\n", &store)).unwrap();
 }
 
 /// Bare `doctor` in `folder`.

@@ -4,7 +4,7 @@
 use super::driver::{Fleet, Route, config};
 use super::history::Answer;
 use super::minted::Turn;
-use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, gateway_config, issuer_config, with_memcacheds};
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
 use crate::support::router::Router;
@@ -38,10 +38,8 @@ async fn a_server_whose_clock_is_ahead_admits_nothing() {
     };
 
     let server = Memcached::with_clock("+2h");
-    let text = std::fs::read_to_string(&minting).unwrap().replace(
-        "[store]\n",
-        &format!("[store]\nkind = \"memcached\"\nmemcached.addresses = [\"{}\"]\n", server.address()),
-    );
+    with_memcacheds(&minting, &[server.address()]);
+    let text = std::fs::read_to_string(&minting).unwrap();
     let text = text.replace("workers = 8\n", "workers = 2\npatience = \"0s\"\n");
     std::fs::write(&minting, text).unwrap();
     let gateway = Daemon::start("gateway", &minting);

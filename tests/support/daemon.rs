@@ -23,11 +23,16 @@ impl Daemon {
     /// The same with more arguments.
     pub async fn ready_with(kind: &str, config: &Path, more: &[&OsStr]) -> Self {
         let daemon = Self::start_with(kind, config, more);
+        daemon.until_ready(kind).await;
+        daemon
+    }
+
+    /// Waits until it says that it is ready.
+    pub async fn until_ready(&self, kind: &str) {
         eventually(&format!("the {kind} is ready"), || async {
-            admin::get(daemon.admin, "/readyz").await.filter(|(status, _)| *status == 200)
+            admin::get(self.admin, "/readyz").await.filter(|(status, _)| *status == 200)
         })
         .await;
-        daemon
     }
 
     /// The same, not yet ready.
@@ -103,6 +108,13 @@ ports = \"any\"
 {more}"
         ),
     )
+}
+
+/// Adds to the configuration of a gateway that `[store]` is shared, at these addresses.
+pub fn with_memcacheds(gateway: &Path, addresses: &[String]) {
+    let text = std::fs::read_to_string(gateway).unwrap();
+    let store = format!("[store]\nkind = \"memcached\"\nmemcached.addresses = {addresses:?}\n");
+    std::fs::write(gateway, text.replace("[store]\n", &store)).unwrap();
 }
 
 /// The configuration of an agent with its wallet under `home`. `ca` is trusted for gateway and issuer.
