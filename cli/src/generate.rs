@@ -4,6 +4,7 @@ use crate::args::command;
 use crate::failure::Failure;
 use crate::stdio::{Stdout, unprinted};
 use clap_complete::Shell;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
@@ -19,9 +20,11 @@ fn completions_for(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// Writes `postern.1` and a page for each command below it.
+/// Writes `postern.1` and a page for each command below it, into a folder that is made if it is missing.
 pub(crate) fn man_pages(directory: &Path) -> Result<(), Failure> {
-    clap_mangen::generate_to(command(true), directory).map_err(|error| {
+    let written =
+        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command(true), directory));
+    written.map_err(|error| {
         Failure::runtime(format_args!("cannot write man pages into {}: {error}", directory.display()))
     })
 }
@@ -41,12 +44,13 @@ mod tests {
     #[test]
     fn every_command_has_a_man_page_with_all_its_options() {
         let home = TempDir::new().unwrap();
-        man_pages(home.path()).unwrap();
+        let pages = home.path().join("man/man1");
+        man_pages(&pages).unwrap();
         let commands = all("postern", &command(true));
         assert!(commands.len() > 20, "{}", commands.len());
-        assert_eq!(home.path().read_dir().unwrap().count(), commands.len());
+        assert_eq!(pages.read_dir().unwrap().count(), commands.len());
         for (name, command) in commands {
-            let page = home.path().join(format!("{}.1", name.replace(' ', "-")));
+            let page = pages.join(format!("{}.1", name.replace(' ', "-")));
             let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{name}: {error}"));
             for option in command.get_arguments().filter_map(clap::Arg::get_long) {
                 assert!(text.contains(&format!("\\-\\-{}", option.replace('-', "\\-"))), "{name} --{option}");

@@ -74,6 +74,8 @@ pub(crate) struct Findings {
     pub(crate) lacking: usize,
     /// Two replicas lead to the same servers.
     pub(crate) overlaps: bool,
+    /// Addresses of servers that drop records when they are full.
+    pub(crate) evicting: Vec<String>,
     /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
@@ -162,6 +164,12 @@ impl Findings {
                 "the store has lost records, so {share} of the tokens that clients hold are void and refused with 407; tokens \
                  of a new mark take their place, unless on_loss = \"refuse\" or four have followed within an hour: rotate \
                  the issuer's keys then"
+            ));
+        }
+        if !self.evicting.is_empty() {
+            found.push(format!(
+                "the memcached at {} drops records when it is full, and their tokens can be spent again: start it with -M",
+                self.evicting.join(", ")
             ));
         }
         if self.lost > 0 {
@@ -313,6 +321,7 @@ mod tests {
         away: 0,
         lacking: 0,
         overlaps: false,
+        evicting: Vec::new(),
         keys: 2,
         refused_keys: 0,
         lost: 0,
@@ -369,6 +378,13 @@ mod tests {
         assert!(degraded(&some).contains("their tokens are refused with 503"));
         let all = Findings { lost: 2, refused_keys: 2, ..some.clone() };
         assert!(not_ready(&all).starts_with("records of 2 token keys were lost, of every one in use"));
+    }
+
+    #[test]
+    fn servers_that_drop_records_are_named() {
+        let evicting = ["10.0.1.1:11211", "10.0.1.2:11211"].map(str::to_owned).to_vec();
+        let text = degraded(&Findings { evicting, ..WELL });
+        assert!(text.starts_with("the memcached at 10.0.1.1:11211, 10.0.1.2:11211 drops records"), "{text}");
     }
 
     #[test]

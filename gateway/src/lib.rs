@@ -14,6 +14,7 @@ mod backend;
 pub mod bench;
 mod check;
 pub mod config;
+mod evictions;
 mod examine;
 mod gateway;
 mod health;

@@ -1,5 +1,6 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
 
+use crate::evictions::Evictions;
 use crate::health::{self, Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::next_hops;
@@ -42,15 +43,21 @@ pub(crate) struct StoreMaintenance {
     gate: LoggedGate,
     metrics: StoreMetrics,
     recent: Recent,
+    evictions: Arc<Evictions>,
 }
 
 impl StoreMaintenance {
     pub(crate) fn new(core: Arc<Core>, gate: LoggedGate) -> Self {
         let metrics = StoreMetrics::new(&core.generation.load().backend);
-        Self { core, gate, metrics, recent: Recent::default() }
+        Self { core, gate, metrics, recent: Recent::default(), evictions: Arc::default() }
     }
 
-    async fn run(mut self) {
+    async fn run(self) {
+        let (core, evictions) = (Arc::clone(&self.core), Arc::clone(&self.evictions));
+        tokio::join!(evictions.watch(&core), self.keep_ready());
+    }
+
+    async fn keep_ready(mut self) {
         let (mut store_ticks, mut ticks) = (interval(STORE_TICK), interval(TICK));
         loop {
             tokio::select! {
@@ -120,6 +127,7 @@ impl StoreMaintenance {
             away,
             lacking,
             overlaps,
+            evicting: self.evictions.found(),
             keys,
             refused_keys,
             lost,

@@ -183,13 +183,12 @@ impl Running {
     /// Returns when the reasons for not being ready satisfy `wanted`. They have no event to wait for, so they are
     /// looked at every few milliseconds.
     pub(crate) async fn readiness_is(&self, wanted: impl Fn(&[String]) -> bool) {
-        let watching = async {
-            while !wanted(&self.readiness.reasons()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, watching).await;
-        assert!(waited.is_ok(), "not ready for {:?}", self.readiness.reasons());
+        says(|| self.readiness.reasons(), wanted).await;
+    }
+
+    /// Returns when what a ready gateway warns of satisfies `wanted`.
+    pub(crate) async fn degraded_is(&self, wanted: impl Fn(&[String]) -> bool) {
+        says(|| self.readiness.degraded(), wanted).await;
     }
 
     /// Stops at once, waits for the gateway to end and returns its home.
@@ -227,6 +226,16 @@ impl Running {
         };
         assert!(tokio::time::timeout(PATIENCE, watching).await.is_ok(), "{} tasks are left", tracker.len());
     }
+}
+
+async fn says(texts: impl Fn() -> Vec<String>, wanted: impl Fn(&[String]) -> bool) {
+    let watching = async {
+        while !wanted(&texts()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, watching).await;
+    assert!(waited.is_ok(), "in vain; the last is {:?}", texts());
 }
 
 impl Drop for Running {

@@ -139,6 +139,15 @@ async fn a_store_that_takes_no_record_is_known_to_be_down_after_few() {
     Client::ask(gateway.address, connect(echo.address)).await.assert_opened();
 }
 
+/// Until it is full, it serves like any other.
+#[tokio::test]
+async fn a_memcached_that_drops_records_when_it_is_full_is_reported_before() {
+    let server = Server::tcp(&[]);
+    let gateway = Running::start_with(|config| shared(config, &server, |_| {})).await;
+    gateway.degraded_is(|texts| texts.iter().any(|text| text.contains("start it with -M"))).await;
+    gateway.ready().await;
+}
+
 #[tokio::test]
 async fn lost_records_are_reported_and_their_key_can_be_retired() {
     let echo = Echo::start().await;

@@ -284,6 +284,18 @@ impl Memcached {
         }
     }
 
+    /// What is at each address now, as [`inspect`] reads it, one after the other. Those that do not answer are left out.
+    pub async fn servers(&self) -> Vec<(Address, Server)> {
+        let Options { replicas, tls, connect_timeout, .. } = &self.store.options;
+        let mut servers = Vec::new();
+        for (_, address) in replicas.addresses() {
+            if let Ok(server) = inspect(address, tls.as_ref(), *connect_timeout).await {
+                servers.push((address.clone(), server));
+            }
+        }
+        servers
+    }
+
     /// Why every token of a key is refused now, where that is known.
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
