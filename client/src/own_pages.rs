@@ -3,7 +3,7 @@
 //! `/proxy.pac` is a script in the form that browsers have read since Netscape's (RFC 3040, section 6.2). `/.well-known/pvd` is
 //! the additional information of a provisioning domain (RFC 8801, section 4.3) with the keys for proxies of
 //! draft-ietf-intarea-proxy-config-13. Both RFC and draft have it fetched over https from port 443, which an agent on loopback
-//! does not have: it is for clients that are told its URL.
+//! does not have: it is for clients that are configured with its URL.
 //!
 //! Neither has a secret. They are for this machine alone, and a web page in its browser reads neither: from another origin,
 //! because no answer allows it; by a name of its own that it made lead here (DNS rebinding), because the Host field is checked.

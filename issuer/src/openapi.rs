@@ -182,7 +182,7 @@ fn token_request(origin: Option<String>) -> PathItem {
 /// A request of type 5, in bytes.
 const SHORTEST_REQUEST: usize = 35;
 
-/// Bytes as they are, with so many at least and at most. `format: binary` is what generators and testers know them by.
+/// Bytes as they are, with the least and the greatest length. `format: binary` is what generators and testers know them by.
 fn binary(length: Option<(usize, usize)>) -> Content {
     let (shortest, longest) = length.unzip();
     let schema = ObjectBuilder::new()

@@ -118,8 +118,8 @@ impl Usage {
     }
 }
 
-/// What is reserved ahead of need: a fiftieth of the quota, within these bounds. A crash costs an account so much, since
-/// what was reserved then counts as used; the database is written once for so many tokens.
+/// What is reserved ahead of need: a fiftieth of the quota, within these bounds. A crash costs an account that much, since
+/// what was reserved then counts as used; the database is written once for each reservation.
 const LEAST_RESERVED: u64 = 4;
 const MOST_RESERVED: u64 = 512;
 

@@ -42,7 +42,7 @@ impl Share {
         (self.numerator, self.denominator)
     }
 
-    /// The share of so many tokens, rounded down.
+    /// The share of a number of tokens, rounded down.
     pub(crate) fn of(self, tokens: u64) -> u64 {
         let part = u128::from(tokens) * u128::from(self.numerator) / u128::from(self.denominator);
         u64::try_from(part).unwrap_or(u64::MAX)

@@ -27,7 +27,7 @@ pub(super) async fn token_request(issuer: &Daemon, key: &str) -> reqwest::Reques
     request.header("content-type", "application/private-token-request").bearer_auth(key).body(body)
 }
 
-/// Asks over so many clients until each is refused or has lost its issuer; `signed` counts the tokens that came.
+/// Asks over several clients until each is refused or has lost its issuer; `signed` counts the tokens that came.
 pub(super) async fn ask_all(
     issuer: &Daemon,
     key: &str,

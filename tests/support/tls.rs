@@ -62,7 +62,7 @@ impl Authority {
         [certificate, key]
     }
 
-    /// Gives the server a certificate that is of 90 days ago and ends in so many, for its key.
+    /// Gives the server a certificate that is 90 days old and ends in `days`, for its key.
     pub fn renew(&self, days: u32) {
         let day = Duration::from_secs(86_400);
         let key = KeyPair::from_pem(&std::fs::read_to_string(&self.key).unwrap()).unwrap();

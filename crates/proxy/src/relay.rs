@@ -124,7 +124,7 @@ where
         relay
     }
 
-    /// Lets no more than so many bytes a second through each way, after a second's worth at once.
+    /// Bounds the bytes a second that go through each way, after a second's worth at once.
     #[must_use]
     pub fn paced(self, bytes_a_second: Option<u64>) -> Self {
         let mut relay = self;

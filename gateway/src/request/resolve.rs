@@ -33,12 +33,12 @@ pub(crate) use each::{Asked, each_server};
 
 /// How long a failure is remembered. A name server that is down fails each question for it, and a token buys a question.
 const FAILED: Duration = Duration::from_secs(1);
-/// Of an answer so many addresses are kept. A name can have thousands, and `connect` tries few.
+/// Addresses that are kept of one answer. A name can have thousands, and `connect` tries few.
 const MOST_ADDRESSES: usize = 16;
 /// Names of which the answer is remembered: 253 bytes each at most, and the addresses, so some 5 MiB.
 const MOST_NAMES: usize = 8192;
 
-/// Of the questions to one server over one connection so many wait at once. Each is a tunnel's, and these are bounded.
+/// Questions that wait at once on one connection to a server. Each is a tunnel's, and these are bounded.
 const MOST_QUESTIONS: usize = 4096;
 
 /// A caching resolver: equal questions in flight are one, and answers are kept for their time to live. Each worker has its

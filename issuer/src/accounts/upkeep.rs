@@ -107,7 +107,7 @@ fn no_terms(without: &[(String, u64)]) -> Option<String> {
     })
 }
 
-/// What is wrong where this issuer's share of a quota is less than one token: of so many accounts of the database, and of these
+/// What is wrong where this issuer's share of a quota is less than one token: of a number of accounts of the database, and of these
 /// accounts and tiers of the file.
 fn no_token(share: Share, of_database: u64, of_file: &[String]) -> Option<String> {
     if of_database == 0 && of_file.is_empty() {

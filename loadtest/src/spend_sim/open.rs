@@ -13,7 +13,7 @@ pub(crate) enum Open {
     /// The clock of one replica is ahead: it answers STORED each time, so that two racers are admitted, each with one of
     /// the other replicas. A majority's `get` does not show it.
     OneReplicaAhead,
-    /// Errors are told as misses: a canary seems to be missing, and is written again as one that was lost. Where a replica
+    /// Errors are reported as misses: a canary seems to be missing, and is written again as one that was lost. Where a replica
     /// lacks it, that is the copy that is read later, and every gateway takes the key's records for lost.
     LostMarkOnOneReplica,
     /// A FailoverRoute repeats an `add` whose reply is late on the next server, and both store it. Witnesses that are

@@ -126,7 +126,7 @@ fn check_is_backup(checked: &Path, path: &Path) -> Result<(), AccountsError> {
             "it is a copy of the database in use, which may lack its latest changes: make it with `postern issuer backup FILE`",
         ));
     }
-    Ok(()) // what is too short is told by what follows
+    Ok(()) // a file that is too short is refused when it is opened
 }
 
 /// What is wrong with the file that was checked, as said of the copy.

@@ -189,7 +189,7 @@ impl Marking {
         looks
     }
 
-    /// Whether to look for a loss while so many replicas answer.
+    /// Whether to look for a loss while this number of replicas answers.
     pub(super) fn look(&mut self, answering: usize, is_suspect: bool) -> Look {
         let is_counted = self.loss.is_some_and(|loss| loss.answering == answering);
         if !is_counted || is_suspect {
