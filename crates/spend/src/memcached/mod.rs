@@ -284,7 +284,7 @@ impl Memcached {
         }
     }
 
-    /// What is at each address now, as [`inspect`] reads it, one after the other. Those that do not answer are left out.
+    /// What is at each address now, as [`inspect()`] reads it, one after the other. Those that do not answer are left out.
     pub async fn servers(&self) -> Vec<(Address, Server)> {
         let Options { replicas, tls, connect_timeout, .. } = &self.store.options;
         let mut servers = Vec::new();
