@@ -159,22 +159,12 @@ async fn lost_records_are_reported_and_their_key_can_be_retired() {
         Client::ask(gateway.address, &spent).await.assert_opened();
         server.restart();
         // One of the keys is degraded; with the only one, every request is refused.
-        let told = || {
-            let (reasons, degraded) = (gateway.readiness.reasons(), gateway.readiness.degraded());
-            match policy {
-                LossPolicy::Warn => {
-                    degraded.iter().any(|text| text.contains("1 token key were lost, so spent"))
-                }
-                LossPolicy::Refuse => reasons.iter().any(|text| text.contains("on_loss = \"refuse\"")),
-                LossPolicy::Rotate => reasons.iter().any(|text| text.contains("on_loss = \"rotate\"")),
-            }
-        };
-        let waiting = async {
-            while !told() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+        let says = |words| move |texts: &[String]| texts.iter().any(|text| text.contains(words));
+        match policy {
+            LossPolicy::Warn => gateway.degraded_is(says("1 token key were lost, so spent")).await,
+            LossPolicy::Refuse => gateway.readiness_is(says("on_loss = \"refuse\"")).await,
+            LossPolicy::Rotate => gateway.readiness_is(says("on_loss = \"rotate\"")).await,
+        }
         let answer = Client::ask(gateway.address, connect(echo.address)).await;
         assert_eq!(answer.status, status, "{policy:?}");
         match policy {

@@ -31,7 +31,7 @@ const COMPLETE: u32 = u32::MAX;
 /// Copies of the record that marks the epoch's records as lost.
 const LOSS: u32 = u32::MAX - 1;
 pub(crate) const COPIES: u32 = 4;
-/// Copies of the record that marks all epoch markers as written: enough for several servers.
+/// Copies of the record that marks all epoch markers as written: enough that not all lie on one server.
 const PLANTED: u32 = u32::MAX - 2;
 pub(crate) const PLANTED_COPIES: u32 = 16;
 /// Copies of the record that promises the epoch a mark.
