@@ -17,8 +17,7 @@ pub struct Jaeger {
 
 #[derive(Clone, Copy)]
 struct Ports {
-    otlp_grpc: u16,
-    otlp_http: u16,
+    otlp: u16,
     query: u16,
     query_grpc: u16,
 }
@@ -28,8 +27,8 @@ impl Jaeger {
     pub async fn start() -> Self {
         let binary = std::env::var_os("POSTERN_JAEGER").map(PathBuf::from);
         let binary = binary.expect("POSTERN_JAEGER names a Jaeger binary");
-        let [otlp_grpc, otlp_http, query, query_grpc] = [(); 4].map(|()| ports::free());
-        let ports = Ports { otlp_grpc, otlp_http, query, query_grpc };
+        let [otlp, query, query_grpc] = [(); 3].map(|()| ports::free());
+        let ports = Ports { otlp, query, query_grpc };
         // No proxy: a machine that has one in its environment would use it for 127.0.0.1.
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let mut jaeger = Self { binary, ports, child: None, http };
@@ -43,8 +42,7 @@ impl Jaeger {
         let mut command = Command::new(&self.binary);
         command.arg("--config").arg(config);
         for (name, port) in [
-            ("POSTERN_JAEGER_OTLP_GRPC", self.ports.otlp_grpc),
-            ("POSTERN_JAEGER_OTLP_HTTP", self.ports.otlp_http),
+            ("POSTERN_JAEGER_OTLP_HTTP", self.ports.otlp),
             ("POSTERN_JAEGER_QUERY", self.ports.query),
             ("POSTERN_JAEGER_QUERY_GRPC", self.ports.query_grpc),
         ] {
@@ -55,7 +53,7 @@ impl Jaeger {
         self.child = Some(child);
         // It opens its listeners one after the other, and takes spans before all of them are open.
         eventually("Jaeger answers queries and takes spans", || async {
-            std::net::TcpStream::connect(("127.0.0.1", self.ports.otlp_grpc)).ok()?;
+            std::net::TcpStream::connect(("127.0.0.1", self.ports.otlp)).ok()?;
             self.fetch("/api/services").await
         })
         .await;
@@ -63,7 +61,7 @@ impl Jaeger {
 
     /// Where a gateway sends its spans.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.otlp_grpc)
+        format!("http://127.0.0.1:{}", self.ports.otlp)
     }
 
     /// SIGTERM, and its end.
@@ -144,7 +142,7 @@ impl Jaeger {
             "resource": {"attributes": [service]}, "scopeSpans": [{"spans": [span]}],
         });
         let body = serde_json::json!({"resourceSpans": [resource]}).to_string();
-        let url = format!("http://127.0.0.1:{}/v1/traces", self.ports.otlp_http);
+        let url = format!("http://127.0.0.1:{}/v1/traces", self.ports.otlp);
         let post = self.http.post(&url).header("content-type", "application/json").body(body);
         let answer = post.send().await.unwrap();
         let (status, body) = (answer.status(), answer.text().await.unwrap());

@@ -74,7 +74,7 @@ pub(crate) struct Up {
     /// your tokens, and they reach what this machine reaches
     #[arg(long)]
     pub(crate) allow_remote: bool,
-    /// Send a trace of every request to this OTLP collector (gRPC), such as Jaeger's http://127.0.0.1:4317
+    /// Send a trace of every request to this collector (OTLP over HTTP), such as Jaeger's http://127.0.0.1:4318
     #[arg(long, value_name = "URL")]
     pub(crate) traces: Option<String>,
 }

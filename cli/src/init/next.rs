@@ -181,7 +181,7 @@ fn dashboards(place: &Place) -> String {
          http://{grafana}/dashboards has three dashboards in the folder Postern; log in as admin with the password admin. Rates\n\
          appear within a minute.\n\
          For traces, which points beside the latency of checks lead to, start Jaeger 2 with {jaeger},\n\
-         and the gateways with POSTERN_TRACING_ENDPOINT=http://127.0.0.1:4317 and POSTERN_TRACING_SAMPLE_RATIO=1 in their environment.\n\n"
+         and the gateways with POSTERN_TRACING_ENDPOINT=http://127.0.0.1:4318 and POSTERN_TRACING_SAMPLE_RATIO=1 in their environment.\n\n"
     )
 }
 

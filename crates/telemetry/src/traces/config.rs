@@ -5,11 +5,12 @@ use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Traces, over OTLP (gRPC) to a collector such as Jaeger. Without an endpoint there are none.
+/// Traces, by OTLP over HTTP to a collector such as Jaeger. Without an endpoint there are none.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TracingConfig {
-    /// The collector, such as "http://127.0.0.1:4317". Without it nothing is traced.
+    /// The collector, such as "http://127.0.0.1:4318". Without it nothing is traced. Spans go to `/v1/traces` there, or to
+    /// the path that the URL names.
     pub endpoint: Option<String>,
     /// The share of requests that is traced at random: 0.01 is one of a hundred.
     pub sample_ratio: f64,
@@ -61,7 +62,7 @@ impl TracingConfig {
             Some(url) if !is_plain_http(url) => wrong(
                 "endpoint",
                 format!(
-                    "{url:?} is not an http:// URL with a host, such as \"http://127.0.0.1:4317\"; to reach a \
+                    "{url:?} is not an http:// URL with a host, such as \"http://127.0.0.1:4318\"; to reach a \
                      collector over TLS, run one beside the gateway that passes spans on"
                 ),
             ),

@@ -4,7 +4,7 @@ use super::TracerError;
 use crate::metrics::from_zero;
 use crate::own::{self, SpanEnded};
 use metrics::{Counter, counter};
-use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use parking_lot::Mutex;
@@ -48,25 +48,20 @@ impl Exporter {
     pub(super) fn start(endpoint: &str, service: &'static str, queue: usize) -> Result<Self, TracerError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (sender, receiver) = channel(queue);
-        let endpoint = endpoint.to_owned();
+        let endpoint = spans_url(endpoint);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let (running, ended) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("traces".to_owned()).spawn(move || {
             let _running: std::sync::mpsc::Sender<()> = running; // dropped when the thread ends
             runtime.block_on(async {
-                // Here, because its channel belongs to the runtime it is made on. It connects when it has to.
-                let built = opentelemetry_otlp::SpanExporter::builder()
-                    .with_tonic()
-                    .with_endpoint(&endpoint)
-                    .with_timeout(PATIENCE)
-                    .build();
-                match built {
+                // Here, because its connections belong to this runtime. It connects when it has spans to send.
+                match exporter_to(&endpoint) {
                     Ok(mut exporter) => {
                         exporter.set_resource(&resource(service));
                         let _ = ready.send(Ok(())); // start() waits for it
                         drain(receiver, exporter, &endpoint).await;
                     }
-                    Err(error) => drop(ready.send(Err(error.to_string()))),
+                    Err(reason) => drop(ready.send(Err(reason))),
                 }
             });
         })?;
@@ -88,6 +83,25 @@ impl Exporter {
         }
         dropped == 0
     }
+}
+
+/// Where a collector takes spans. An endpoint without a path gets the one of the specification (OTLP 1.9, "OTLP/HTTP Request").
+fn spans_url(endpoint: &str) -> String {
+    let has_path = endpoint.parse::<http::Uri>().is_ok_and(|uri| uri.path().len() > 1);
+    if has_path { endpoint.to_owned() } else { format!("{}/v1/traces", endpoint.trim_end_matches('/')) }
+}
+
+/// Connects directly: a collector is on this machine or beside it, and a proxy of the environment would read every span.
+fn exporter_to(url: &str) -> Result<opentelemetry_otlp::SpanExporter, String> {
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    opentelemetry_otlp::SpanExporter::builder()
+        .with_http()
+        .with_http_client(client.map_err(|error| error.to_string())?)
+        .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+        .with_endpoint(url)
+        .with_timeout(PATIENCE)
+        .build()
+        .map_err(|error| error.to_string())
 }
 
 /// The resource: no host name, process id or user, which are private and not needed.
@@ -122,7 +136,8 @@ async fn drain(mut queue: Receiver<SpanData>, exporter: impl SpanExporter, endpo
                         result.err().map_or(String::new(), |error| error.to_string())
                     });
                     tracing::warn!(%endpoint, %reason, "the collector takes no traces, so they are dropped: \
-                        start it, or correct its address (tracing.endpoint, --traces)");
+                        start it, or correct its address (tracing.endpoint, --traces), which is the one of OTLP over HTTP, \
+                        usually port 4318");
                 }
             }
         }

@@ -113,9 +113,9 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_sentence() {
         ((|c| c.sample_ratio = 1.5) as fn(&mut TracingConfig), "tracing.sample_ratio: is 1.5"),
         (|c| c.sample_ratio = f64::NAN, "tracing.sample_ratio"),
         (|c| c.queue = 0, "tracing.queue: is 0"),
-        (|c| c.endpoint = Some("127.0.0.1:4317".into()), "tracing.endpoint"),
-        (|c| c.endpoint = Some("http://me:secret@127.0.0.1:4317".into()), "holds a name or password"),
-        (|c| c.endpoint = Some("https://collector.example:4317".into()), "run one beside the gateway"),
+        (|c| c.endpoint = Some("127.0.0.1:4318".into()), "tracing.endpoint"),
+        (|c| c.endpoint = Some("http://me:secret@127.0.0.1:4318".into()), "holds a name or password"),
+        (|c| c.endpoint = Some("https://collector.example:4318".into()), "run one beside the gateway"),
     ] {
         let mut config = TracingConfig { slow: ConfigDuration::millis(1), ..Default::default() };
         change(&mut config);
