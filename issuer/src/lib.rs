@@ -43,7 +43,6 @@ pub use config::Config;
 pub use examine::{certificates, examine};
 pub use join::JoinConfig;
 pub use keys::KeysError;
-pub use openapi::openapi;
 pub use quota::Quota;
 pub use reload::FIXED;
 pub use share::Share;

@@ -1,4 +1,4 @@
-//! Every refusal, and the operations that answer with it.
+//! Every refusal, and the operations that answer with it: what the document has to have.
 
 use crate::accounts::{NoAccount, NoToken};
 use crate::answer::Refusal;
@@ -46,7 +46,6 @@ macro_rules! examples {
             $($pattern => {})+
         };
 
-        #[cfg(test)]
         pub(super) fn is_of_its_row(example: &Example) -> bool {
             match example.name {
                 $($($name => matches!(example.refusal, $pattern),)*)+

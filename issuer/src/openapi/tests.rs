@@ -1,9 +1,13 @@
-//! The document has every refusal, and says of the directory what is written.
+//! The document has every refusal and no other, and says of the directory what is written.
 
+use super::refusals::{At, Example, examples, is_of_its_row};
 use super::*;
-use postern_token::{ChallengeDigest, DirectoryKey, IssuerKey, SigningKey, TokenType, UnixSeconds};
-use serde_json::json;
-use std::collections::BTreeSet;
+use postern_token::{
+    AMORTIZED_REQUEST_MEDIA_TYPE, ChallengeDigest, DIRECTORY_PATH, DirectoryKey, GENERIC_REQUEST_MEDIA_TYPE,
+    IssuerKey, REQUEST_LEN, REQUEST_MEDIA_TYPE, SigningKey, TokenType, UnixSeconds,
+};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 fn described(uri: &str) -> Value {
@@ -12,33 +16,77 @@ fn described(uri: &str) -> Value {
     serde_json::from_str(&openapi(&config).unwrap()).unwrap()
 }
 
-fn operations(document: &Value) -> impl Iterator<Item = &Value> {
-    document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values())
+/// What is answered at `place` in place of what was requested, by status.
+fn refused(place: At) -> BTreeMap<String, Vec<Example>> {
+    let mut by_status = BTreeMap::<String, Vec<Example>>::new();
+    for example in examples().into_iter().filter(|example| example.at.includes(place)) {
+        by_status.entry(example.refusal.status().0.as_str().to_owned()).or_default().push(example);
+    }
+    by_status
 }
 
-/// Each is in the document with its status, its text and its field.
+/// The responses of an operation by status, each from where the document has it.
+fn responses<'a>(document: &'a Value, operation: &'a Value) -> BTreeMap<&'a str, &'a Value> {
+    let resolve = |response: &'a Value| match response["$ref"].as_str() {
+        Some(name) => document.pointer(&name[1..]).unwrap(),
+        None => response,
+    };
+    let all = operation["responses"].as_object().unwrap();
+    all.iter().map(|(status, response)| (status.as_str(), resolve(response))).collect()
+}
+
+/// What the document has of the refusals with one status: their texts by name, and of each field whether it is in all of them.
+type Refusals = (BTreeMap<String, String>, BTreeMap<String, bool>);
+
+fn written(response: &Value) -> Refusals {
+    let texts = response["content"]["text/plain"]["examples"].as_object().unwrap();
+    let texts = texts.iter().map(|(name, text)| (name.clone(), text["value"].as_str().unwrap().to_owned()));
+    let fields = response["headers"].as_object().into_iter().flatten();
+    let fields = fields.map(|(name, field)| (name.to_ascii_lowercase(), field["required"] == true));
+    (texts.collect(), fields.collect())
+}
+
+fn expected(refusals: &[Example]) -> Refusals {
+    let texts = refusals.iter().map(|example| (example.name.to_owned(), example.refusal.sentence() + "\n"));
+    let fields: Vec<_> = refusals.iter().filter_map(|example| example.refusal.field()).collect();
+    let always = fields.len() == refusals.len();
+    (texts.collect(), fields.iter().map(|(name, _)| (name.to_string(), always)).collect())
+}
+
+/// Each is in the document with its status, its text and its field, at each operation that answers with it; and no other is.
 #[test]
 fn every_refusal_is_described() {
     let document = described("/token-request");
-    for example in examples() {
-        assert!(refusals::is_of_its_row(&example), "{} is another refusal", example.name);
-        let status = example.refusal.status().0.as_u16().to_string();
-        let found = operations(&document).filter_map(|operation| {
-            let response = &operation["responses"][&status];
-            let shared = response["$ref"].as_str().and_then(|name| document.pointer(&name[1..]));
-            let response = shared.unwrap_or(response);
-            response["content"]["text/plain"]["examples"].get(example.name).map(|text| (text, response))
-        });
-        let found: Vec<_> = found.collect();
-        assert!(!found.is_empty(), "{} ({status}) is in no operation", example.name);
-        for (text, response) in found {
-            assert_eq!(text["value"], json!(example.refusal.sentence() + "\n"));
-            let names = response["headers"].as_object().into_iter().flat_map(|headers| headers.keys());
-            let named: BTreeSet<_> = names.map(|name| name.to_ascii_lowercase()).collect();
-            if let Some((name, _)) = example.refusal.field() {
-                assert!(named.contains(name.as_str()), "{}: {name}", example.name);
-            }
+    for (path, operation, place) in [
+        (DIRECTORY_PATH, "get", At::Documents),
+        (DIRECTORY_PATH, "head", At::Documents),
+        (OPENAPI_PATH, "get", At::Documents),
+        (OPENAPI_PATH, "head", At::Documents),
+        ("/token-request", "post", At::Requests),
+    ] {
+        let responses = responses(&document, &document["paths"][path][operation]);
+        let refused = refused(place);
+        for (status, refusals) in &refused {
+            let response = responses.get(status.as_str());
+            let response =
+                response.unwrap_or_else(|| panic!("{operation} {path}: issuer/openapi.json has no {status}"));
+            assert_eq!(
+                written(response),
+                expected(refusals),
+                "{operation} {path}, {status}: issuer/openapi.json on the left, the table of refusals on the right"
+            );
         }
+        // hyper answers a header that is too long, before there is a request to refuse.
+        for status in responses.keys().filter(|status| !status.starts_with(['2', '3']) && **status != "431") {
+            assert!(refused.contains_key(*status), "{operation} {path}: nothing is refused with {status}");
+        }
+    }
+}
+
+#[test]
+fn every_example_is_of_the_refusal_in_its_row() {
+    for example in examples() {
+        assert!(is_of_its_row(&example), "{} is another refusal", example.name);
     }
 }
 
@@ -66,9 +114,7 @@ fn the_schemas_are_those_of_the_directory() {
     let (all, all_of_key) = written(&directory(key(time), Some(7)));
     let (required, required_of_key) = written(&directory(key(None), None));
     let document = described("/token-request");
-    for (schema, all, required) in
-        [(DIRECTORY_SCHEMA, all, required), (TOKEN_KEY_SCHEMA, all_of_key, required_of_key)]
-    {
+    for (schema, all, required) in [("Directory", all, required), ("TokenKey", all_of_key, required_of_key)] {
         let schema = &document["components"]["schemas"][schema];
         assert_eq!(members(&schema["properties"]), all);
         let named = schema["required"].as_array().unwrap().iter();
@@ -93,5 +139,13 @@ fn no_request_is_shorter_than_the_description_says() {
         let key = IssuerKey::from_public_key(token_type, key.public_key()).unwrap();
         key.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize().len()
     });
-    assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&SHORTEST_REQUEST), Some(&REQUEST_LEN)));
+    let document = described("/token-request");
+    let bodies = &document["paths"]["/token-request"]["post"]["requestBody"]["content"];
+    let media_types: Vec<_> = bodies.as_object().unwrap().keys().collect();
+    assert_eq!(media_types, [AMORTIZED_REQUEST_MEDIA_TYPE, GENERIC_REQUEST_MEDIA_TYPE, REQUEST_MEDIA_TYPE]);
+    let schema = &bodies[REQUEST_MEDIA_TYPE]["schema"];
+    let written =
+        (schema["minLength"].as_u64().unwrap() as usize, schema["maxLength"].as_u64().unwrap() as usize);
+    assert_eq!(written, (*lengths.iter().min().unwrap(), *lengths.iter().max().unwrap()));
+    assert_eq!(written.1, REQUEST_LEN);
 }
