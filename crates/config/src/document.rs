@@ -2,6 +2,7 @@
 
 use super::error::ConfigError;
 use std::ops::Range;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A TOML file.
@@ -35,6 +36,16 @@ impl<'a> Document<'a> {
             Some(span) => self.place(span.start),
             None => self.name.to_owned(),
         }
+    }
+
+    /// The path to the smallest value around `span`; empty when there is none, which means the whole file.
+    pub(super) fn path_at(&self, span: Option<Range<usize>>) -> Vec<String> {
+        let mut found = None;
+        let Some(span) = span else { return Vec::new() };
+        for (key, value) in &self.root {
+            around(&span, &[key.get_ref().to_string()], value, &mut found);
+        }
+        found.map(|(_, path)| path).unwrap_or_default()
     }
 
     /// The value at `path` as it was written, on one line and not too long; nothing for a section.
@@ -78,6 +89,29 @@ impl<'a> Document<'a> {
         }
         let is_section = matches!(value.get_ref(), DeValue::Table(_));
         (key_span, (!is_section).then(|| value.span()))
+    }
+}
+
+/// Puts `path` into `found`, or one below it, if its value is the smallest around `span` so far. A section's own span is that of
+/// its header, so its values are not within it.
+fn around(
+    span: &Range<usize>,
+    path: &[String],
+    value: &Spanned<DeValue<'_>>,
+    found: &mut Option<(usize, Vec<String>)>,
+) {
+    let own = value.span();
+    let is_smaller = found.as_ref().is_none_or(|(length, _)| own.len() <= *length);
+    if own.start <= span.start && span.end <= own.end && is_smaller {
+        *found = Some((own.len(), path.to_vec()));
+    }
+    let mut below = |step: String, value| around(span, &[path, &[step]].concat(), value, found);
+    match value.get_ref() {
+        DeValue::Table(table) => {
+            table.iter().for_each(|(key, value)| below(key.get_ref().to_string(), value))
+        }
+        DeValue::Array(list) => list.iter().enumerate().for_each(|(at, value)| below(at.to_string(), value)),
+        _ => {}
     }
 }
 

@@ -60,9 +60,14 @@ fn parse_with_values<T: DeserializeOwned + JsonSchema>(
     let mut values = document.values()?;
     let overrides = lay_over(&mut values, &schema, env);
     refuse_missing_keys(&document, &schema, &values)?;
+    // Written again, because a value of a variable needs a place, too: that is how a refusal finds its key.
+    let merged = toml::to_string(&values).map_err(|error| ConfigError::new(name, error))?;
     let values = toml::Value::Table(values);
-    let config = serde_path_to_error::deserialize(values.clone()).map_err(|error| {
-        Refusal { document: &document, schema: &schema, overrides: &overrides, values: &values }.of(&error)
+    let config = toml::from_str(&merged).map_err(|error| {
+        let path =
+            Document::parse(name, &merged).map_or_else(|_| Vec::new(), |merged| merged.path_at(error.span()));
+        Refusal { document: &document, schema: &schema, overrides: &overrides, values: &values }
+            .of(&path, error.message())
     })?;
     Ok((config, values))
 }

@@ -2,13 +2,11 @@
 //!
 //! Whether the schema alone explains a refusal is decided by holding the value against the schema. serde's message is
 //! shown, never interpreted, and only where the value fits the schema: then it comes from the type's own parser.
-//! `toml`'s errors carry no more than a message and a place, and a value that comes from a variable has no place.
 
 use super::document::{Document, dotted};
 use super::error::ConfigError;
 use super::overrides::Overrides;
 use super::schema::{Node, Schema};
-use serde_path_to_error::{Error, Segment};
 use toml::Value;
 
 /// What a refusal is explained with.
@@ -21,35 +19,25 @@ pub(super) struct Refusal<'a> {
 }
 
 impl Refusal<'_> {
-    /// The deserializer's error, with the place in the file or the variable that the value came from.
-    pub(super) fn of(&self, error: &Error<toml::de::Error>) -> ConfigError {
-        let path: Vec<String> = error.path().iter().filter_map(step).collect();
-        let node = self.schema.at(&path);
+    /// The deserializer's message about the value at `path`, with the place in the file or the variable that it came from.
+    pub(super) fn of(&self, path: &[String], message: &str) -> ConfigError {
+        let node = self.schema.at(path);
         let from_env = (1..=path.len()).rev().find_map(|length| self.overrides.get(&path[..length]));
         let (place, written) = match from_env {
             Some((variable, raw)) => {
                 (format!("the environment variable {variable}"), Some(format!("{raw:?}")))
             }
-            None => (self.document.place_of(&path), self.document.written(&path)),
+            None => (self.document.place_of(path), self.document.written(path)),
         };
-        let full = dotted(&path);
+        let full = dotted(path);
         let subject = match written {
             _ if path.is_empty() => "the configuration".to_owned(),
             _ if node.as_ref().is_some_and(Node::is_secret) => full,
             Some(written) => format!("{full} = {written}"),
             None => format!("[{full}]"),
         };
-        let why = why(node.as_ref(), value_at(self.values, &path), error.inner().message());
+        let why = why(node.as_ref(), value_at(self.values, path), message);
         ConfigError::new(&place, format!("{subject} is not accepted{why}"))
-    }
-}
-
-fn step(segment: &Segment) -> Option<String> {
-    match segment {
-        Segment::Map { key } => Some(key.clone()),
-        Segment::Seq { index } => Some(index.to_string()),
-        Segment::Enum { variant } => Some(variant.clone()),
-        Segment::Unknown => None,
     }
 }
 
