@@ -1,12 +1,10 @@
 //! `Proxy-Authorization`: what is accepted is one token, has one spent key however it is spelled, and `inspect` finds
 //! nothing wrong with it; what is refused, it refuses too.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use postern_token::header::{Presentation, format_authorization, parse_authorization};
 use postern_token::inspect;
 
-fuzz_target!(|value: &[u8]| {
+pub fn run(value: &[u8]) {
     let read = parse_authorization(value);
     if let Ok(Presentation::Token(token)) = &read {
         let again = format_authorization(token);
@@ -28,4 +26,4 @@ fuzz_target!(|value: &[u8]| {
         }
         let _ = inspect(text).map_err(|error| error.to_string());
     }
-});
+}

@@ -1,11 +1,9 @@
 //! `Proxy-Authenticate`: what is read is written and read back, quoted and bare.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::inspect;
 
-fuzz_target!(|value: &[u8]| {
+pub fn run(value: &[u8]) {
     if let Ok(challenges) = Challenge::parse_all(value) {
         for quoting in [Quoting::Quoted, Quoting::Bare] {
             let values: Vec<String> = challenges.iter().map(|challenge| challenge.format(quoting)).collect();
@@ -20,4 +18,4 @@ fuzz_target!(|value: &[u8]| {
             ),
         }
     }
-});
+}

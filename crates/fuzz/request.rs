@@ -1,10 +1,8 @@
 //! `TokenRequest`, `TokenResponse` and both batches: what is read is written back the same.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use postern_token::*;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     match TokenRequest::parse(bytes) {
         Ok(request) => assert_eq!(request.serialize(), bytes),
         Err(_) => assert!(bytes.len() != REQUEST_LEN || bytes[..2] != [0, 2]),
@@ -27,4 +25,4 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(responses) = parse_generic_response(bytes) {
         assert_eq!(serialize_generic_response(&responses), bytes);
     }
-});
+}

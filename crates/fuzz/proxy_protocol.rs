@@ -1,10 +1,8 @@
 //! The PROXY header: wherever the bytes are cut, the same header is found in them, and none before its end.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use postern_daemon::proxy_protocol::parse;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let whole = parse(bytes);
     let end = match whole {
         Ok(Some(header)) => {
@@ -18,4 +16,4 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(parse(&bytes[..part]), Ok(None));
     }
     assert_eq!(parse(&bytes[..end]), whole);
-});
+}

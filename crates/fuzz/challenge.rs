@@ -1,10 +1,8 @@
 //! `TokenChallenge`: what is read is written back the same, byte for byte.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use postern_token::{ChallengeDigest, TokenChallenge};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     if let Ok(challenge) = TokenChallenge::parse(bytes) {
         assert_eq!(challenge.serialize(), bytes);
         assert_eq!(challenge.digest(), ChallengeDigest::of(bytes));
@@ -18,4 +16,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(ours, challenge);
         }
     }
-});
+}
