@@ -86,4 +86,6 @@ class Twemproxy:
         return head + "  servers:\n" + "".join(servers)
 
     def command(self, port, path, ports):
-        return [self.binary, "-c", path, "-a", "127.0.0.1", "-s", ports.of(f"statistics of the router at {port}")]
+        # Its log beside the others': Debian's writes to /var/log/nutcracker by itself, which only root may.
+        log, statistics = "/dev/stderr", ports.of(f"statistics of the router at {port}")
+        return [self.binary, "-c", path, "-o", log, "-a", "127.0.0.1", "-s", statistics]

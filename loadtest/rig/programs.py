@@ -137,7 +137,8 @@ class Programs:
         address, stats = free_address(), free_address()
         text = configs.twemproxy(address, [server.address for server in servers], timeout)
         host, port = stats.split(":")
-        command = [needed("nutcracker"), "-c", self.config("nutcracker.yml", text), "-a", host, "-s", port]
+        command = [needed("nutcracker"), "-c", self.config("nutcracker.yml", text), "-a", host, "-s", port,
+                   "-o", "/dev/stderr"]  # Debian's writes to /var/log/nutcracker by itself
         return self.start("twemproxy", command, address)
 
     def issuer(self):

@@ -36,7 +36,8 @@ impl Router {
         std::fs::write(&path, config).unwrap();
         let mut command = Command::new(twemproxy_binary());
         let stats = ports::free().to_string();
-        command.arg("-c").arg(&path).args(["-a", "127.0.0.1", "-s", &stats]);
+        // Debian's writes to /var/log/nutcracker by itself, which is there only where it is installed.
+        command.args(["-o", "/dev/null", "-c"]).arg(&path).args(["-a", "127.0.0.1", "-s", &stats]);
         Self::started(command, port, "nutcracker")
     }
 
