@@ -53,6 +53,8 @@ pub struct Month {
     seen: Arc<Seen>,
     looking: JoinHandle<()>,
     _router: (Router, TempDir),
+    /// The fewest that each agent sees: the first, that of a scheduled rotation, and one for each event that brings one.
+    marks: usize,
 }
 
 impl Month {
@@ -95,6 +97,7 @@ impl Month {
             complaints: Vec::new(),
             rotations_now: 0,
             seed: schedule.to_string(),
+            marks: 2 + schedule.events.iter().filter(|event| event.brings_a_mark()).count(),
             programs: Vec::new(),
             seen,
             looking,
@@ -183,7 +186,7 @@ impl Month {
             let known =
                 std::fs::read_to_string(&marks).map_or(0, |text| text.matches("\"challenge\"").count());
             println!("agent {} has minted for {known} marks", agent.name);
-            if known < 4 {
+            if known < self.marks {
                 self.complaints.push(format!("agent {} has minted for {known} marks only", agent.name));
             }
         }

@@ -53,6 +53,13 @@ pub enum Event {
     BadReload(Who),
 }
 
+impl Event {
+    /// Whether gateways offer another mark after it.
+    pub fn brings_a_mark(&self) -> bool {
+        matches!(self, Self::StoreEmptied | Self::RotateNow)
+    }
+}
+
 /// A month.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
