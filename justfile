@@ -13,13 +13,9 @@ test *ARGS:
     # Most tests wait more than they compute, so more of them run than there are processors.
     RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --locked {{ARGS}}
 
-# Formatting, lints, quick tests.
-quick:
-    scripts/test quick
-
-# Everything that CI runs.
-all:
-    scripts/test
+# The README's test command, or some of its parts: `just parts lint fuzz`, `just parts all`.
+parts *WORDS:
+    scripts/test {{WORDS}}
 
 # Write the generated documents: the configuration reference, the worked plans.
 docs:

@@ -27,6 +27,7 @@ async fn are_accepted(gateway: &Daemon, tokens: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_key_in_the_hsm_signs_cannot_leave_and_serves_two_issuers() {
     let (hsm, home, there) = (Hsm::new(), TempDir::new().unwrap(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
@@ -81,6 +82,7 @@ async fn a_key_in_the_hsm_signs_cannot_leave_and_serves_two_issuers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_rotation_moves_to_the_hsm_and_another_back_and_every_token_stays_good() {
     let (mut hsm, home) = (Hsm::new(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", false);
@@ -118,6 +120,7 @@ async fn a_rotation_moves_to_the_hsm_and_another_back_and_every_token_stays_good
 /// At another moment each time. The issuer has logged in by then: SoftHSM writes its token's file at each login, and a kill would tear
 /// that, as no HSM does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_kill_while_a_key_is_made_leaves_no_orphan() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
@@ -166,6 +169,7 @@ async fn a_kill_while_a_key_is_made_leaves_no_orphan() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn without_its_hsm_an_issuer_publishes_its_keys_and_signs_again_when_it_is_back() {
     let (hsm, home) = (Hsm::new(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);

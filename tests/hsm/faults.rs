@@ -13,6 +13,7 @@ fn mint(issuer: &Daemon, count: &str) -> Ended {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_wrong_pin_is_tried_once_until_the_file_has_another() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
@@ -45,6 +46,7 @@ async fn a_wrong_pin_is_tried_once_until_the_file_has_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn calls_that_do_not_return_cost_their_requests_alone() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
@@ -82,6 +84,7 @@ async fn calls_that_do_not_return_cost_their_requests_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn wrong_results_are_given_to_no_client() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
@@ -107,6 +110,7 @@ async fn wrong_results_are_given_to_no_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_missing_key_and_another_in_its_place_are_reported_apart_and_neither_stops_the_others() {
     let (hsm, home) = (Hsm::new(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
