@@ -10,6 +10,7 @@ use crate::start::{StartError, check};
 use crate::state::AgentState;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
+use postern_daemon::BoxFuture;
 use postern_daemon::listen;
 use postern_daemon::reload::Reloader;
 use std::net::SocketAddr;
@@ -38,7 +39,11 @@ impl Agent {
     ///
     /// # Errors
     /// [`StartError`].
-    pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
+    pub fn bind(config: Config, process: &ProcessContext) -> BoxFuture<'_, Result<Self, StartError>> {
+        Box::pin(Self::open(config, process))
+    }
+
+    async fn open(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(&config)?;
         let answers = Arc::new(Answers::new());
         let first = match config.hop(Position::First) {
@@ -87,7 +92,11 @@ impl Agent {
     /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more.
     /// Connections are on the tracker of the shutdown of `process`, and go on until its
     /// [`wait`](postern_daemon::drain::Shutdown::wait) has seen them end or its deadline has passed.
-    pub async fn run(self) {
+    pub fn run(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.serve())
+    }
+
+    async fn serve(self) {
         let shutdown = self.state.shutdown.clone();
         // Without a tracked task, a drain would end before the last connections are accepted.
         let accepting = shutdown.tracker().token();

@@ -5,6 +5,7 @@ use crate::catalogue::Position;
 use crate::config::{Config, HopConfig, Urls, server_url};
 use crate::gateway::Gateway;
 use crate::mint::{IssuerClient, Published, fetch_challenge_from};
+use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
     Examinations, Finding, PATIENCE, begin_names, descriptors, directory, written,
 };
@@ -28,7 +29,11 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
 
 /// What the agent needs of this machine and of the network: open files, room for the wallet, names, gateways, issuers. The
 /// configuration is one that [`check`](crate::check) accepts.
-pub async fn examine(config: &Config) -> Vec<Finding> {
+pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
+    Box::pin(find(config))
+}
+
+async fn find(config: &Config) -> Vec<Finding> {
     let mut examinations = Examinations::default();
     let mut here = vec![descriptors("listen.connections", config.listen.connections, 2)];
     let hosts = config.hops().flat_map(|(position, hop)| hosts(hop, is_hidden(config, position)));

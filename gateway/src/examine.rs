@@ -10,6 +10,7 @@ use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
 use crate::keys::secrets::Secrets;
 use crate::keys::source::{self, Fetched, Source};
 use crate::next_hops;
+use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
     Examinations, Finding, PATIENCE, SLOW, begin_connection, begin_names, descriptors, written,
 };
@@ -35,7 +36,11 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
 
 /// What the gateway needs of this machine and of the network: open files, names, the issuer, the store, name servers, next hops.
 /// The configuration is one that [`check`](crate::check()) accepts.
-pub async fn examine(config: &Config) -> Vec<Finding> {
+pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
+    Box::pin(find(config))
+}
+
+async fn find(config: &Config) -> Vec<Finding> {
     let mut examinations = Examinations::default();
     let here = vec![descriptors("limits.connections", config.limits.connections, 2)];
     begin_names(

@@ -23,6 +23,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
+use postern_daemon::BoxFuture;
 use postern_daemon::listen::BindError;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
@@ -199,7 +200,11 @@ impl Gateway {
     /// # Errors
     /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address
     /// now.
-    pub async fn run(mut self) -> io::Result<()> {
+    pub fn run(self) -> BoxFuture<'static, io::Result<()>> {
+        Box::pin(self.serve())
+    }
+
+    async fn serve(mut self) -> io::Result<()> {
         let (mut threads, mut give, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
         for _ in &self.workers {
             runtimes.push(tokio::runtime::Builder::new_current_thread().enable_all().build()?);

@@ -2,6 +2,7 @@
 
 use crate::config::{AuthorizerConfig, Config};
 use crate::{accounts, keys};
+use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
     Examinations, Finding, begin_connection, begin_names, closed, descriptors, directory,
 };
@@ -27,7 +28,11 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
 
 /// What the issuer needs of this machine and of the network: open files, its directory, the first issuer's copies, the authorizer.
 /// The configuration is one that [`check`](crate::check) accepts.
-pub async fn examine(config: &Config) -> Vec<Finding> {
+pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
+    Box::pin(find(config))
+}
+
+async fn find(config: &Config) -> Vec<Finding> {
     let mut examinations = Examinations::default();
     let late =
         Finding::bad("disk", "the disk of keys.directory does not answer").costs("no token can be counted");

@@ -58,6 +58,7 @@ use keys::at_rest::AtRest;
 use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
+use postern_daemon::BoxFuture;
 use postern_daemon::exit;
 use postern_daemon::http::ClientError;
 use postern_daemon::listen::{self, BindError};
@@ -100,7 +101,11 @@ impl Issuer {
     ///
     /// # Errors
     /// A sentence for the operator, and with [`StartError::exit_code`] what to exit with.
-    pub async fn bind(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
+    pub fn bind(config: Config, process: &ProcessContext) -> BoxFuture<'_, Result<Self, StartError>> {
+        Box::pin(Self::open(config, process))
+    }
+
+    async fn open(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
         check_values(&config)?;
         let health = Arc::new(Health::new(process.readiness.gate("issuer")));
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
@@ -188,9 +193,9 @@ impl Issuer {
 
     /// Serves until it has drained or the process is *stopped*. It counts as tracked work of the shutdown of `process`,
     /// so waiting for the drain waits for the last answer and for the quota counts to be on disk.
-    pub async fn run(self) {
+    pub fn run(self) -> BoxFuture<'static, ()> {
         let tracker = self.process.shutdown.tracker().clone();
-        tracker.track_future(self.serve()).await;
+        Box::pin(tracker.track_future(self.serve()))
     }
 
     async fn serve(self) {

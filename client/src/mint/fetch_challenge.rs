@@ -6,6 +6,7 @@ use crate::gateway::{Answer, DialError, Gateway, GatewayUrlError, NoWay, Refused
 use crate::gateways::Outage;
 use http::StatusCode;
 use http::header::RETRY_AFTER;
+use postern_daemon::BoxFuture;
 use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
 use postern_token::header::Challenge;
@@ -74,9 +75,14 @@ impl ChallengeFetchError {
 ///
 /// # Errors
 /// [`ChallengeFetchError`].
-pub async fn fetch_challenge(gateway_url: &str, ca: Option<&Path>) -> Result<Challenge, ChallengeFetchError> {
-    let config = GatewayConfig { ca: ca.map(Path::to_owned), ..GatewayConfig::at(gateway_url) };
-    fetch_challenge_from(&Arc::new(Gateway::new(gateway_url, &config)?.of_any_origin())).await
+pub fn fetch_challenge<'a>(
+    gateway_url: &'a str,
+    ca: Option<&'a Path>,
+) -> BoxFuture<'a, Result<Challenge, ChallengeFetchError>> {
+    Box::pin(async move {
+        let config = GatewayConfig { ca: ca.map(Path::to_owned), ..GatewayConfig::at(gateway_url) };
+        fetch_challenge_from(&Arc::new(Gateway::new(gateway_url, &config)?.of_any_origin())).await
+    })
 }
 
 pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Challenge, ChallengeFetchError> {

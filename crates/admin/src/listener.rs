@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postern_daemon::BoxFuture;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell;
@@ -73,7 +74,11 @@ impl Admin {
 
     /// Serves until the state is *stopped*: through the drain, so that it can be watched. Spawn it beside the work, not
     /// on the tracker.
-    pub async fn serve(self) {
+    pub fn serve(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.accept())
+    }
+
+    async fn accept(self) {
         let (places, sources) =
             (Places::default(), SourceLimits { connections: MAX_OF_SOURCE, ..SourceLimits::default() });
         let shutdown = self.process.shutdown.clone();

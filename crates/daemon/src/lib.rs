@@ -50,3 +50,9 @@ pub mod systemd;
 pub mod systemd;
 pub mod tls;
 pub mod utc;
+
+use std::pin::Pin;
+
+/// What a daemon's crate returns where its caller only awaits. The body of an `async fn` is compiled in each crate that awaits it, at the
+/// level of optimisation there; a boxed one is compiled once, in the crate that made it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -3,6 +3,7 @@
 use super::{By, NoSource, OfName, Policy, Via};
 use crate::config::{Action, Balance, Egress, NextHop};
 use crate::request::resolve::{Resolver, ResolverError};
+use postern_daemon::BoxFuture;
 use postern_proxy::address::forms;
 use postern_proxy::target::{Host, Target};
 use std::net::IpAddr;
@@ -33,11 +34,15 @@ pub enum End {
 ///
 /// # Errors
 /// [`ResolverError`] where the gateway could not start.
-pub async fn explain(
-    egress: &Egress,
-    target: &Target,
+pub fn explain<'a>(
+    egress: &'a Egress,
+    target: &'a Target,
     limit: Duration,
-) -> Result<Explanation, ResolverError> {
+) -> BoxFuture<'a, Result<Explanation, ResolverError>> {
+    Box::pin(judge(egress, target, limit))
+}
+
+async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Explanation, ResolverError> {
     let policy = Policy::new(egress);
     let name = match target.host() {
         Host::Address(address) => return Ok(policy.explain_address(target, *address)),
