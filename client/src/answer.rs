@@ -27,6 +27,11 @@ pub(crate) enum Refusal {
     /// The request names no target.
     #[error("{0}")]
     Target(#[from] TargetError),
+    /// The request is one to a gateway: for a challenge, or with a token.
+    #[error(
+        "this is an agent, which pays with tokens of its own: give the gateway's address in place of this one"
+    )]
+    ForGateway,
     /// The gateway's own answer.
     #[error("the gateway answered {}", .0.status)]
     Passed(Refused),
@@ -89,7 +94,8 @@ impl Refusal {
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         match self {
-            Self::Target(_) => {
+            // Not 421, which a proxy must not send (RFC 9110, section 15.5.20).
+            Self::Target(_) | Self::ForGateway => {
                 (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
             }
             Self::Passed(Refused {

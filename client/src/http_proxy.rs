@@ -8,7 +8,7 @@ use crate::forward::Kept;
 use crate::own_pages::{self, Ends};
 use crate::state::AgentState;
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{HOST, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -80,7 +80,9 @@ async fn respond(
     place: Arc<Mutex<Place>>,
 ) -> Response<Body> {
     let uri = request.uri();
-    let result = if request.method() == Method::CONNECT {
+    let result = if brings_a_token(request.headers()) {
+        Err(Refusal::ForGateway) // it stays unspent
+    } else if request.method() == Method::CONNECT {
         let target = uri.authority().map_or("", |authority| authority.as_str());
         match Target::parse(target, None) {
             Ok(target) => {
@@ -116,6 +118,15 @@ async fn respond(
             refusal.into_response().map(boxed)
         }
     }
+}
+
+/// Whether the client has a token of its own, and so takes this agent for a gateway.
+fn brings_a_token(headers: &HeaderMap) -> bool {
+    const SCHEME: &[u8] = b"PrivateToken";
+    let is_token = |value: &HeaderValue| {
+        value.as_bytes().get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
+    };
+    headers.get_all(PROXY_AUTHORIZATION).iter().any(is_token)
 }
 
 /// Opens the tunnel; the relay starts when hyper has sent the 200.

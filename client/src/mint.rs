@@ -10,8 +10,8 @@ mod tokens;
 
 pub use error::MintError;
 pub(crate) use error::quoted;
+pub(crate) use fetch_challenge::{CHALLENGE_TARGET, fetch_challenge_from, seconds};
 pub use fetch_challenge::{ChallengeFetchError, fetch_challenge};
-pub(crate) use fetch_challenge::{fetch_challenge_from, seconds};
 pub(crate) use published::Published;
 
 use crate::clock::Skew;

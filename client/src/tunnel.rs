@@ -8,6 +8,7 @@ use crate::answer::Refusal;
 use crate::challenge::CurrentChallenge;
 use crate::gateway::{Answer, Connection, ExchangeError, NoWay, Refused};
 use crate::gateways::{Chosen, Gateways, Outage};
+use crate::mint::CHALLENGE_TARGET;
 use crate::recorder::{Fate, Part, Recorder};
 use crate::supply::{Shortage, Supply, Wanted};
 use crate::token_guard::ReservedToken;
@@ -46,6 +47,9 @@ impl Opener {
     /// A tunnel to `target`, paid for with one token, or two when the first one was no good. Up to [`OLDER_TOKENS`] of
     /// older marks are tried before.
     pub(crate) async fn open(&self, target: &Target) -> Result<Tunnel, Refusal> {
+        if target.authority() == CHALLENGE_TARGET {
+            return Err(Refusal::ForGateway); // of an agent or `token mint` that takes this agent for a gateway
+        }
         let began = Instant::now();
         let (mut first, mut outdated) = (None, 0);
         loop {

@@ -167,8 +167,8 @@ impl Refusal {
         let text = match self {
             Self::NotFound => {
                 return format!(
-                    "Nothing is here. {DIRECTORY_PATH} lists the keys, and where to POST token requests; {OPENAPI_PATH} \
-                     describes every request and answer."
+                    "Nothing is here: this is an issuer of tokens, and no proxy. {DIRECTORY_PATH} lists the keys, and where to \
+                     POST token requests; {OPENAPI_PATH} describes every request and answer."
                 );
             }
             Self::Method(allowed) => return format!("Only {allowed} is answered here."),

@@ -14,6 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a challenge is asked for with: a name that cannot exist (RFC 6761, section 6.4). An agent opens no tunnel there.
+pub(crate) const CHALLENGE_TARGET: &str = "challenge.invalid:443";
+
 /// Why a gateway gave no challenge.
 #[derive(Debug, thiserror::Error)]
 pub enum ChallengeFetchError {
@@ -70,8 +73,8 @@ impl ChallengeFetchError {
     }
 }
 
-/// Fetches a gateway's challenge: a CONNECT without a token, to a name that cannot exist (RFC 6761,
-/// section 6.4), and the first challenge for a token that can be minted (type 1, 2 or 5) in the 407 that comes back.
+/// Fetches a gateway's challenge: a CONNECT without a token, to a name that cannot exist, and the first challenge for a token
+/// that can be minted (type 1, 2 or 5) in the 407 that comes back.
 ///
 /// # Errors
 /// [`ChallengeFetchError`].
@@ -88,8 +91,7 @@ pub fn fetch_challenge<'a>(
 pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Challenge, ChallengeFetchError> {
     let url = || gateway.url().to_owned();
     let no_challenge = |reason: String| ChallengeFetchError::NoChallenge { url: url(), reason };
-    let target =
-        Target::parse("challenge.invalid:443", None).map_err(|error| no_challenge(error.to_string()))?;
+    let target = Target::parse(CHALLENGE_TARGET, None).map_err(|error| no_challenge(error.to_string()))?;
     let answer = gateway.dial().await?.connect(&target, None).await;
     let refused = match answer.map_err(|error| ChallengeFetchError::Exchange(error.to_string()))? {
         Answer::Opened(_) => return Err(no_challenge("it opens tunnels without a token".to_owned())),

@@ -156,6 +156,10 @@ struct Pages {
 impl Pages {
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
+        if method == Method::CONNECT {
+            let sentence = "This is an admin listener of Postern, no proxy: give the address of the gateway or the agent.\n";
+            return whole(text(StatusCode::NOT_FOUND, sentence));
+        }
         if self.is_loopback && !is_for_this_machine(request.headers()) {
             let sentence = "This listener is on loopback: address it as localhost or by its IP address.\n";
             return whole(text(StatusCode::MISDIRECTED_REQUEST, sentence));

@@ -173,8 +173,19 @@ pub fn one_line(text: &[u8]) -> String {
 /// Why a request got no answer, and what to do. `ca` is the setting that names trusted certificates.
 #[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
-    tls::diagnose(error, ca)
-        .unwrap_or_else(|| format!("{}; is it running, and is this its address?", chain(error)))
+    tls::diagnose(error, ca).unwrap_or_else(|| {
+        let advice = match is_no_http(error) {
+            true => "what answers is no HTTP: write https:// in place of http:// if it serves TLS",
+            false => "is it running, and is this its address?",
+        };
+        format!("{}; {advice}", chain(error))
+    })
+}
+
+/// Whether an answer came that is not HTTP, such as the alert by which a TLS server refuses a request without it.
+fn is_no_http(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
 }
 
 /// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to

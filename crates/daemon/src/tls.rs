@@ -16,6 +16,7 @@ mod validity;
 
 pub use acme::{AcmeConfig, AcmeConfigError};
 pub use client_auth::is_client_refused;
+use diagnosis::RECIPE;
 pub use diagnosis::diagnose;
 pub use examine::{begin_shown, begin_shown_at};
 pub use handshake::{Bounded, accept};
@@ -123,6 +124,20 @@ fn identity(
         error => TlsError::from_pem(key, error),
     })?;
     Ok((chain, key))
+}
+
+fn unfit(certificate: &Path, key: &Path, source: &rustls::Error) -> String {
+    let (certificate, key) = (certificate.display(), key.display());
+    if diagnosis::is_version_1(source) {
+        return format!(
+            "the certificate in {certificate} is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
+             ({RECIPE})"
+        );
+    }
+    format!(
+        "the certificate in {certificate} and the private key in {key} cannot be used together: {source}; give the key that this \
+         certificate was made for"
+    )
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -253,11 +268,7 @@ pub enum TlsError {
         path: PathBuf,
     },
     /// The key is of an unknown kind, or is not the certificate's.
-    #[error(
-        "the certificate in {} and the private key in {} cannot be used together: {source}; \
-         give the key that this certificate was made for",
-        certificate.display(), key.display()
-    )]
+    #[error("{}", unfit(certificate, key, source))]
     Refused {
         /// The certificate file.
         certificate: PathBuf,

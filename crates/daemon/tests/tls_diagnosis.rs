@@ -152,3 +152,33 @@ async fn a_server_that_does_not_speak_tls_is_told_apart_from_one_that_is_away() 
     let said = no_answer(&refused, "issuer.ca");
     assert!(said.ends_with("is it running, and is this its address?"), "{said:?}");
 }
+
+/// What `openssl x509 -req` of version 1 and 2 makes without an extension file.
+#[test]
+fn a_certificate_of_version_1_is_refused_at_the_start_by_what_it_is() {
+    const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
+MIIBIzCBywIUeXtACCXmcOkaXA+OhOVB6AugINgwCgYIKoZIzj0EAwIwFDESMBAG
+A1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyNjIxMTcyM1oYDzIxMjYxMTAyMjExNzIz
+WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC
+AARI4lOTQKYAuQyKpsBeoW1LM9/7sMqDjkUR1lE3OPDulteI+ZYqPxfHVRa+Y01+
+PoUrRU+BL5USHJdmTXM2s5DtMAoGCCqGSM49BAMCA0cAMEQCIAR3OBwOrfOV7IyG
+gOj4Akfetgt+CVs9j+77atKZlNs4AiAaZILppaBnriUuCDHM8wKTNqWNEnQigrVT
+ew0Vm5Hbvw==
+-----END CERTIFICATE-----
+";
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgs0QpPTzQ0pQZ31io
+ZN4bcoOwDGPyrm/4splCiwSOoFWhRANCAARI4lOTQKYAuQyKpsBeoW1LM9/7sMqD
+jkUR1lE3OPDulteI+ZYqPxfHVRa+Y01+PoUrRU+BL5USHJdmTXM2s5Dt
+-----END PRIVATE KEY-----
+";
+    let home = TempDir::new().unwrap();
+    let [certificate, key] = [("cert.pem", CERTIFICATE), ("key.pem", KEY)].map(|(name, text)| {
+        let path = home.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    let said = ServerTls::load(&certificate, &key).err().unwrap().to_string();
+    assert_says(&said, &["cert.pem is of X.509 version 1", "have one of version 3 made"]);
+    assert!(!said.contains("the key that this certificate was made for"), "{said}");
+}

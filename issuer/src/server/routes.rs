@@ -96,6 +96,9 @@ impl Routes {
         asked: &mut TokenTypeAsked,
     ) -> Result<(Response<Full<Bytes>>, IssuerOutcome), Refusal> {
         refuse_ambiguous(head)?;
+        if head.method == Method::CONNECT {
+            return Err(Refusal::NotFound); // whose sentence says that this is no proxy
+        }
         // Without accounts anyone who reaches the issuer gets tokens, so it listens on loopback.
         if self.issuance.accounts.is_open() && !is_for_this_machine(&head.headers) {
             return Err(Refusal::ByName);

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::io;
 
 /// Where the guide makes certificates that are accepted.
-const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
+pub(super) const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
 
 /// The sentence for a connection that failed in its TLS handshake: what is wrong with the server's certificate, and
 /// what to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as
@@ -59,6 +59,11 @@ fn is_about_a_certificate(alert: AlertDescription) -> bool {
     )
 }
 
+/// Whether a certificate is of X.509 version 1, in webpki's own error, which has no type that could be named here.
+pub(super) fn is_version_1(error: &impl std::fmt::Debug) -> bool {
+    format!("{error:?}").contains("UnsupportedCertVersion")
+}
+
 fn certificate(wrong: &CertificateError, ca: &str) -> String {
     use CertificateError as C;
     match wrong {
@@ -97,7 +102,7 @@ fn certificate(wrong: &CertificateError, ca: &str) -> String {
              which is not accepted as a server's; make an authority and let it sign a certificate for the server \
              ({RECIPE}), and set {ca} to the authority's"
         ),
-        C::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => format!(
+        other if is_version_1(other) => format!(
             "the server's certificate is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
              ({RECIPE})"
         ),

@@ -14,6 +14,8 @@ const HEAD_LIMIT: usize = 32 * 1024;
 pub(super) const INTERIM_LIMIT: usize = 8 * 1024;
 /// The most header fields in a head.
 const FIELD_LIMIT: usize = 100;
+/// How an alert of TLS begins, of any version (RFC 8446, section 5.1).
+const TLS_ALERT: [u8; 2] = [21, 3];
 /// The most of a body that is read, in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
@@ -35,6 +37,9 @@ pub enum HeadError {
     /// What came is not HTTP.
     #[error("{0}")]
     Grammar(String),
+    /// What came is a record of TLS: the alert by which a server refuses a request without it.
+    #[error("it serves TLS; write https:// in place of http://")]
+    Tls,
     /// Longer than the limit.
     #[error("the header is longer than {HEAD_LIMIT} bytes")]
     TooLarge,
@@ -80,6 +85,7 @@ fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
     let length = match response.parse(buffer) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
+        Err(_) if buffer.starts_with(&TLS_ALERT) => return Err(HeadError::Tls),
         Err(error) => return Err(HeadError::Grammar(error.to_string())),
     };
     if length > HEAD_LIMIT {
@@ -198,6 +204,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_head_is_refused() {
         assert!(matches!(read(b"SSH-2.0-x\r\n\r\n").await, Err(HeadError::Grammar(_))));
+        assert!(matches!(read(&[21, 3, 3, 0, 2, 2, 50]).await, Err(HeadError::Tls)));
         assert!(matches!(read(b"").await, Err(HeadError::Broken(_))));
         assert!(matches!(read(b"HTTP/1.1 200 OK\r\nA: ").await, Err(HeadError::Broken(_))));
         let endless = [b"HTTP/1.1 200 OK\r\nA: ".to_vec(), vec![b'a'; HEAD_LIMIT + 1]].concat();

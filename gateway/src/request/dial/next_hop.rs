@@ -51,6 +51,7 @@ impl From<HeadError> for Failure {
                 Self::Hop(format!("the connection broke before the tunnel was open: {reason}"))
             }
             HeadError::Grammar(reason) => Self::Hop(format!("it does not answer in HTTP: {reason}")),
+            HeadError::Tls => Self::Hop(error.to_string()),
             HeadError::TooLarge | HeadError::NoEnd => Self::hop("its answer's head is too large"),
         }
     }
