@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 /// For how long one that failed is passed over.
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(30), longest: Duration::from_secs(600) };
-/// The longest that an issuer can have itself passed over for a quota that is used up.
-const LONGEST_SPENT: Duration = Duration::from_secs(3_600);
+/// The longest that an issuer can have itself passed over for a quota that is used up, which may be raised meanwhile.
+const LONGEST_SPENT: Duration = Duration::from_secs(240);
 
 /// A list of issuers in order of preference, and which of them were found away.
 pub(crate) struct Issuers<T> {
@@ -147,7 +147,7 @@ mod tests {
         let (mut issuers, now) = (Issuers::new(["a", "b", "c"]), Instant::now());
         let after = |seconds| now + Duration::from_secs(seconds);
         assert_eq!(issuers.choose(now), Some(&"a"));
-        assert!(issuers.turns_from(&spent(600), now));
+        assert!(issuers.turns_from(&spent(200), now));
         assert_eq!(issuers.choose(now), Some(&"b"));
         assert!(issuers.turns_from(&spent(90), now));
         assert_eq!(issuers.choose(now), Some(&"c"));
@@ -160,11 +160,11 @@ mod tests {
         assert_eq!(issuers.back_in(now), Some(PAUSES.first));
         assert!(issuers.turns_from(&spent(7_200), after(90)), "b has a quota again");
         assert_eq!(issuers.choose(after(90)), Some(&"b"));
-        assert!(!issuers.turns_from(&spent(1_000), after(90)));
+        assert!(!issuers.turns_from(&spent(230), after(90)));
         assert_eq!(issuers.choose(after(91)), Some(&"a"));
-        assert_eq!(issuers.back_in(after(91)), Some(Duration::from_secs(509)));
-        assert!(issuers.choose(after(91 + 3_600)).is_some());
-        assert_eq!(issuers.back_in(after(91 + 3_600)), Some(Duration::ZERO), "an hour is the longest");
+        assert_eq!(issuers.back_in(after(91)), Some(Duration::from_secs(109)));
+        assert!(issuers.choose(after(91 + 300)).is_some());
+        assert_eq!(issuers.back_in(after(91 + 300)), Some(Duration::ZERO), "minutes are the longest");
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,8 +32,8 @@ const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
 const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
 /// The shortest pause after a failure that needs an operator: a refused account, a missing certificate.
 const LASTING_PAUSE: Duration = Duration::from_secs(20);
-/// The longest that an issuer can have us wait.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+/// The longest that an issuer can have us wait: a quota that was raised meanwhile is noticed within minutes.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(240);
 /// How often tokens of retired keys are looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
@@ -383,6 +383,7 @@ mod tests {
         for jitter in [0.0, 0.5, 1.0] {
             assert!((said..=said.mul_f64(1.2)).contains(&pause(3, Passing, Some(said), jitter)));
         }
-        assert!(pause(0, Passing, Some(Duration::MAX), 1.0) <= LONGEST_RETRY_AFTER.mul_f64(1.2));
+        let longest = pause(0, Passing, Some(Duration::MAX), 1.0);
+        assert!(longest <= Duration::from_secs(300), "{longest:?}: a raised quota is noticed within minutes");
     }
 }
