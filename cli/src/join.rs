@@ -46,7 +46,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     ))?;
     if args.check {
         print_line(format_args!(
-            "It works: the gateway gives a challenge, and the issuer has the key for it. The API key was not tried."
+            "It works: the gateway gives a challenge, and the issuer has signed a token for it, which is given up."
         ))?;
     }
     print_line(format_args!(
@@ -72,7 +72,7 @@ fn read(argument: &str) -> Result<Secret, Failure> {
     }
     let refused = |error: io::Error| match argument {
         "-" => Failure::runtime(format_args!("standard input cannot be read: {error}")),
-        file => Failure::runtime(format_args!(
+        file => Failure::usage(format_args!(
             "{file} cannot be read: {error}; give a file with the join string, or \"-\" and the join string on standard input"
         )),
     };

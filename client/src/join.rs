@@ -4,7 +4,8 @@
 //! postern-join-1.<base64url of a JSON object>.<CRC-32 of what stands before this dot, 8 hex digits>
 //! ```
 //!
-//! The object has the fields of [`Join`], in their order and without white space, and leaves out what is absent. The number
+//! The object has the fields of [`Join`], in their order and without white space, and leaves out what is absent; `ca` stands for both
+//! `gateway_ca` and `issuer_ca` where they are the same. The number
 //! is the version of the format: a change that an older agent would misunderstand gets another one. An API key makes the
 //! string a secret, so no error has anything of its values.
 
@@ -57,6 +58,9 @@ struct Fields {
     origin: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway_ca: Option<String>,
+    /// In place of the other two where they are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ca: Option<String>,
     issuers: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     issuer_ca: Option<String>,
@@ -73,7 +77,9 @@ impl Join {
         self.check()?;
         let Self { gateways, origin, gateway_ca, issuers, issuer_ca, api_key } = self.clone();
         let api_key = api_key.map(|key| key.expose().to_owned());
-        let fields = Fields { gateways, origin, gateway_ca, issuers, issuer_ca, api_key };
+        let (gateway_ca, issuer_ca, ca) =
+            if gateway_ca == issuer_ca { (None, None, gateway_ca) } else { (gateway_ca, issuer_ca, None) };
+        let fields = Fields { gateways, origin, gateway_ca, ca, issuers, issuer_ca, api_key };
         // Strings and lists of them only, which JSON can always represent.
         let json = serde_json::to_vec(&fields).unwrap_or_default();
         let payload = encode_base64url(&json);

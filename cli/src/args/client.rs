@@ -54,7 +54,7 @@ pub(crate) struct JoinArgs {
     /// Replace a configuration that is there. Tokens in the wallet are kept
     #[arg(long)]
     pub(crate) force: bool,
-    /// Fetch the gateways' challenges and the issuer's keys, and say whether the agent would get tokens. No token is minted
+    /// Fetch the gateways' challenges and the issuer's keys, and say whether the agent would get tokens: one is minted and given up
     #[arg(long)]
     pub(crate) check: bool,
 }

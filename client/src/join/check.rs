@@ -1,8 +1,9 @@
-//! Whether an agent would get tokens with a configuration: its gateways' challenges and its issuer's keys, and no token.
+//! Whether an agent would get tokens with a configuration: its gateways' challenges, its issuers' keys, and a token of each issuer.
 
 use crate::config::{Config, Urls};
 use crate::gateway::{Gateway, GatewayUrlError};
-use crate::mint::{ChallengeFetchError, IssuerClient, MintError, fetch_challenge_from};
+use crate::mint::{ChallengeFetchError, MintError, fetch_challenge_from};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -27,23 +28,27 @@ pub enum JoinCheckError {
     Mint(#[from] MintError),
 }
 
-/// Fetches the challenge of each gateway of `config`, and each issuer's key for it. No token is minted, so the API key is
-/// not sent.
+/// Fetches the challenge of each gateway of `config`, and each issuer's key for it; and has each issuer sign one token, which is given
+/// up: whether it takes the API key, no other request shows.
 ///
 /// # Errors
 /// The first thing that would keep the agent from minting.
 pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
     let hop = config.last_hop();
     let urls = hop.issuer.url.as_ref().map_or(&[][..], Urls::list);
-    let client = |url: &String| IssuerClient::new(url, None, hop.issuer.ca.clone());
-    let issuers = urls.iter().map(client).collect::<Result<Vec<_>, MintError>>()?;
+    let issuers = urls.iter().map(|url| hop.issuer.client(url)).collect::<Result<Vec<_>, MintError>>()?;
+    let mut is_tried = false;
     for url in hop.gateway.url.list() {
         let gateway = Arc::new(Gateway::new(url, hop.gateway)?);
         let fetching = timeout(PATIENCE, fetch_challenge_from(&gateway)).await;
         let challenge = fetching.map_err(|_| JoinCheckError::Silent(url.clone()))??;
         for issuer in &issuers {
-            issuer.key_for(&challenge).await?;
+            let key = issuer.key_for(&challenge).await?;
+            if !is_tried {
+                issuer.mint(&challenge.bytes, &key, 1, 0, |_| ControlFlow::Continue(())).await?;
+            }
         }
+        is_tried = true;
     }
     Ok(())
 }

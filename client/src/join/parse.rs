@@ -7,7 +7,7 @@ use postern_token::decode_base64url_vec;
 use serde_json::{Map, Value};
 
 /// The names of all fields, and of those that have to be there.
-const FIELDS: [&str; 6] = ["gateways", "origin", "gateway_ca", "issuers", "issuer_ca", "api_key"];
+const FIELDS: [&str; 7] = ["gateways", "origin", "gateway_ca", "ca", "issuers", "issuer_ca", "api_key"];
 const REQUIRED: [&str; 2] = ["gateways", "issuers"];
 /// The longest URL, name or API key, in bytes.
 const VALUE_LIMIT: usize = 2_048;
@@ -37,7 +37,8 @@ impl Join {
         // The error of serde would quote values.
         let fields: Fields =
             serde_json::from_value(Value::Object(object)).map_err(|_| JoinError::Contents)?;
-        let Fields { gateways, origin, gateway_ca, issuers, issuer_ca, api_key } = fields;
+        let Fields { gateways, origin, gateway_ca, ca, issuers, issuer_ca, api_key } = fields;
+        let (gateway_ca, issuer_ca) = (gateway_ca.or_else(|| ca.clone()), issuer_ca.or(ca));
         let api_key = api_key.map(Secret::new);
         let join = Self { gateways, origin, gateway_ca, issuers, issuer_ca, api_key };
         join.check()?;

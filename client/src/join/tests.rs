@@ -32,7 +32,11 @@ fn around(json: &str) -> String {
 #[test]
 fn a_join_string_is_read_as_it_was_written() {
     let full = Join { gateway_ca: Some(PEM.to_owned()), issuer_ca: Some(PEM.repeat(2)), ..join() };
-    for join in [least(), join(), full] {
+    let same = Join { gateway_ca: Some(PEM.to_owned()), issuer_ca: Some(PEM.to_owned()), ..join() };
+    let one = Join { issuer_ca: None, ..same.clone() };
+    let length = |join: &Join| join.format().unwrap().expose().len();
+    assert!(length(&same) < length(&one), "a certificate that both trust stands in it once");
+    for join in [least(), join(), full, same, one] {
         let text = join.format().unwrap();
         assert_eq!(Join::find(text.expose()), Ok(join.clone()));
         let printed = format!("API key: x\nJoin string:\n  {}\nKeep it secret.\n", text.expose());
