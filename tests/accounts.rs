@@ -60,7 +60,10 @@ async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one
     mint(&running, &key).assert_stopped();
     mint(&running, "postern_x").assert_failed(70, &["401", "damaged"]);
     said(&config, &["account", "disable", "alice"]);
-    mint(&running, &key).assert_failed(70, &["403", "This account is disabled"]);
+    let disabled = mint(&running, &key);
+    disabled.assert_failed(70, &["403", "This account is disabled", "only the issuer's operator"]);
+    assert!(!disabled.stderr.contains("check the account's key"), "{disabled:?}");
+    assert!(disabled.stderr.ends_with(" No token was written\n"), "{disabled:?}");
     said(&config, &["account", "enable", "alice"]);
     said(&config, &["account", "quota", "alice", "--expires", "2001-01-01"]);
     mint(&running, &key).assert_failed(70, &["403", "This account has expired"]);
@@ -159,7 +162,7 @@ async fn accounts_of_the_file_are_imported_while_the_issuer_runs() {
     let running = Daemon::ready("issuer", &config).await;
     mint(&running, "a-key-of-long-ago-4711").assert_stopped();
     assert!(said(&config, &["account", "list"]).contains("old  3/36500d  in the configuration file"));
-    issuer(&config, &["account", "disable", "old"]).assert_failed(70, &["account import"]);
+    issuer(&config, &["account", "disable", "old"]).assert_failed(2, &["account import"]);
     assert!(said(&config, &["account", "import"]).starts_with("1 accounts"));
     mint(&running, "a-key-of-long-ago-4711").assert_stopped();
     assert_eq!(json(&config, &["account", "show", "old"])[0]["usage"][0]["tokens"], 2);
@@ -184,7 +187,8 @@ async fn a_backup_that_is_taken_while_it_runs_restores_accounts_and_counts() {
     let copy = home.path().join("copy.sqlite");
     said(&config, &["backup", copy.to_str().unwrap()]);
     assert!(!home.path().join("copy.sqlite-wal").exists(), "the copy is one file");
-    issuer(&config, &["backup", copy.to_str().unwrap()]).assert_failed(70, &["exists"]);
+    issuer(&config, &["backup", copy.to_str().unwrap()])
+        .assert_failed(2, &["there is a file of this name", "left as it is", "name a new file"]);
     mint(&running, &key).assert_stopped();
     running.kill();
 

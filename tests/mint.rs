@@ -42,7 +42,7 @@ async fn what_is_minted_opens_tunnels_and_is_kept_private() {
     let text = std::fs::read_to_string(&out).unwrap();
     let refused = mint(&to_file);
     let advice = "add --append to write behind what is in it, or name a file that does not exist";
-    refused.assert_failed(70, &[&format!("cannot create {path}"), advice]);
+    refused.assert_failed(2, &[&format!("cannot create {path}"), advice]);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), text, "nothing is written over");
 
     let values: Vec<&str> = text.lines().chain(printed.stdout.lines()).collect();
@@ -100,7 +100,7 @@ async fn an_account_gets_its_quota_and_then_a_sentence() {
     let issuer = Daemon::ready("issuer", &home.path().join("issuer.toml")).await;
     let out = home.path().join("tokens");
     let to_file = ["--issuer", &issuer.http(), "--api-key", key, "--out", out.to_str().unwrap()];
-    mint(&to_file).assert_failed(70, &["429", "quota", "no token was written"]);
+    mint(&to_file).assert_failed(70, &["429", "quota", ". No token was written"]);
     assert!(!out.exists(), "an empty file would be in the next run's way");
 }
 
@@ -248,7 +248,7 @@ async fn appending_removes_the_part_of_a_line_that_a_kill_left() {
 
     for other in ["something else\n", &format!("{whole}something else"), "P\n"] {
         std::fs::write(&slow.out, other).unwrap();
-        append("1").assert_failed(70, &["does not hold tokens", "name another file"]);
+        append("1").assert_failed(2, &["does not hold tokens", "name another file"]);
         assert_eq!(std::fs::read_to_string(&slow.out).unwrap(), other, "nothing is changed");
     }
     std::fs::write(&slow.out, &whole).unwrap();
@@ -306,7 +306,7 @@ async fn tokens_and_challenges_are_explained_and_broken_ones_pointed_at() {
     assert!(wrong.iter().all(|part| mixed.stderr.contains(part)), "{mixed:#?}");
     let missing = home.path().join("missing.txt");
     inspect(missing.to_str().unwrap()).assert_failed(1, &["if it names a file, there is none of this name"]);
-    run(["token", "inspect", "--file", missing.to_str().unwrap()]).assert_failed(70, &["cannot read"]);
+    run(["token", "inspect", "--file", missing.to_str().unwrap()]).assert_failed(2, &["cannot read"]);
 
     let mut stream = proxy::dial(gateway.address).await.unwrap();
     let head = proxy::connect(&mut stream, "example.com:443", None).await.unwrap();

@@ -15,7 +15,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
 use postern_issuer::control::{self, AccountRequest, Edit, Line, Refused, Request, Terms};
-use postern_issuer::{Burst, Config};
+use postern_issuer::{AccountsError, Burst, Config};
 use postern_token::UnixSeconds;
 use print::{Csv, Printer};
 use std::fmt::Display;
@@ -30,7 +30,10 @@ pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
         IssuerCommand::Usage(args) => usage(args),
         IssuerCommand::Backup(args) => {
             let config = config(&args.daemon.config)?;
-            control::backup(&config.keys.directory, &args.to).map_err(Failure::runtime)?;
+            control::backup(&config.keys.directory, &args.to).map_err(|error| match error {
+                AccountsError::Target { .. } => Failure::usage(error),
+                error => Failure::runtime(error),
+            })?;
             print_line(format_args!(
                 "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
                 args.to.display(),

@@ -15,6 +15,7 @@ use crate::gateway::{Gateway, Refused};
 use crate::marks::saved::Ledger;
 use crate::mint;
 use crate::saved_challenges::SavedChallenges;
+use crate::sentence::full_stop;
 use crate::supply::{PATIENCE as PATIENCE_FOR_A_TOKEN, Supply};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -337,10 +338,10 @@ impl Gateways {
         let is_news = endpoint.health.lock().failed(outage, was_probe, Instant::now(), rand::random());
         if is_news {
             let meaning = match self.serving() {
-                Some(_) => "the next gateway of the list is used meanwhile",
-                None => "programs are refused, and tokens are kept, until it answers again",
+                Some(_) => "The next gateway of the list is used meanwhile",
+                None => "Programs are refused, and tokens are kept, until it answers again",
             };
-            tracing::warn!("{sentence}; {meaning}");
+            tracing::warn!("{} {meaning}", full_stop(&sentence));
         }
         self.settle();
     }
@@ -377,7 +378,10 @@ impl Gateways {
         // Gateways after the one in use are not probed, so their health may be out of date.
         let preferred = list.iter().take(serving.unwrap_or(list.len()));
         let away: Vec<Outage> = preferred.filter_map(outage).collect();
-        let sentences = || away.iter().map(Outage::to_string).collect::<Vec<_>>().join("; ");
+        let sentences = || match away.as_slice() {
+            [one] => one.to_string(),
+            several => several.iter().map(full_stop).collect::<Vec<_>>().join(" "),
+        };
         match (serving, away.is_empty()) {
             (Some(_), true) => self.gate.set_ready(),
             (Some(_), false) => {

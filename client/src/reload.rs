@@ -65,7 +65,10 @@ pub(crate) async fn keep(
                     continue;
                 }
             }
-            let Some(reading) = reading else { continue };
+            let Some(reading) = reading else {
+                tracing::info!("the files that [issuer] names were read again, and minting is tried at once");
+                continue;
+            };
             limit.set(reading.config.listen.connections);
             log::set_format(reading.config.log.format);
             shutdown.set_deadline(reading.config.drain.deadline.get());

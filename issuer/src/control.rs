@@ -87,6 +87,11 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// The command line names what is not there, or asks for what cannot be.
+    pub(crate) fn usage(sentence: impl Into<String>) -> Self {
+        Self { sentence: sentence.into(), code: exit::USAGE }
+    }
+
     pub(crate) fn runtime(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), code: exit::RUNTIME }
     }

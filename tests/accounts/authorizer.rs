@@ -201,7 +201,7 @@ async fn without_its_service_an_issuer_is_not_open_to_everyone() {
     mint(&running, "key-alice").assert_failed(70, &["401", "not one of this issuer's"]);
     run(["token", "mint", "--issuer", &running.http()]).assert_failed(70, &["401"]);
     running.process.terminate().assert_stopped();
-    issuer(&config, &["account", "show", "nobody"]).assert_failed(70, &["there is no account"]);
+    issuer(&config, &["account", "show", "nobody"]).assert_failed(2, &["there is no account"]);
 }
 
 #[test]

@@ -52,7 +52,7 @@ async fn a_certificate_is_an_account_until_it_is_removed_and_through_its_renewal
     said(&config, &["account", "add-certificate", "alice", &file(&laptop)]);
     mint(Some(&laptop), None).assert_stopped();
     issuer(&config, &["account", "add-certificate", "bob", &file(&laptop)])
-        .assert_failed(70, &["\"alice\" is known by this certificate"]);
+        .assert_failed(2, &["\"alice\" is known by this certificate"]);
 
     // Both have to agree, and one that says nothing contradicts nothing.
     mint(None, Some(&bob)).assert_stopped();
@@ -70,7 +70,7 @@ async fn a_certificate_is_an_account_until_it_is_removed_and_through_its_renewal
     mint(Some(&phone), None).assert_failed(70, &["401", "belongs to no account"]);
     mint(Some(&laptop), None).assert_stopped();
     issuer(&config, &["account", "remove-certificate", "alice", &number])
-        .assert_failed(70, &["no certificate"]);
+        .assert_failed(2, &["no certificate"]);
     said(&config, &["account", "disable", "alice"]);
     mint(Some(&laptop), None).assert_failed(70, &["403", "disabled"]);
     let log = running.process.terminate().stderr;

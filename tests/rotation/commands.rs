@@ -56,17 +56,17 @@ async fn commands_change_the_keys_of_a_running_issuer_at_once_and_the_files_of_a
     std::fs::create_dir(&out).unwrap();
     let export = ["key", "export", &first, out.to_str().unwrap()];
     assert!(said(&config, &export).contains("can issue tokens"));
-    issuer(&config, &export).assert_failed(70, &["name a new file"]);
+    issuer(&config, &export).assert_failed(2, &["name a new file"]);
     let copy = std::fs::read_dir(&out).unwrap().next().unwrap().unwrap().path();
     assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
 
     issuer(&config, &["key", "retire", &first]).assert_failed(2, &["Nothing was done", "--yes"]);
-    issuer(&config, &["key", "retire", "01234567", "--yes"]).assert_failed(70, &["postern issuer key list"]);
+    issuer(&config, &["key", "retire", "01234567", "--yes"]).assert_failed(2, &["postern issuer key list"]);
     let [(third, _)] = phases(&json(&config, &["key", "retire", &first, "--yes"])).try_into().unwrap();
     assert_eq!(published(&running).await, [third.clone(), second.clone()]);
     let import = ["key", "import", copy.to_str().unwrap()];
     said(&config, &import);
-    issuer(&config, &import).assert_failed(70, &["is here already"]);
+    issuer(&config, &import).assert_failed(2, &["is here already"]);
     assert!(published(&running).await.contains(&first));
     said(&config, &["key", "retire", &first, "--yes"]);
     let log = running.kill().stderr;

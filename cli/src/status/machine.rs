@@ -77,6 +77,7 @@ fn judge(found: &[Daemon], by_port: bool) -> Result<(), Failure> {
     }
     match found.iter().filter(|daemon| daemon.state != State::Ready).count() {
         0 => Ok(()),
+        1 => Err(Failure::new(NOT_READY, format_args!("1 of {} is not ready", found.len()))),
         count => Err(Failure::new(NOT_READY, format_args!("{count} of {} are not ready", found.len()))),
     }
 }
@@ -155,4 +156,20 @@ fn print(found: &[Daemon]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_are_not_ready_are_counted_in_english() {
+        let daemon = |state| Daemon::at(([127, 0, 0, 1], 1).into(), "gateway", state);
+        let said = |states: &[State]| {
+            let found: Vec<Daemon> = states.iter().map(|state| daemon(*state)).collect();
+            judge(&found, false).unwrap_err().sentence
+        };
+        assert_eq!(said(&[State::Ready, State::NotReady, State::Ready]), "1 of 3 is not ready");
+        assert_eq!(said(&[State::Ready, State::NotReady, State::NotRunning]), "2 of 3 are not ready");
+    }
 }

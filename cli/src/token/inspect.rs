@@ -33,7 +33,7 @@ fn is_named_like_a_file(value: &str) -> bool {
 
 fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
     let file = File::open(path)
-        .map_err(|error| Failure::runtime(format_args!("cannot read {}: {error}", path.display())))?;
+        .map_err(|error| Failure::usage(format_args!("cannot read {}: {error}", path.display())))?;
     Ok(Box::new(BufReader::new(file)))
 }
 

@@ -97,12 +97,12 @@ fn report(end: &End, out: &Output, written: u32, count: u32) -> String {
         End::Stopped { by, at_once: true } => {
             format!("stopped at once by a second signal ({by}), and tokens that were under way are lost: ")
         }
-        End::Unwritable(error) => format!("cannot write the tokens: {error}. Before that, "),
-        End::Refused(error) => format!("{} Before that, ", full_stop(error)),
+        End::Unwritable(error) => format!("cannot write the tokens: {error}. "),
+        End::Refused(error) => format!("{} ", full_stop(error)),
     };
     let left = count - written;
     text += &match written {
-        0 => "no token was written".to_owned(),
+        0 => format!("{}o token was written", if text.ends_with(": ") { "n" } else { "N" }),
         _ => format!(
             "{} written to {out}; for the rest run the command again with {}",
             Counted(written, count),

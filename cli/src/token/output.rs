@@ -86,21 +86,21 @@ fn create(path: &Path) -> Result<Output, Failure> {
             }
             _ => "name a file in a directory that exists and that you may write to",
         };
-        Failure::runtime(format_args!("cannot create {}: {error}; {advice}", path.display()))
+        Failure::usage(format_args!("cannot create {}: {error}; {advice}", path.display()))
     })?;
     locked(file, path, true)
 }
 
 fn append(path: &Path) -> Result<Output, Failure> {
-    let refused =
-        |error: io::Error| Failure::runtime(format_args!("cannot append to {}: {error}", path.display()));
+    let sentence = |error: io::Error| format!("cannot append to {}: {error}", path.display());
     let is_new = !path.exists();
     let opened = private_file().read(true).write(true).create(true).truncate(false).open(path);
-    let mut output = locked(opened.map_err(refused)?, path, is_new)?;
+    let opened = opened.map_err(|error| Failure::usage(sentence(error)))?;
+    let mut output = locked(opened, path, is_new)?;
     if let Output::File { file, .. } = &mut output {
         seek_behind_last_token(file, path).map_err(|error| match error {
-            Unfit::Io(error) => refused(error),
-            Unfit::NoTokens => Failure::runtime(format_args!(
+            Unfit::Io(error) => Failure::runtime(sentence(error)),
+            Unfit::NoTokens => Failure::usage(format_args!(
                 "{} does not hold tokens, one Proxy-Authorization value a line, so nothing is appended to it; name \
                  another file",
                 path.display()

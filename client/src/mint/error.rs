@@ -174,8 +174,11 @@ fn clock(skew: Skew) -> String {
 
 fn advice(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+        StatusCode::UNAUTHORIZED => {
             "; check the account's key (issuer.api_key or issuer.api_key_file, --api-key or POSTERN_ISSUER_API_KEY)"
+        }
+        StatusCode::FORBIDDEN => {
+            "; the account's key is known there, and gets no tokens: only the issuer's operator can change that"
         }
         StatusCode::NOT_FOUND => "; is it a Privacy Pass issuer, and is its address right?",
         StatusCode::TOO_MANY_REQUESTS => {

@@ -117,7 +117,17 @@ fn around(
 
 fn not_toml(name: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let at = error.span().map_or_else(|| name.to_owned(), |span| place(name, text, span.start));
-    ConfigError::new(&at, format!("this is not TOML: {}", error.message().replace('\n', ", ")))
+    let key = error.span().filter(|_| error.message() == "duplicate key").and_then(|span| text.get(span));
+    ConfigError::new(
+        &at,
+        match key {
+            Some(key) => {
+                let key = key.trim_matches(['"', '\'']);
+                format!("{key:?} is there a second time in its section: keep one of the two")
+            }
+            None => format!("this is not TOML: {}", error.message().replace('\n', ", ")),
+        },
+    )
 }
 
 fn place(name: &str, text: &str, offset: usize) -> String {

@@ -161,7 +161,9 @@ pub enum Unknown {
     #[error("the double-spend store answered with an error")]
     Rejected,
     /// The bytes received are not a reply to the command.
-    #[error("the double-spend store gave an answer that is not understood")]
+    #[error(
+        "the double-spend store gave an answer that is not understood: it has to be memcached without a password (-Y), or a router"
+    )]
     Garbled,
     /// It is not proven that all addresses lead to the same records.
     #[error("the double-spend store's addresses are not proven to lead to the same records")]

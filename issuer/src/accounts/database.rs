@@ -112,6 +112,14 @@ pub enum AccountsError {
         /// The system's or SQLite's error.
         reason: String,
     },
+    /// The copy cannot be begun.
+    #[error("the copy cannot be written to {}: {}; name a new file, in a folder that is there and writable", path.display(), unwritable(source))]
+    Target {
+        /// Where it was to be.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The secret of the API keys is not there, or another.
     #[error(
         "{}: {reason}, and without it no API key is recognized; restore the file from a backup of the same time as \
@@ -152,6 +160,13 @@ impl AccountsError {
 
     fn io(path: &Path, error: &io::Error) -> Self {
         Self::Unusable { path: path.to_owned(), reason: error.to_string() }
+    }
+}
+
+fn unwritable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => "there is a file of this name, which was left as it is".to_owned(),
+        _ => error.to_string(),
     }
 }
 

@@ -59,7 +59,7 @@ impl KeyStore {
             None => schedule.types.iter().collect(),
             Some(wanted) if schedule.types.iter().any(|issued| issued == wanted) => vec![wanted],
             Some(other) => {
-                return Err(Refused::runtime(format!(
+                return Err(Refused::usage(format!(
                     "no tokens of type {} are issued: name one of [keys] types, or add it there first",
                     other.code()
                 )));
@@ -79,7 +79,7 @@ impl KeyStore {
         let lives = lives(&self.keys, token_type);
         self.check_room(token_type)?;
         let takeover = Takeover::after(ahead, &lives, schedule, now).ok_or_else(|| {
-            Refused::runtime(format!(
+            Refused::usage(format!(
                 "no key of type {token_type} would be in use until a successor took over in {} s: choose a shorter time (--in)",
                 ahead.as_secs()
             ))
@@ -135,15 +135,13 @@ impl KeyStore {
         let key = self.at_rest.read(path, Zeroizing::new(content.to_vec()))?.key;
         let id = key.signing.id().short();
         if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
-            return Err(Refused::runtime(format!(
-                "the token key {id} is here already: nothing was imported"
-            )));
+            return Err(Refused::usage(format!("the token key {id} is here already: nothing was imported")));
         }
         if let Some(other) = colliding(&self.keys, &key.signing) {
             return Err(KeysError::Collision { path: path.to_owned(), other: file_name(other) }.into());
         }
         if key.life.phase(now) == Phase::Over {
-            return Err(Refused::runtime(format!(
+            return Err(Refused::usage(format!(
                 "the time of the token key {id} was over at {}: nothing was imported",
                 utc::rfc3339(key.life.not_after.0)
             )));

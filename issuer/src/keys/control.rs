@@ -189,7 +189,7 @@ pub(super) fn is_named(known: &str, id: &str) -> bool {
 }
 
 pub(super) fn unknown(id: &str) -> Refused {
-    Refused::runtime(format!(
+    Refused::usage(format!(
         "no token key has the id {id:?}: `postern issuer key list` has the eight digits of each"
     ))
 }
@@ -199,19 +199,16 @@ fn copy(path: &Path, content: &[u8], target: &Path) -> Result<Exported, Refused>
         Some(name) if target.is_dir() => target.join(name),
         _ => target.to_owned(),
     };
-    let failed = |error: io::Error| {
-        Refused::runtime(format!(
-            "the key cannot be copied to {}: {error}; name a new file",
-            target.display()
-        ))
+    let sentence = |error: &io::Error| {
+        format!("the key cannot be copied to {}: {error}; name a new file", target.display())
     };
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target).map_err(failed)?;
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target);
+    let mut file = opened.map_err(|error| Refused::usage(sentence(&error)))?;
     let written = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| sync_name(&target));
     if written.is_err() {
         let _ = std::fs::remove_file(&target); // the first error is the one to report
     }
-    written.map_err(failed)?;
+    written.map_err(|error| Refused::runtime(sentence(&error)))?;
     Ok(Exported { path: target, is_encrypted: is_encrypted(content) })
 }
 

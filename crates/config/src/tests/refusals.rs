@@ -128,7 +128,10 @@ fn missing_keys_and_broken_files_are_refused_with_their_place() {
             "[listen]\naddress = ",
             "gateway.toml, line 2: this is not TOML: string values must be quoted, expected literal string",
         ),
-        ("[listen]\nbacklog = 1\nbacklog = 2", "gateway.toml, line 3: this is not TOML: duplicate key"),
+        (
+            "[listen]\nbacklog = 1\nbacklog = 2",
+            "gateway.toml, line 3: \"backlog\" is there a second time in its section: keep one of the two",
+        ),
     ]);
 }
 

@@ -28,7 +28,7 @@ pub fn backup(directory: &Path, target: &Path) -> Result<(), AccountsError> {
         .create_new(true)
         .mode(0o600)
         .open(target)
-        .map_err(|error| unusable(target, error.to_string()))?;
+        .map_err(|source| AccountsError::Target { path: target.to_owned(), source })?;
     let copied = copy(&path, target, name);
     if copied.is_err() {
         let _ = std::fs::remove_file(target); // the first error is the one to report

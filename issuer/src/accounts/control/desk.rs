@@ -253,8 +253,8 @@ impl Desk<'_> {
 
     fn new_key(&self, transaction: &Transaction<'_>, account: i64) -> Result<String, Change<Ended>> {
         let no_bytes =
-            || Change::Refused(refused("the system gives no random bytes for a key: try again".to_owned()));
-        let key = self.store.secret().make_key().ok_or_else(no_bytes)?.0;
+            || Ended::Refused(Refused::runtime("the system gives no random bytes for a key: try again"));
+        let key = self.store.secret().make_key().ok_or_else(no_bytes).map_err(Change::Refused)?.0;
         let stored = self.store.secret().stored(&crate::accounts::api_key::sha256(key.as_bytes()));
         records::insert_key(transaction, account, &stored, false)?;
         Ok(key)
@@ -310,7 +310,7 @@ impl<T> Edit<T> {
 }
 
 pub(super) fn refused(sentence: String) -> Ended {
-    Ended::Refused(Refused::runtime(sentence))
+    Ended::Refused(Refused::usage(sentence))
 }
 
 fn check_name(name: &str) -> Result<(), Ended> {
