@@ -171,6 +171,98 @@ async fn walk(is_fleet: bool) {
     }
 }
 
+/// The written files bind tokens to the memory that records them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_are_deleted_admit_no_spent_token() {
+    let home = TempDir::new().unwrap();
+    let options = addresses(false);
+    let said = init(home.path(), &options.iter().map(String::as_str).collect::<Vec<_>>());
+    said.assert_stopped();
+    if !said.stdout.contains("files of the gateway's own") {
+        // Not with the memcached that runs here.
+        let config = home.path().join("gateway.toml");
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, text.replace("kind = \"memcached\"", "kind = \"embedded\"")).unwrap();
+    }
+    let mut daemons = start(&said).await;
+    let url = |daemon: &Daemon| format!("https://{}", daemon.address);
+    let (issuer, gateway) = (url(&daemons[0]), url(&daemons[1]));
+    let (ca, key) = (home.path().join("tls/ca.pem"), home.path().join("state/agent/api-key"));
+    let key = std::fs::read_to_string(key).unwrap();
+    let minted =
+        run(["token", "mint", "--issuer", &issuer, "--gateway", &gateway, "--api-key", key.trim(), "--ca"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([ca.as_os_str()]));
+    minted.assert_stopped();
+    let page = target::web(Ipv4Addr::LOCALHOST).await;
+    let present = || {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_connect}", "--proxytunnel", "-x", &gateway]);
+        curl.arg("--proxy-cacert").arg(&ca);
+        curl.args(["--proxy-header", &format!("Proxy-Authorization: {}", minted.stdout.trim())]);
+        let curl = curl.arg(format!("http://{page}/")).output().unwrap();
+        String::from_utf8(curl.stdout).unwrap()
+    };
+    assert_eq!([present(), present()], ["200", "407"]);
+
+    daemons.remove(1).process.terminate().assert_stopped();
+    std::fs::remove_dir_all(home.path().join("state/gateway/spent")).unwrap();
+    let mut again =
+        command(["gateway".as_ref(), "--config".as_ref(), home.path().join("gateway.toml").as_os_str()]);
+    again.envs([("POSTERN_EGRESS_PRIVATE", "true"), ("POSTERN_EGRESS_PORTS", "any")]);
+    let again = Daemon::of("gateway", again);
+    again.until_ready("gateway").await;
+    assert_eq!(present(), "407");
+    again.process.terminate().assert_stopped();
+}
+
+/// The files of servers on machines of their own: nothing is left of the examples' names, and each can be started from.
+#[test]
+fn a_fleet_by_its_names_needs_no_edit() {
+    let home = TempDir::new().unwrap();
+    let names = ["--origin", "proxy.test", "--issuer-url", "https://issuer.test"];
+    let memcacheds =
+        ["--memcached", "m1.test:11211", "--memcached", "m2.test:11211", "--memcached", "m3.test:11211"];
+    let options = |more: &[&'static str]| [&["--fleet"][..], &names, &memcacheds, more].concat();
+    let (one, each) = (home.path().join("one"), home.path().join("each"));
+    let said = init(&one, &options(&["--gateway-url", "https://proxy.test:8080"]));
+    said.assert_stopped();
+    assert!(said.stdout.contains("-m 64 holds 699000 records, those of 18800 tunnels a day"), "{said:?}");
+    let gateways = ["--gateway-url", "https://g1.test", "--gateway-url", "https://g2.test", "--acme"];
+    init(&each, &options(&gateways)).assert_stopped();
+    assert_eq!(contents(&each).len(), 3);
+    for (path, text) in contents(&one).into_iter().chain(contents(&each)) {
+        let text = String::from_utf8(text).unwrap();
+        let in_force = text.lines().filter(|line| !line.starts_with('#'));
+        let left: Vec<&str> =
+            in_force.filter(|line| line.contains(".example") || line.contains("10.0.0")).collect();
+        assert!(left.is_empty(), "{}: {left:?}", path.display());
+    }
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let config = |path: &Path| -> postern_gateway::Config {
+        postern_config::parse("gateway.toml", &read(path), []).unwrap()
+    };
+    let (shared, second) = (config(&one.join("gateway.toml")), config(&each.join("gateway-2.toml")));
+    assert_eq!(shared.listen.address.port(), 8080);
+    assert_eq!(
+        (shared.challenge.origin.as_str(), shared.challenge.issuer_name.as_str()),
+        ("proxy.test", "issuer.test")
+    );
+    assert_eq!(second.listen.address.port(), 443);
+    assert!(read(&each.join("gateway-2.toml")).contains("[tls.acme]\nnames = [\"g2.test\"]"));
+    let exempt = |config: &postern_gateway::Config| {
+        serde_json::to_value(&config.limits.source).unwrap()["exempt"].to_string()
+    };
+    assert!(!exempt(&shared).contains("10."), "clients may be in it: {}", exempt(&shared));
+
+    init(&home.path().join("no"), &options(&["--gateway-url", "https://proxy.test", "--acme"]))
+        .assert_failed(2, &["--acme: the authority looks for each name at one server"]);
+    init(&home.path().join("no"), &options(&["--gateway-url", "proxy.test"]))
+        .assert_failed(2, &["gateways cannot be used"]);
+    assert!(!home.path().join("no").exists());
+}
+
 /// How many records a memcached was ever given.
 fn records(memcached: &Memcached) -> u64 {
     let mut stream = TcpStream::connect(memcached.address()).unwrap();

@@ -118,22 +118,77 @@ async fn two_of_one_data_directory_are_refused_in_a_sentence() {
     first.terminate().assert_stopped();
 }
 
+/// All of them at once, each with its option; and what a failed start has made is gone.
 #[test]
-fn a_port_in_use_is_named_with_its_listener() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap();
-    let cases = [
-        (Ports { client: taken, ..Ports::any() }, "the agent"),
-        (Ports { gateway: taken, ..Ports::any() }, "the gateway"),
-        (Ports { issuer: taken, ..Ports::any() }, "the issuer's listener"),
-        (Ports { admin: taken, ..Ports::any() }, "the admin listener"),
-    ];
+fn ports_in_use_are_named_with_their_options() {
     let home = TempDir::new().unwrap();
-    for (ports, listener) in cases {
-        let ended = Postern::start(up(home.path(), ports)).ended();
-        ended.assert_failed(70, &[&format!("cannot open {listener} on {taken}: "), "choose another port"]);
-        assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    let data = home.path().join("data");
+    let held = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [client, gateway, issuer, admin] = held.each_ref().map(|taken| taken.local_addr().unwrap());
+    let ended = Postern::start(up(&data, Ports { client, gateway, issuer, admin })).ended();
+    let taken = format!(
+        "--client {client}, --gateway {gateway}, --issuer {issuer}, --admin {admin}: another program"
+    );
+    ended.assert_failed(70, &[&taken, "choose another port", "leave the option out"]);
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    let one = Postern::start(up(&data, Ports { issuer, ..Ports::any() })).ended();
+    one.assert_failed(70, &[&format!("--issuer {issuer}: another program")]);
+    assert!(!data.exists(), "a start that failed leaves a folder");
+}
+
+/// 8080 and 9090 have something else on many machines.
+#[test]
+fn without_options_free_ports_are_used() {
+    let home = TempDir::new().unwrap();
+    let _taken = [8118, 8080, 8081, 9090].map(|port| TcpListener::bind(("127.0.0.1", port)));
+    let mut command = command(["up", "--data"]);
+    command.arg(home.path());
+    let system = Up::of(command);
+    let Ports { client, gateway, issuer, admin } = system.ports;
+    for (usual, used) in [(8118, client), (8080, gateway), (8081, issuer), (9090, admin)] {
+        assert_ne!(used.port(), usual);
+        let said =
+            format!("127.0.0.1:{usual} or one after it is taken here, so {used} is used in its place.");
+        assert!(system.process.written().0.contains(&said), "{:?}", system.process.written());
     }
+    system.terminate().assert_stopped();
+}
+
+/// What a newcomer mistakes for the gateway says what it is, and no token is spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_no_gateway_says_what_it_is() {
+    let home = TempDir::new().unwrap();
+    let mut command = up(home.path(), Ports::any());
+    command.args(["--open-egress", "--two-hops", "--first-hop", "127.0.0.1:0"]);
+    let system = Up::of(command);
+    let first_hop = system.process.wait_for_address("    first    ");
+    let Ports { client, gateway, issuer, admin } = system.ports;
+    metrics_when(admin, "the wallet is full", |metrics| metrics.wallet() == 128).await;
+    let tls = "it serves TLS; write https://";
+    for (scheme, address, said) in [
+        ("http", client, "this is an agent, which pays with tokens of its own: give the gateway's address"),
+        ("http", issuer, "this is an issuer of tokens, and no proxy"),
+        ("http", admin, "This is an admin listener of Postern, no proxy"),
+        ("http", gateway, tls),
+        ("https", first_hop, "the server does not speak TLS; write http://"),
+        ("https", client, "the server does not speak TLS; write http://"),
+    ] {
+        let url = format!("{scheme}://{address}");
+        let ended = run(["token", "mint", "--issuer", &format!("http://{issuer}"), "--gateway", &url]);
+        ended.assert_failed(70, &[&url, said]);
+    }
+    run(["token", "mint", "--issuer", &format!("http://{gateway}")]).assert_failed(70, &["write https://"]);
+
+    // Whoever brings a token means a gateway as well.
+    let [token] = &tokens::mint(&format!("http://{issuer}"), &format!("http://{first_hop}"), 1)[..] else {
+        panic!("one token was requested")
+    };
+    let echo = target::echo().await.to_string();
+    let head = present(client, &echo, token).await;
+    assert_eq!(head.status, 400, "{head:?}");
+    assert!(head.value("proxy-status").unwrap().contains("this is an agent"), "{head:?}");
+    assert_eq!(Metrics::of(admin).await.wallet(), 128);
+    system.terminate().assert_stopped();
 }
 
 /// A system, and a tunnel through its agent that has carried bytes.

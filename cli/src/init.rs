@@ -7,17 +7,17 @@ mod files;
 mod fleet;
 mod memcached;
 mod next;
-mod ports;
+mod servers;
 mod template;
 
 use crate::args::{Init, Joining};
 use crate::failure::Failure;
+use crate::ports::{self, Ports};
 use crate::stdio::print;
 use crate::{account, join};
 use files::{Made, refuse_existing};
 use memcached::Found;
 use next::Next;
-use ports::Ports;
 use postern_client::Listen;
 use postern_client::join::{Join, JoinPlace, write_join};
 use postern_config::Secret;
@@ -34,12 +34,6 @@ const ORIGIN: &str = "gateway.localhost";
 const ACCOUNT: &str = "agent";
 const QUOTA: &str = "10000/1d";
 
-const CLIENT_PORT: u16 = 8118;
-const GATEWAY_PORT: u16 = 8080;
-const ISSUER_PORT: u16 = 8081;
-const SECOND_GATEWAY_PORT: u16 = 8082;
-/// Of the gateway, and those after it of the others.
-const ADMIN_PORT: u16 = 9090;
 /// A fleet is watched by Prometheus, whose package for Debian starts one on 9090.
 const ADMIN_PORT_OF_FLEET: u16 = 9190;
 const PROMETHEUS_PORT: u16 = 9490;
@@ -52,6 +46,9 @@ pub(crate) const EXAMPLES: [&str; 2] = [GATEWAY, ISSUER];
 
 /// Writes everything, and says what to type next.
 pub(crate) fn run(args: &Init) -> Result<(), Failure> {
+    if let Some(origin) = &args.origin {
+        return servers::run(args, origin);
+    }
     let place = Place::of(args)?;
     let texts = if args.fleet { fleet::texts(args, &place)? } else { one_server(args, &place)? };
     let mut names: Vec<String> = texts.files.iter().map(|(name, _)| name.clone()).collect();
@@ -95,13 +92,13 @@ impl Place {
         let absolute = std::path::absolute(&args.directory);
         // "DIR/.." and the like would stand in every path.
         let directory = absolute.map_err(Failure::usage)?.components().collect();
-        let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (ADMIN_PORT, 3) };
+        let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (ports::ADMIN, 3) };
         let given = [args.client, args.gateway, args.second_gateway, args.issuer, args.admin];
-        let mut ports = Ports::beside(given.into_iter().flatten());
-        let gateway = ports.one(args.gateway, GATEWAY_PORT);
-        let issuer = ports.one(args.issuer, ISSUER_PORT);
-        let client = ports.one(args.client, CLIENT_PORT);
-        let first = ports.row(args.admin, first_admin, daemons);
+        let mut free = Ports::beside(given.into_iter().flatten());
+        let gateway = free.one(args.gateway, ports::GATEWAY);
+        let issuer = free.one(args.issuer, ports::ISSUER);
+        let client = free.one(args.client, ports::CLIENT);
+        let first = free.row(args.admin, first_admin, daemons);
         let admin = |offset: u16| {
             let port = first.port().checked_add(offset);
             port.map(|port| SocketAddr::new(first.ip(), port)).ok_or_else(|| {
@@ -110,7 +107,7 @@ impl Place {
         };
         let mut gateways = vec![Listener { address: gateway, admin: first }];
         if args.fleet {
-            let address = ports.one(args.second_gateway, SECOND_GATEWAY_PORT);
+            let address = free.one(args.second_gateway, ports::SECOND_GATEWAY);
             gateways.push(Listener { address, admin: admin(3)? });
         }
         let place = Self {
@@ -118,10 +115,10 @@ impl Place {
             gateways,
             issuer: Listener { address: issuer, admin: admin(1)? },
             client: Listener { address: client, admin: admin(2)? },
-            moved: ports.moved().to_vec(),
+            moved: free.moved().to_vec(),
             // Only the printed commands name them.
-            prometheus: ports.one(None, PROMETHEUS_PORT),
-            grafana: ports.one(None, GRAFANA_PORT),
+            prometheus: free.one(None, PROMETHEUS_PORT),
+            grafana: free.one(None, GRAFANA_PORT),
         };
         place.check()?;
         Ok(place)
@@ -183,10 +180,11 @@ fn one_server(args: &Init, place: &Place) -> Result<Texts, Failure> {
     let mut template = gateway(Template::new("one-server/gateway.toml", GATEWAY), place, place.gateways[0])?
         .set_path("store", "path", &place.path("state/gateway/spent"))?;
     if shares {
-        template = template
-            .set("store", "kind", "memcached")?
-            .set("store.memcached", "addresses", vec![address.clone()])?
-            .set("challenge", "bind", "offer")?;
+        template = template.set("store", "kind", "memcached")?.set(
+            "store.memcached",
+            "addresses",
+            vec![address.clone()],
+        )?;
     }
     let gateway = template.finish(&about_certificate("gateway"));
     let issuer = issuer(Template::new("one-server/issuer.toml", ISSUER), place)?;

@@ -22,6 +22,8 @@ mod init;
 mod join;
 #[cfg(feature = "servers")]
 mod key;
+#[cfg(feature = "servers")]
+mod ports;
 mod process;
 mod status;
 mod stdio;

@@ -2,6 +2,7 @@
 
 use crate::args::Up;
 use crate::failure::Failure;
+use crate::ports::{self, Ports};
 use crate::process::Process;
 use postern_admin::ProcessContext;
 use postern_admin::live::Live;
@@ -12,13 +13,13 @@ use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
 use postern_gateway::config::{
-    Bind, ChallengeConfig, Egress, Lever, Listen, PatternError, Ports, Rule, StoreConfig,
+    Bind, ChallengeConfig, Egress, Lever, Listen, PatternError, Ports as EgressPorts, Rule, StoreConfig,
 };
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::traces::TracingConfig;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,42 +38,20 @@ const READY_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     check(&args)?;
     log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
+    let is_new = !args.data.exists();
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
-    let daemons = if args.two_hops { 4 } else { 3 };
-    let process = Process::start(LogFormat::Text, Some(args.admin), daemons).await?;
+    let started = match start(&args, &data).await {
+        Ok(started) => started,
+        Err(failure) => {
+            if is_new {
+                drop(data);
+                let _ = std::fs::remove_dir_all(&args.data); // the failure is what matters
+            }
+            return Err(failure);
+        }
+    };
+    let Started { process, issuer, gateway, first_hop, agent, addresses, moved } = started;
     let context = &process.context;
-
-    // The numbers of connections are defaults here, so one that the limit of open files makes lower is not worth a warning.
-    let descriptors = context.descriptors;
-    let mut issuer = postern_issuer::Config::loopback(args.issuer, &data.join("issuer"));
-    lower(&mut issuer.limits.connections, NonZeroUsize::new(descriptors.most(1)));
-    let issuer = Issuer::bind(issuer, context).await?;
-    let mut gateway = gateway_config(&args, issuer.directory_url(), &data);
-    lower(&mut gateway.limits.connections, Some(descriptors.most(2)));
-    let authority = if args.two_hops {
-        let signed = self_signed(&data.join("tls"), args.gateway.ip()).map_err(Failure::configuration)?;
-        gateway.tls = Some(signed.tls);
-        Some(signed.authority)
-    } else {
-        None
-    };
-    let config = gateway;
-    let gateway = Gateway::bind(&config, context)?;
-    let first_hop = match args.two_hops {
-        true => Some(bind_first_hop(&args, config, gateway.local_addr(), &data, context)?),
-        false => None,
-    };
-    let addresses = Addresses {
-        gateway: gateway.local_addr(),
-        first_hop: first_hop.as_ref().map(Gateway::local_addr),
-        issuer: issuer.local_addr(),
-        admin: process.admin.unwrap_or(args.admin),
-        client: args.client,
-    };
-    let mut agent = agent_config(&args, addresses, authority, &data);
-    lower(&mut agent.listen.connections, Some(descriptors.most(2)));
-    let agent = Agent::bind(agent, context).await?;
-    let addresses = Addresses { client: agent.local_addr(), ..addresses };
 
     tokio::spawn(issuer.run());
     // An agent that fetches its challenge before the gateway accepts clients would begin with a failure.
@@ -88,7 +67,8 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         tokio::select! { () = all => {}, () = shutdown.draining() => {} }
         agent.run().await;
     });
-    let announced = announce(process.context.readiness.clone(), addresses, args.data.display().to_string());
+    let banner = banner(addresses, &args.data.display().to_string(), &moved);
+    let announced = announce(process.context.readiness.clone(), banner);
     tokio::spawn(async move {
         announced.await;
         if args.open {
@@ -107,37 +87,126 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     process.run_reporting(serving, DRAIN_DEADLINE, |_, text| print(io::stderr(), text)).await
 }
 
-/// What the daemons would refuse with the names of keys in a configuration, which there is none of here.
-fn check(args: &Up) -> Result<(), Failure> {
-    if !args.client.ip().is_loopback() && !args.allow_remote {
-        return Err(Failure::usage(format_args!(
-            "--client {}: this is not a loopback address, and other machines that reach it could spend your tokens. \
-             Write --client 127.0.0.1:{}, or add --allow-remote if that is what you want",
-            args.client,
-            args.client.port()
+/// All parts, each with its listener.
+struct Started {
+    process: Process,
+    issuer: Issuer,
+    gateway: Gateway,
+    first_hop: Option<Gateway>,
+    agent: Agent,
+    /// With real ports in place of 0.
+    addresses: Addresses,
+    /// What was taken, and what is used in its place.
+    moved: Vec<(SocketAddr, SocketAddr)>,
+}
+
+async fn start(args: &Up, data: &DataDir) -> Result<Started, Failure> {
+    let (wanted, moved) = choose(args)?;
+    let daemons = if args.two_hops { 4 } else { 3 };
+    let process = Process::start(LogFormat::Text, Some(wanted.admin), daemons).await?;
+    let context = &process.context;
+
+    // The numbers of connections are defaults here, so one that the limit of open files makes lower is not worth a warning.
+    let descriptors = context.descriptors;
+    let mut issuer = postern_issuer::Config::loopback(wanted.issuer, &data.join("issuer"));
+    lower(&mut issuer.limits.connections, NonZeroUsize::new(descriptors.most(1)));
+    let issuer = Issuer::bind(issuer, context).await?;
+    let mut gateway = gateway_config(args, wanted.gateway, issuer.directory_url(), data);
+    lower(&mut gateway.limits.connections, Some(descriptors.most(2)));
+    let authority = if args.two_hops {
+        let signed = self_signed(&data.join("tls"), wanted.gateway.ip()).map_err(Failure::configuration)?;
+        gateway.tls = Some(signed.tls);
+        Some(signed.authority)
+    } else {
+        None
+    };
+    let config = gateway;
+    let gateway = Gateway::bind(&config, context)?;
+    let first_hop = match wanted.first_hop {
+        Some(address) => Some(bind_first_hop(address, config, gateway.local_addr(), data, context)?),
+        None => None,
+    };
+    let addresses = Addresses {
+        gateway: gateway.local_addr(),
+        first_hop: first_hop.as_ref().map(Gateway::local_addr),
+        issuer: issuer.local_addr(),
+        admin: process.admin.unwrap_or(wanted.admin),
+        client: wanted.client,
+    };
+    let mut agent = agent_config(args, addresses, authority, data);
+    lower(&mut agent.listen.connections, Some(descriptors.most(2)));
+    let agent = Agent::bind(agent, context).await?;
+    let addresses = Addresses { client: agent.local_addr(), ..addresses };
+    Ok(Started { process, issuer, gateway, first_hop, agent, addresses, moved })
+}
+
+/// The addresses that were given, and free ones for the rest; with those that were moved.
+fn choose(args: &Up) -> Result<(Addresses, Vec<(SocketAddr, SocketAddr)>), Failure> {
+    let given = [
+        ("--client", args.client),
+        ("--gateway", args.gateway),
+        ("--issuer", args.issuer),
+        ("--admin", args.admin),
+        ("--first-hop", args.first_hop),
+    ];
+    let given = given.into_iter().filter_map(|(option, address)| Some((option, address?)));
+    let is_taken = |address: &SocketAddr| {
+        TcpListener::bind(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    let taken = given.clone().filter(|(_, address)| is_taken(address));
+    let taken: Vec<_> = taken.map(|(option, address)| format!("{option} {address}")).collect();
+    if !taken.is_empty() {
+        return Err(Failure::runtime(format_args!(
+            "{}: another program listens there: stop it, choose another port, or leave the option out, and a free one is used",
+            taken.join(", ")
         )));
     }
-    if !args.issuer.ip().is_loopback() {
+    let mut ports = Ports::beside(given.map(|(_, address)| address));
+    let addresses = Addresses {
+        client: ports.one(args.client, ports::CLIENT),
+        gateway: ports.one(args.gateway, ports::GATEWAY),
+        issuer: ports.one(args.issuer, ports::ISSUER),
+        first_hop: args.two_hops.then(|| ports.one(args.first_hop, ports::SECOND_GATEWAY)),
+        admin: ports.one(args.admin, ports::ADMIN),
+    };
+    Ok((addresses, ports.moved().to_vec()))
+}
+
+/// What the daemons would refuse with the names of keys in a configuration, which there is none of here.
+fn check(args: &Up) -> Result<(), Failure> {
+    let reached = |address: &SocketAddr| !address.ip().is_loopback();
+    if let Some(client) = args.client.filter(reached).filter(|_| !args.allow_remote) {
         return Err(Failure::usage(format_args!(
-            "--issuer {}: this is not a loopback address, and the issuer of `postern up` has no accounts, so everyone \
+            "--client {client}: this is not a loopback address, and other machines that reach it could spend your tokens. \
+             Write --client 127.0.0.1:{}, or add --allow-remote if that is what you want",
+            client.port()
+        )));
+    }
+    if let Some(issuer) = args.issuer.filter(reached) {
+        return Err(Failure::usage(format_args!(
+            "--issuer {issuer}: this is not a loopback address, and the issuer of `postern up` has no accounts, so everyone \
              who reaches it could have tokens. Write --issuer 127.0.0.1:{}, or run `postern issuer --config FILE` with \
              accounts",
-            args.issuer,
-            args.issuer.port()
+            issuer.port()
         )));
     }
     Ok(())
 }
 
-fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gateway::Config {
+fn gateway_config(
+    args: &Up,
+    address: SocketAddr,
+    directory: String,
+    data: &DataDir,
+) -> postern_gateway::Config {
     let lever = Lever::OpenEgress;
     let egress = if args.open_egress {
-        Egress { private: true, ports: Ports::Any, lever, ..Egress::default() }
+        Egress { private: true, ports: EgressPorts::Any, lever, ..Egress::default() }
     } else {
         Egress { lever, ..Egress::default() }
     };
     postern_gateway::Config {
-        listen: Listen { address: args.gateway, ..Listen::default() },
+        listen: Listen { address, ..Listen::default() },
         tls: None,
         peers: None,
         issuer: postern_gateway::config::Issuer { directory: Some(directory), ..Default::default() },
@@ -159,14 +228,14 @@ fn gateway_config(args: &Up, directory: String, data: &DataDir) -> postern_gatew
 
 /// The gateway in front of that of `config`: it opens tunnels there, and nowhere else.
 fn bind_first_hop(
-    args: &Up,
+    address: SocketAddr,
     config: postern_gateway::Config,
     second: SocketAddr,
     data: &DataDir,
     process: &ProcessContext,
 ) -> Result<Gateway, Failure> {
     let mut config = config;
-    config.listen.address = args.first_hop;
+    config.listen.address = address;
     config.tls = None;
     config.challenge.origin = FIRST_HOP_ORIGIN.into();
     config.store.path = data.join("first-hop-spent");
@@ -206,7 +275,7 @@ fn agent_config(
         },
         wallet: WalletConfig::at(data.join("first-hop-wallet")),
     });
-    config.listen.address = args.client;
+    config.listen.address = addresses.client;
     config.listen.allow_remote = args.allow_remote;
     config.issuer.url = Some(format!("http://{}", addresses.issuer).into());
     config
@@ -231,13 +300,13 @@ impl Addresses {
 }
 
 /// Says what to type next, once it works; and before that what is in the way, if something is.
-async fn announce(readiness: Readiness, addresses: Addresses, data: String) {
+async fn announce(readiness: Readiness, banner: String) {
     let began = Instant::now();
     let mut is_late = false;
     loop {
         let reasons = readiness.reasons();
         if reasons.is_empty() {
-            return print(io::stdout(), &banner(addresses, &data));
+            return print(io::stdout(), &banner);
         }
         if !is_late && began.elapsed() > READY_PATIENCE {
             is_late = true;
@@ -280,9 +349,15 @@ fn print(mut to: impl Write, text: &str) {
     let _ = writeln!(to, "{text}");
 }
 
-fn banner(addresses: Addresses, data: &str) -> String {
+fn banner(addresses: Addresses, data: &str, moved: &[(SocketAddr, SocketAddr)]) -> String {
     let Addresses { client, first_hop, issuer, admin, .. } = addresses;
     let gateway = addresses.gateway_url();
+    let moved: String = moved
+        .iter()
+        .map(|(usual, chosen)| {
+            format!("\n{usual} or one after it is taken here, so {chosen} is used in its place.")
+        })
+        .collect();
     let (paid, in_front) = match first_hop {
         None => ("with one token", String::new()),
         Some(address) => (
@@ -304,7 +379,7 @@ A browser takes {client} as its HTTP or SOCKS5 proxy.
     issuer   http://{issuer}
     admin    http://{admin}/    (the live page; /metrics, /readyz)
     data     {data}    (keys, spent records, wallet: kept when it stops)
-
+{moved}
 Ctrl-C stops it."
     )
 }

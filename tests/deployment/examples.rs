@@ -1,7 +1,7 @@
 //! deploy/examples: every file is read by what it is for.
 
 use super::{deploy, items, read, text, yaml};
-use postern_gateway::config::{Bind, StoreKind};
+use postern_gateway::config::Bind;
 use postern_mcrouter_lint::{Severity, judge};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,14 +76,12 @@ fn every_example_loads() {
     }
 }
 
-/// Whoever begins with the shared store has tokens bound to it. A file that does not say so keeps its challenge over an
+/// Whoever begins has tokens bound to the memory that records them. A file that does not say so keeps its challenge over an
 /// upgrade, during which gateways of the version before would refuse marks.
 #[test]
 fn tokens_of_a_new_fleet_are_bound_and_those_of_an_old_one_stay_as_they_are() {
     for (name, Example { gateway, .. }) in all() {
-        let can_lose_records = gateway.store.kind == StoreKind::Memcached;
-        let bind = if can_lose_records { Bind::Offer } else { Bind::Off };
-        assert_eq!(gateway.challenge.bind, bind, "{name}");
+        assert_eq!(gateway.challenge.bind, Bind::Offer, "{name}");
     }
     let silent = read(&deploy("examples/fleet/gateway.toml")).replace("bind = \"offer\"\n", "");
     let config: postern_gateway::Config = postern_config::parse("gateway.toml", &silent, []).unwrap();

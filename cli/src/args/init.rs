@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// Write the configurations of a gateway, an issuer and an agent that work together on this machine, and what they need:
 /// a certificate of an authority made for trying, an account with its API key, and folders for their state.
+/// Or, with --origin, the configurations of a fleet on machines of their own.
 ///
 /// The configurations have comments and are for keeping: change names, addresses and certificates, and the same files serve on
 /// other machines. Nothing is started, and nothing that is there is overwritten. Where a port below is taken, the next one that is
@@ -23,6 +24,20 @@ pub(crate) struct Init {
     /// else files of the gateway's own; with --fleet ports 11221 to 11223
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) memcached: Vec<String>,
+    /// With --fleet: write the files of servers on machines of their own, which nothing has to be edited in. The gateways' name in
+    /// tokens, such as proxy.example, which is final once tokens are out
+    #[arg(long, value_name = "NAME", requires_all = ["fleet", "gateway_url", "issuer_url"])]
+    #[arg(conflicts_with_all = ["client", "gateway", "second_gateway", "issuer", "admin"])]
+    pub(crate) origin: Option<String>,
+    /// With --origin: where clients reach the gateways, a URL for all of them, or one for each
+    #[arg(long, value_name = "URL", requires = "origin")]
+    pub(crate) gateway_url: Vec<String>,
+    /// With --origin: where clients and gateways reach the issuer
+    #[arg(long, value_name = "URL", requires = "origin")]
+    pub(crate) issuer_url: Option<String>,
+    /// With --origin: certificates of Let's Encrypt, to whose terms of service you agree, in place of files
+    #[arg(long, requires = "origin")]
+    pub(crate) acme: bool,
     /// Where programs connect: an HTTP and SOCKS5 proxy [default: 127.0.0.1:8118]
     #[arg(long, value_name = "ADDR", value_parser = argument)]
     pub(crate) client: Option<SocketAddr>,

@@ -40,30 +40,33 @@ pub(crate) struct Server {
     pub(crate) self_signed: Option<PathBuf>,
 }
 
+/// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it.
+///
+/// Where a port below is taken, the next one that is free is used, unless the address was given.
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// Where keys, spent records and the wallet are kept
     #[arg(long, value_name = "DIR", default_value = "postern-data")]
     pub(crate) data: PathBuf,
-    /// Where programs connect: an HTTP and SOCKS5 proxy
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8118")]
-    pub(crate) client: SocketAddr,
-    /// Where the gateway listens
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8080")]
-    pub(crate) gateway: SocketAddr,
-    /// Where the issuer listens
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8081")]
-    pub(crate) issuer: SocketAddr,
-    /// Where the live page, /metrics, /livez and /readyz are served
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:9090")]
-    pub(crate) admin: SocketAddr,
+    /// Where programs connect: an HTTP and SOCKS5 proxy [default: 127.0.0.1:8118]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) client: Option<SocketAddr>,
+    /// Where the gateway listens [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) gateway: Option<SocketAddr>,
+    /// Where the issuer listens [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) issuer: Option<SocketAddr>,
+    /// Where the live page, /metrics, /livez and /readyz are served [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR", value_parser = argument)]
+    pub(crate) admin: Option<SocketAddr>,
     /// Run a second gateway in front, through which the agent reaches the first, as two operators would: the one in front knows
     /// who, the other knows where. Both are in one process here, and one issuer signs for both: to try it, not to hide
     #[arg(long)]
     pub(crate) two_hops: bool,
-    /// Where the gateway in front listens
-    #[arg(long, value_name = "ADDR", value_parser = argument, default_value = "127.0.0.1:8082", requires = "two_hops")]
-    pub(crate) first_hop: SocketAddr,
+    /// Where the gateway in front listens [default: 127.0.0.1:8082]
+    #[arg(long, value_name = "ADDR", value_parser = argument, requires = "two_hops")]
+    pub(crate) first_hop: Option<SocketAddr>,
     /// Open the live page in the browser once everything is ready
     #[arg(long)]
     pub(crate) open: bool,

@@ -7,8 +7,8 @@ use super::{Place, Texts, about_certificate, gateway, issuer};
 use crate::args::Init;
 use crate::failure::Failure;
 
-const GATEWAY: &str = include_str!("../../../deploy/examples/fleet/gateway.toml");
-const ISSUER: &str = include_str!("../../../deploy/examples/fleet/issuer.toml");
+pub(super) const GATEWAY: &str = include_str!("../../../deploy/examples/fleet/gateway.toml");
+pub(super) const ISSUER: &str = include_str!("../../../deploy/examples/fleet/issuer.toml");
 const PROMETHEUS: &str = include_str!("../../../deploy/examples/fleet/prometheus.yml");
 const MCROUTER: [&str; REPLICAS] = [
     include_str!("../../../deploy/examples/fleet/mcrouter-1.json"),
@@ -28,7 +28,7 @@ const DASHBOARDS: [(&str, &str); 3] = [
 const DATASOURCES: &str = include_str!("../../../deploy/grafana/provisioning/datasources/prometheus.yaml");
 const PROVIDERS: &str = include_str!("../../../deploy/grafana/provisioning/dashboards/postern.yaml");
 /// A token is spent on all, and two decide.
-const REPLICAS: usize = 3;
+pub(super) const REPLICAS: usize = 3;
 /// Debian's package starts a memcached on 11211, which evicts.
 const FIRST_MEMCACHED: u16 = 11221;
 

@@ -8,6 +8,12 @@ use tokio::runtime::Builder;
 
 /// Where a memcached listens by default.
 pub(super) const DEFAULT_PORT: u16 = 11211;
+/// Its memory, in MiB (`-m`).
+const MEMORY: u64 = 64;
+/// The bytes that it takes for a record of a token that a mark binds (deploy/mcrouter/README.md, "Size").
+const RECORD: u64 = 96;
+/// The days that a record stays, by the `rotate_every` and `redeem_for` of a new issuer.
+const KEPT: u64 = 37;
 /// How long to wait for it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -42,7 +48,17 @@ pub(super) fn start(address: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     // As root it does not start without a user.
     let user = if Uid::effective().is_root() { " -u nobody" } else { "" };
-    format!("memcached -l {host} -p {port} -U 0 -m 64 -M{user}")
+    format!("memcached -l {host} -p {port} -U 0 -m {MEMORY} -M{user}")
+}
+
+/// What fits into the memory that [`start`] gives it.
+pub(super) fn capacity() -> String {
+    let records = MEMORY * 1024 * 1024 / RECORD;
+    let (records, tunnels) = (records / 1_000 * 1_000, records / KEPT / 100 * 100);
+    format!(
+        "-m {MEMORY} holds {records} records, those of {tunnels} tunnels a day, since a record stays for {KEPT} days ([keys] rotate_every \
+         and redeem_for). When it is full, requests are refused: for more tunnels raise -m in proportion."
+    )
 }
 
 /// Addresses from this port on at which one can be started, or runs and is fit.

@@ -1,6 +1,6 @@
 //! What to type after `postern init`.
 
-use super::memcached::{Found, start};
+use super::memcached::{Found, capacity, start};
 use super::{ACCOUNT, Place};
 use crate::args::Init;
 use nix::unistd::Uid;
@@ -132,6 +132,7 @@ impl Next {
         }
         if !missing.is_empty() {
             say(&format!("no memcached answers at {missing} yet: start it as above."));
+            say(&capacity());
         }
     }
 }
@@ -213,7 +214,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// A path as a shell reads it.
-fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {

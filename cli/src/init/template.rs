@@ -39,6 +39,17 @@ impl Template {
         self.set(section, key, path.display().to_string())
     }
 
+    /// Switches on a section with all its keys.
+    pub(super) fn switch_on(mut self, section: &str) -> Result<Self, Failure> {
+        let header = format!("[{section}]");
+        let at = self.position(0, |line| line == header)?;
+        let of_section = self.lines[at + 1..].iter().take_while(|line| !is_header(switched_on(line))).count();
+        for line in &mut self.lines[at..=at + of_section] {
+            *line = switched_on(line).to_owned();
+        }
+        Ok(self)
+    }
+
     /// Switches off the first `[[table]]` of this name with all its keys.
     pub(super) fn switch_off(mut self, table: &str) -> Result<Self, Failure> {
         let header = format!("[[{table}]]");
@@ -123,6 +134,12 @@ mod tests {
         assert_eq!(text, TEXT.replace("key = 1\n", "key = [[\"x\"], [\"y\", \"z\"]]\n"));
         assert!(template().set("a", "other", 5).is_err(), "a key of a later section");
         assert!(template().set("e", "key", 5).is_err());
+    }
+
+    #[test]
+    fn a_section_is_switched_on_with_its_keys() {
+        let text = template().switch_on("b").unwrap().finish(&[]);
+        assert_eq!(text, TEXT.replace("#[b]\n#key", "[b]\nkey"));
     }
 
     #[test]

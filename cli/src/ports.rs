@@ -2,25 +2,33 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
+pub(crate) const CLIENT: u16 = 8118;
+pub(crate) const GATEWAY: u16 = 8080;
+pub(crate) const ISSUER: u16 = 8081;
+/// Of the other gateway: a fleet's second, or the one in front.
+pub(crate) const SECOND_GATEWAY: u16 = 8082;
+/// Of the gateway, and those after it of the others.
+pub(crate) const ADMIN: u16 = 9090;
+
 /// The choice of addresses, none of them twice.
-pub(super) struct Ports {
+pub(crate) struct Ports {
     used: Vec<SocketAddr>,
     moved: Vec<(SocketAddr, SocketAddr)>,
 }
 
 impl Ports {
     /// Beside addresses that were given, and are used whatever has them at the moment.
-    pub(super) fn beside(given: impl Iterator<Item = SocketAddr>) -> Self {
+    pub(crate) fn beside(given: impl Iterator<Item = SocketAddr>) -> Self {
         Self { used: given.collect(), moved: Vec::new() }
     }
 
     /// The address that was given, or a free one.
-    pub(super) fn one(&mut self, given: Option<SocketAddr>, usual: u16) -> SocketAddr {
+    pub(crate) fn one(&mut self, given: Option<SocketAddr>, usual: u16) -> SocketAddr {
         self.row(given, usual, 1)
     }
 
     /// The same with `count` ports in a row.
-    pub(super) fn row(&mut self, given: Option<SocketAddr>, usual: u16, count: u16) -> SocketAddr {
+    pub(crate) fn row(&mut self, given: Option<SocketAddr>, usual: u16, count: u16) -> SocketAddr {
         if let Some(given) = given {
             return given;
         }
@@ -36,7 +44,7 @@ impl Ports {
     }
 
     /// What was taken, and what is used in its place.
-    pub(super) fn moved(&self) -> &[(SocketAddr, SocketAddr)] {
+    pub(crate) fn moved(&self) -> &[(SocketAddr, SocketAddr)] {
         &self.moved
     }
 }
