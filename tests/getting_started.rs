@@ -114,6 +114,9 @@ fn walk(page: &str) {
                     ["stays"] => {}
                     other => panic!("line {line}: unknown {other:?}"),
                 }
+                if text == "find postern-data -type f\n" {
+                    explains_each_file(&page, &terminal.output(from));
+                }
                 last = Some((name.to_owned(), from));
             }
             ["text", ref how @ ..] => {
@@ -137,6 +140,19 @@ fn walk(page: &str) {
         kinds["sh"] > 10 && kinds["text"] > 8 && kinds["keys"] > 2,
         "only these blocks were found: {kinds:?}"
     );
+}
+
+/// Whether the page's table has a row for each file that was found.
+fn explains_each_file(page: &str, found: &str) {
+    let rows: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `postern-data/")?.split('`').next()).collect();
+    for file in found.lines().filter_map(|line| line.strip_prefix("postern-data/")) {
+        let is_row = |row: &&str| match row.split_once('*') {
+            Some((start, end)) => file.starts_with(start) && file.ends_with(end),
+            None => file == *row,
+        };
+        assert!(rows.iter().any(is_row), "the page does not explain postern-data/{file}: {rows:?}");
+    }
 }
 
 /// The address of the page that the walk serves: the last of the ports, wherever it stands.
