@@ -1,7 +1,7 @@
 //! Tokens that a mark binds to an embedded store: its directory is emptied, restored from a backup, or copied.
 
 use crate::support::marked::id;
-use postern_spend::{Binding, Embedded, Epoch, Fsync, Marks, Spend, SpendStore, Unknown};
+use postern_spend::{Binding, Embedded, Epoch, Fsync, Marks, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{Mark, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::fs;
 use std::path::Path;
@@ -36,6 +36,14 @@ fn copy(from: &Path, to: &Path) {
         let place = to.join(entry.file_name());
         _ = fs::remove_file(&place);
         fs::copy(entry.path(), place).unwrap();
+    }
+}
+
+/// As `cp -r from/. to/` does: the files stay, and get another content.
+fn copy_over(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
     }
 }
 
@@ -85,6 +93,49 @@ async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
         marks.push(mark(&store));
         assert_eq!(spend(&store, number, marks.last().copied()).await, Ok(Spend::Admitted));
     }
+}
+
+/// The copy is made while the store runs, or before it starts; it is written over the same files.
+#[tokio::test]
+async fn a_backup_over_the_same_files_admits_none_of_the_tokens_before() {
+    for runs in [true, false] {
+        let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = open(directory.path(), true);
+        let first = mark(&store);
+        assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
+        let store = if runs {
+            copy(directory.path(), backup.path());
+            store
+        } else {
+            drop(store);
+            copy(directory.path(), backup.path());
+            open(directory.path(), true)
+        };
+        assert_eq!(mark(&store), first, "a copy takes nothing from the original");
+        assert_eq!(spend(&store, 2, Some(first)).await, Ok(Spend::Admitted));
+        drop(store);
+        copy_over(backup.path(), directory.path());
+        let store = open(directory.path(), true);
+        for number in [1, 2] {
+            assert_eq!(
+                spend(&store, number, Some(first)).await,
+                Ok(Spend::Void),
+                "saved while it ran: {runs}"
+            );
+        }
+        assert_eq!(spend(&store, 3, Some(mark(&store))).await, Ok(Spend::Admitted));
+    }
+}
+
+#[test]
+fn a_store_without_its_lock_file_is_still_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path(), true);
+    fs::remove_file(directory.path().join("lock")).unwrap();
+    let second = Embedded::open(directory.path(), Fsync::default(), NOW);
+    assert!(matches!(second, Err(StoreError::InUse(_))), "{second:?}");
+    drop(store);
+    Embedded::open(directory.path(), Fsync::default(), NOW).unwrap();
 }
 
 /// Two gateways, each with a copy, would each admit a token.

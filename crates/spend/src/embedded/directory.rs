@@ -1,7 +1,7 @@
 //! The store's directory: its lock, its files, and the steps that change them so that no crash loses a record.
 //!
 //! ```text
-//! lock             held by the process that has the store open
+//! lock             held by the process that has the store open, as the directory itself is: the file may be removed
 //! <key id>.new     an epoch being created: no record has been written to it
 //! <key id>.spent   the records of a live epoch
 //! <key id>.retired a tombstone: the epoch was dropped, and its key is refused for ever
@@ -9,7 +9,8 @@
 
 use super::ancestors;
 use super::error::{On, StoreError};
-use postern_token::TokenKeyId;
+use super::origin::{ORIGIN, Origin};
+use postern_token::{Mark, TokenKeyId};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -28,7 +29,9 @@ pub(crate) struct Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
-        _ = self.lock.unlock(); // it is unlocked at the latest when the process ends
+        for lock in [&self.lock, &self.handle] {
+            _ = lock.unlock(); // it is unlocked at the latest when the process ends
+        }
     }
 }
 
@@ -50,6 +53,10 @@ impl Directory {
         }
         if meta.mode() & 0o022 != 0 {
             return Err(StoreError::Exposed { path: path.to_owned(), mode: meta.mode() & 0o7777 });
+        }
+        // Where a file system locks no directories (NFS), the file is all there is.
+        if let Err(TryLockError::WouldBlock) = handle.try_lock() {
+            return Err(StoreError::InUse(path.to_owned()));
         }
         let lock = lock(path)?;
         let directory = Self { path: path.to_owned(), handle, lock };
@@ -81,6 +88,30 @@ impl Directory {
             Ok(file)
         });
         result.inspect_err(|_| _ = fs::remove_file(&new))
+    }
+
+    /// Moves the records of a live epoch into a new file, with the same mark. Where the records cannot be copied, `None`, and
+    /// the old file stays.
+    ///
+    /// # Errors
+    /// When the new file's name may not be durable: what is written to it could be lost with the name.
+    pub(crate) fn move_records(&self, key: TokenKeyId, mark: Mark) -> Result<Option<File>, StoreError> {
+        let place = self.records(key);
+        let new = self.path.join(format!("{}.new", key.to_hex()));
+        let moved = copy_records(&place, &new, mark)
+            .and_then(|file| fs::rename(&new, &place).on("rename", &new).map(|()| file));
+        match moved {
+            Ok(file) => self.sync().map(|()| Some(file)),
+            Err(error) => {
+                _ = fs::remove_file(&new);
+                tracing::warn!(
+                    token_key = %key.short(), %error,
+                    "the spent records of a token key keep their file: a backup of it that is written over it now would \
+                     not be noticed"
+                );
+                Ok(None)
+            }
+        }
     }
 
     /// Tests whether the disk has room for a new file and its content: writes several incompressible blocks under a
@@ -163,6 +194,18 @@ fn lock(path: &Path) -> Result<File, StoreError> {
         Err(TryLockError::WouldBlock) => Err(StoreError::InUse(path.to_owned())),
         Err(TryLockError::Error(error)) => Err(error).on("lock", &place),
     }
+}
+
+fn copy_records(from: &Path, to: &Path, mark: Mark) -> Result<File, StoreError> {
+    use std::os::unix::fs::FileExt;
+    let mut source = File::open(from).on("open", from)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(to);
+    let mut file = file.on("create", to)?;
+    io::copy(&mut source, &mut file).on("copy", from)?;
+    let origin = Origin::of(mark, &file.metadata().on("read", to)?);
+    file.write_all_at(&origin.encode(), ORIGIN).on("write", to)?;
+    file.sync_all().on("sync", to)?;
+    Ok(file)
 }
 
 fn write_new(path: &Path, content: impl FnOnce(&Metadata) -> Vec<u8>) -> Result<File, StoreError> {

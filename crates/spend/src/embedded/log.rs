@@ -1,5 +1,6 @@
 //! One epoch: its file, its set of keys, and the order in which the two are written.
 
+use super::directory::Directory;
 use super::error::{On, StoreError};
 use super::format::{HEADER_LEN, HEADERS, Header, HeaderFault, RECORD_LEN, RECORDS, Record, ShortKey};
 use super::index::Index;
@@ -86,10 +87,11 @@ impl EpochLog {
         }
     }
 
-    /// Opens the file at `path` and reads its headers, but no record yet. Where it is not the file that its mark was given
-    /// to, it gets another one.
-    pub(crate) fn open(key: TokenKeyId, path: &Path) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().read(true).write(true).open(path).on("open", path)?;
+    /// Opens the file of a key and reads its headers, but no record yet. Where it is not the file that its mark was given
+    /// to, it gets another one; else the records move to a new file, so that a copy made before is of another.
+    pub(crate) fn open(key: TokenKeyId, directory: &Directory) -> Result<Self, StoreError> {
+        let path = &directory.records(key);
+        let mut file = OpenOptions::new().read(true).write(true).open(path).on("open", path)?;
         let meta = file.metadata().on("read", path)?;
         let len = meta.len();
         if len < RECORDS {
@@ -121,7 +123,10 @@ impl EpochLog {
         let is_wiped = headers[0].is_none(); // zeros there may have been a mark
         let mark = match Origin::read(&origin, &meta) {
             Read::Unmarked if !is_wiped => None,
-            Read::Marked(mark) => Some(mark),
+            Read::Marked(mark) => {
+                file = directory.move_records(key, mark)?.unwrap_or(file);
+                Some(mark)
+            }
             Read::Unmarked | Read::Moved => Some(renew(&file, &meta, key).on("write", path)?),
         };
         let mut log = Self::new(&Epoch { key, expires, mark: None }, file, mark);

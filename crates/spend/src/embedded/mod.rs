@@ -44,7 +44,7 @@ use sync::{Syncer, Work};
 ///   microsecond, after which the future is ready at its first poll. The first spend of an epoch, and one that moves
 ///   its expiry, create or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
 ///
-/// Dropping the store syncs a last time and unlocks the directory.
+/// Dropping the store moves the records to new files (`origin` says why), syncs a last time and unlocks the directory.
 pub struct Embedded {
     // Dropped in this order: the thread first, which syncs the epochs, and the directory's lock last.
     syncer: Syncer,
@@ -134,13 +134,12 @@ impl Embedded {
                 directory.retire(key)?;
                 continue;
             }
-            let path = directory.records(key);
-            let mut log = EpochLog::open(key, &path)?;
+            let mut log = EpochLog::open(key, &directory)?;
             if now >= log.expires() {
                 changes.unloaded.push((key, log.expires()));
                 continue;
             }
-            log.load(&path)?;
+            log.load(&directory.records(key))?;
             epochs.live.push(Arc::new(log));
         }
         let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
@@ -248,9 +247,8 @@ impl Embedded {
         unloaded: &mut Vec<(TokenKeyId, UnixSeconds)>,
     ) -> Result<Option<Arc<EpochLog>>, StoreError> {
         let Some(index) = unloaded.iter().position(|(known, _)| *known == key) else { return Ok(None) };
-        let path = self.directory.records(key);
-        let mut log = EpochLog::open(key, &path)?;
-        log.load(&path)?;
+        let mut log = EpochLog::open(key, &self.directory)?;
+        log.load(&self.directory.records(key))?;
         unloaded.swap_remove(index);
         let log = Arc::new(log);
         self.epochs.write().live.push(Arc::clone(&log));
@@ -328,6 +326,19 @@ impl Embedded {
     #[cold]
     fn unwritten(&self, error: &io::Error) -> Unknown {
         self.syncer.no_room(error.kind().into(), error)
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if self.syncer.intact().is_err() {
+            return; // what the disk holds is not known
+        }
+        for log in &self.epochs.read().live {
+            if let Some(mark) = log.mark() {
+                _ = self.directory.move_records(log.key(), mark); // nothing is written after it
+            }
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Records that were emptied, restored or copied may lack what was spent since. So a file that is not the one that its mark
 //! was given to gets another mark, and tokens that were requested before are void. A file is known by its inode and by when
-//! it came to be: a reboot keeps both, a copy has its own. What is written back into the same file is not noticed.
+//! it came to be: a reboot keeps both, a copy has its own. A backup that is written back into the same file (`cp` over it) is
+//! noticed because the records move to a new file at each start and at each clean stop: what was saved before is of another.
+//! Not noticed is a copy that was made after the last start and is written back after a crash, before the next start.
 //!
 //! ```text
 //! 64   magic[8] | mark[16] | inode u64 | born seconds u64 | born nanoseconds u32 | CRC-32 u32
@@ -44,7 +46,12 @@ pub(crate) enum Read {
 impl Origin {
     /// A new mark for a file.
     pub(crate) fn draw(file: &Metadata) -> Self {
-        Self { mark: Mark::new(rand::random()), file: identity(file) }
+        Self::of(Mark::new(rand::random()), file)
+    }
+
+    /// The mark that a file before had.
+    pub(crate) fn of(mark: Mark, file: &Metadata) -> Self {
+        Self { mark, file: identity(file) }
     }
 
     pub(crate) fn mark(&self) -> Mark {
