@@ -64,7 +64,7 @@ class Mcrouter:
         wanted = {
             "--asynclog-disable": [],
             "--disable-miss-on-get-errors": [],
-            "--probe-delay-initial-ms": ["100"],  # how soon a server that failed once is tried again
+            "-r": ["100"],  # how soon a server that failed once is tried again; its long name differs between versions
             "--probe-timeout-max": ["500"],
             "--listen-addresses": ["127.0.0.1"],
             "--connection-limit": ["4096"],
