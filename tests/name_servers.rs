@@ -1,67 +1,181 @@
-//! A system whose parts know each other by name, while name servers are down. The system's resolver waits for one of them, each
-//! time, longer than an attempt to connect may take.
+//! Names, while name servers are down, answer one family of addresses alone, or are not there at all.
+
+mod server;
 
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::memcached::Memcached;
-use crate::support::{eventually, proxy, target};
-use std::net::{SocketAddr, UdpSocket};
+use crate::support::tokens::mint;
+use crate::support::{admin, eventually, proxy, target};
+use server::{Does, Family, LATE, NameServer};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
-/// A name server: every name is 127.0.0.1, for no time.
-struct NameServer {
-    address: SocketAddr,
-    answers: Arc<AtomicBool>,
-    questions: Arc<AtomicUsize>,
+const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// Where nothing listens.
+const CLOSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+/// Where the policy lets no tunnel go.
+const DENIED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+
+/// An address of IPv6 that leads to one of IPv4, so that both have one listener.
+fn v6(address: Ipv4Addr) -> IpAddr {
+    address.to_ipv6_mapped().into()
 }
 
-impl NameServer {
-    /// On an address of its own, for resolv.conf can name no port.
-    fn start(address: &str, answers: bool) -> Self {
-        let socket = UdpSocket::bind((address, 53)).unwrap();
-        let address = socket.local_addr().unwrap();
-        let (answers, questions) = (Arc::new(AtomicBool::new(answers)), Arc::default());
-        let shared = (Arc::clone(&answers), Arc::clone(&questions));
-        std::thread::spawn(move || serve(&socket, &shared.0, &shared.1));
-        Self { address, answers, questions }
-    }
-
-    fn asked(&self) -> usize {
-        self.questions.load(SeqCst)
-    }
+/// Answers each family with an address of this machine.
+fn answer_both(_: &str, family: Family) -> Does {
+    Does::Answer(if family == Family::V6 { v6(HERE) } else { HERE.into() })
 }
 
-/// RFC 1035, section 4.
-fn serve(socket: &UdpSocket, answers: &AtomicBool, questions: &AtomicUsize) {
-    let mut query = [0; 512];
-    while let Ok((length, from)) = socket.recv_from(&mut query) {
-        questions.fetch_add(1, SeqCst);
-        let name = query[12..length].iter().position(|byte| *byte == 0);
-        let (true, Some(end)) = (answers.load(SeqCst), name.map(|end| 12 + end + 5)) else { continue };
-        let is_a = query[end - 4..end] == [0, 1, 0, 1];
-        let mut answer = query[..2].to_vec();
-        answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
-        answer.extend(&query[12..end]);
-        if is_a {
-            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, 1]);
+/// The status of a tunnel, and how long it took.
+async fn opened(proxy: SocketAddr, target: &str, token: Option<&str>) -> (u16, Duration) {
+    let began = Instant::now();
+    let mut stream = proxy::dial(proxy).await.unwrap();
+    let status = proxy::connect(&mut stream, target, token).await.unwrap().status;
+    if status == 200 {
+        proxy::echoes(&mut stream, b"through").await.unwrap();
+    }
+    (status, began.elapsed())
+}
+
+/// What a row of the table below comes to.
+#[derive(Clone, Copy, Debug)]
+enum Comes {
+    /// This status, without waiting for an answer that is late or never comes.
+    Soon(u16),
+    /// This status, after an answer that is late, or at the end of the time for a dial.
+    Late(u16),
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_for_one_family_is_used_whatever_becomes_of_the_other() {
+    use Comes::{Late, Soon};
+    use Does::{
+        Answer, AnswerLate, CutOff, Drop, Fail, MistakeName, MistakeNumber, SayNoName, SayNone, SendNoise,
+    };
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await);
+    let denied = TcpListener::bind((DENIED, echo.port())).unwrap();
+    denied.set_nonblocking(true).unwrap();
+    let v4 = IpAddr::from;
+    let rows: Vec<(Does, Does, Comes)> = vec![
+        (Answer(v6(HERE)), Answer(v4(HERE)), Soon(200)),
+        (Drop, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), Drop, Soon(200)),
+        (AnswerLate(v6(HERE)), Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), AnswerLate(v4(HERE)), Soon(200)),
+        (SayNone, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), SayNone, Soon(200)),
+        (SayNoName, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), SayNoName, Soon(200)),
+        (Fail, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), Fail, Soon(200)),
+        (SendNoise, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), SendNoise, Soon(200)),
+        (MistakeNumber, Answer(v4(HERE)), Soon(200)),
+        (MistakeName, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), MistakeName, Soon(200)),
+        (CutOff, Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(HERE)), CutOff, Soon(200)),
+        (Answer(v6(CLOSED)), Answer(v4(HERE)), Soon(200)),
+        (SayNone, SayNone, Soon(502)),
+        (SayNoName, SayNoName, Soon(502)),
+        (Fail, SayNone, Soon(502)),
+        (Answer(v6(CLOSED)), Answer(v4(CLOSED)), Soon(502)),
+        (Answer(v6(DENIED)), Answer(v4(HERE)), Soon(200)),
+        (Answer(v6(DENIED)), Answer(v4(DENIED)), Soon(403)),
+        // What came is of no use, or led nowhere: what comes late is judged, and tried.
+        (AnswerLate(v6(HERE)), Answer(v4(CLOSED)), Late(200)),
+        (AnswerLate(v6(HERE)), Answer(v4(DENIED)), Late(200)),
+        (AnswerLate(v6(DENIED)), Answer(v4(CLOSED)), Late(502)),
+        (AnswerLate(v6(DENIED)), SayNone, Late(403)),
+        (Drop, AnswerLate(v4(HERE)), Late(200)),
+        // The reason is that of the addresses that came.
+        (Drop, Answer(v4(CLOSED)), Late(502)),
+        (Drop, Answer(v4(DENIED)), Late(403)),
+        (Drop, SayNone, Late(504)),
+        (Drop, Drop, Late(504)),
+    ];
+    let does: Vec<_> = rows.iter().map(|(v6, v4, _)| (*v6, *v4)).collect();
+    let server = NameServer::start((HERE, 0), move |name, family| {
+        let (v6, v4) = does[name.strip_suffix(".test").unwrap().parse::<usize>().unwrap()];
+        if family == Family::V6 { v6 } else { v4 }
+    });
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let more = format!(
+        "deny = [\"{DENIED}/32\"]\n[egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\n[limits]\ndial_timeout = \"8s\"\n",
+        server.address
+    );
+    let gateway =
+        Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", &more)).await;
+    let mut tunnels = JoinSet::new();
+    for (row, token) in mint(&issuer.http(), &gateway.http(), rows.len()).into_iter().enumerate() {
+        let (proxy, target) = (gateway.address, format!("{row}.test:{}", echo.port()));
+        tunnels.spawn(async move { (row, opened(proxy, &target, Some(&token)).await) });
+    }
+    for (row, (status, took)) in tunnels.join_all().await {
+        match rows[row].2 {
+            Soon(expected) => {
+                assert!(status == expected && took < LATE, "{:?}: {status} {took:?}", rows[row])
+            }
+            Late(expected) => assert!(status == expected, "{:?}: {status} {took:?}", rows[row]),
         }
-        let _ = socket.send_to(&answer, from);
     }
+    assert!(denied.accept().is_err(), "a late address is judged before it is dialled");
 }
 
-/// Starts a daemon to which these name servers are the system's, and /etc/hosts is empty.
-fn started(kind: &str, config: &Path, servers: [&NameServer; 2]) -> Daemon {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_name_that_can_be_sent_is_sent_and_what_cannot_be_is_refused_without_a_token() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await);
+    let server = NameServer::start((HERE, 0), answer_both);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let more = format!("[egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\n", server.address);
+    let gateway =
+        Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", &more)).await;
+    let label = |length| "a".repeat(length);
+    let longest = [label(63), label(63), label(63), label(61)].join(".");
+    let names = [
+        "my_bucket.s3.test",
+        "my_app",
+        "a_._b.test",
+        "_dmarc.test",
+        "-a-.test",
+        "a!b.test",
+        "*.test",
+        "a'b~$&()+,;=.test",
+        &longest,
+    ];
+    for (name, token) in names.iter().zip(mint(&issuer.http(), &gateway.http(), names.len())) {
+        let (status, _) = opened(gateway.address, &format!("{name}:{}", echo.port()), Some(&token)).await;
+        assert_eq!(status, 200, "{name}");
+        assert!(server.asked().contains(&((*name).to_owned(), Family::V4)), "{name}");
+    }
+    let before = server.asked().len();
+    for name in ["a..test", ".test", "..", &label(64), &format!("a.{longest}"), "a%5fb.test", "a.1"] {
+        let (status, _) = opened(gateway.address, &format!("{name}:443"), None).await;
+        assert_eq!(status, 400, "{name}");
+    }
+    assert_eq!(server.asked().len(), before);
+}
+
+/// Starts a daemon to which this is the system's resolv.conf(5), none without a text, and hosts(5).
+fn started(kind: &str, config: &Path, resolv_conf: Option<&str>, hosts: &str) -> Daemon {
     let home = config.parent().unwrap();
-    let lines = servers.map(|server| format!("nameserver {}\n", server.address.ip())).concat();
-    // Longer than an attempt, and shorter than without a word, which is 5 s, twice.
-    std::fs::write(home.join("resolv.conf"), lines + "options timeout:4 attempts:1\n").unwrap();
-    std::fs::write(home.join("hosts"), "").unwrap();
+    let etc = home.join(format!("etc-{kind}"));
+    std::fs::create_dir(&etc).unwrap();
+    std::fs::write(home.join("hosts"), hosts).unwrap();
+    std::fs::write(home.join("resolv.conf"), resolv_conf.unwrap_or_default()).unwrap();
+    let resolv_conf = if resolv_conf.is_some() { "cp \"$2/resolv.conf\" \"$1\"" } else { "true" };
+    let mounts = format!(
+        "cp -a /etc/. \"$1\" && rm -f \"$1/resolv.conf\" \"$1/hosts\" && {resolv_conf} && cp \"$2/hosts\" \"$1\" && \
+         mount --bind \"$1\" /etc && shift 2 && exec \"$@\""
+    );
     let mut program = Command::new("unshare");
-    let mounts = "mount --bind resolv.conf /etc/resolv.conf && mount --bind hosts /etc/hosts && exec \"$@\"";
-    program.args(["--mount", "sh", "-c", &format!("cd \"$0\" && {mounts}")]).arg(home);
+    program.args(["--mount", "sh", "-c", &mounts, "sh"]).arg(&etc).arg(home);
     Daemon::started_by(program, kind, config)
 }
 
@@ -70,41 +184,127 @@ fn named(name: &str, address: SocketAddr) -> String {
     format!("{name}.localhost:{}", address.port())
 }
 
-/// The status of one tunnel through the agent.
-async fn tunnel(agent: &Daemon, target: &str) -> u16 {
-    let mut stream = proxy::dial(agent.address).await.unwrap();
-    proxy::connect(&mut stream, target, None).await.unwrap().status
+/// A system whose parts know each other by name: the agent, and what it needs.
+struct System {
+    agent: Daemon,
+    gateway: Daemon,
+    _issuer: Daemon,
+    _memcached: Memcached,
+    _home: TempDir,
+}
+
+impl System {
+    async fn start(resolv_conf: &str) -> Self {
+        let (home, memcached) = (TempDir::new().unwrap(), Memcached::start());
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let config =
+            gateway_config(home.path(), &format!("http://{}", named("issuer", issuer.address)), "", "1s", "");
+        with_memcacheds(&config, &[format!("store.localhost:{}", memcached.port())]);
+        let gateway = started("gateway", &config, Some(resolv_conf), "");
+        let urls = [("gateway", gateway.address), ("issuer", issuer.address)]
+            .map(|(name, address)| format!("http://{}", named(name, address)));
+        let config = client_config(home.path(), &urls[0], &urls[1], None);
+        let agent = started("client", &config, Some(resolv_conf), "");
+        let system = Self { agent, gateway, _issuer: issuer, _memcached: memcached, _home: home };
+        system.until_ready().await;
+        system
+    }
+
+    async fn until_ready(&self) {
+        self.gateway.until_ready("gateway").await;
+        self.agent.until_ready("agent").await;
+    }
+}
+
+/// The system's resolver waits for a name server that is down, each time, longer than an attempt to connect may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs root, for port 53 and mounts"]
+async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_down() {
+    let (answers, echo) = (Arc::new(AtomicBool::new(true)), target::echo().await);
+    let down = NameServer::start((Ipv4Addr::new(127, 53, 0, 1), 53), |_, _| Does::Drop);
+    let is_up = Arc::clone(&answers);
+    let up = NameServer::start((Ipv4Addr::new(127, 53, 0, 2), 53), move |name, family| {
+        if is_up.load(SeqCst) { answer_both(name, family) } else { Does::Drop }
+    });
+    let servers = [&down, &up].map(|server| format!("nameserver {}\n", server.address.ip())).concat();
+    // Longer than an attempt, and shorter than without a word, which is 5 s, twice.
+    let system = System::start(&(servers + "options timeout:4 attempts:1\n")).await;
+    assert_eq!(opened(system.agent.address, &named("one", echo), None).await.0, 200);
+    assert!(!down.asked().is_empty() && !up.asked().is_empty());
+
+    // Neither answers: whoever asks for a new name reads so, and nothing hangs. When one is back, so are the tunnels.
+    answers.store(false, SeqCst);
+    let (refused, _) = opened(system.agent.address, &named("two", echo), None).await;
+    assert!(matches!(refused, 502..=504), "{refused}");
+    answers.store(true, SeqCst);
+    eventually("there are tunnels again", || async {
+        (opened(system.agent.address, &named("three", echo), None).await.0 == 200).then_some(())
+    })
+    .await;
+    system.until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs root, for port 53 and mounts"]
-async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_down() {
-    let home = TempDir::new().unwrap();
-    let (down, up) = (NameServer::start("127.53.0.1", false), NameServer::start("127.53.0.2", true));
-    let servers = [&down, &up];
-    let (memcached, echo) = (Memcached::start(), target::echo().await);
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-    let config =
-        gateway_config(home.path(), &format!("http://{}", named("issuer", issuer.address)), "", "1s", "");
-    with_memcacheds(&config, &[format!("store.localhost:{}", memcached.port())]);
-    let gateway = started("gateway", &config, servers);
-    let urls = [("gateway", gateway.address), ("issuer", issuer.address)]
-        .map(|(name, address)| format!("http://{}", named(name, address)));
-    let agent = started("client", &client_config(home.path(), &urls[0], &urls[1], None), servers);
-    gateway.until_ready("gateway").await;
-    agent.until_ready("agent").await;
-    assert_eq!(tunnel(&agent, &named("one", echo)).await, 200);
-    assert!(down.asked() > 0 && up.asked() > 0);
+async fn everything_is_reached_by_name_while_one_family_is_not_answered() {
+    let echo = target::echo().await;
+    for (host, silent) in [(3, Family::V6), (4, Family::V4)] {
+        let server = NameServer::start((Ipv4Addr::new(127, 53, 0, host), 53), move |name, family| {
+            if family == silent { Does::Drop } else { answer_both(name, family) }
+        });
+        let system = System::start(&format!("nameserver {}\n", server.address.ip())).await;
+        for name in ["one", "two"] {
+            let (status, took) =
+                opened(system.agent.address, &format!("{name}.test:{}", echo.port()), None).await;
+            assert!(status == 200 && took < LATE, "{silent:?}: {status} {took:?}");
+        }
+        let gateway = "gateway.localhost".to_owned();
+        assert!(server.asked().contains(&(gateway, silent)), "{silent:?}: {:?}", server.asked());
+    }
+}
 
-    // Neither answers: whoever asks for a new name reads so, and nothing hangs. When one is back, so are the tunnels.
-    up.answers.store(false, SeqCst);
-    let refused = tunnel(&agent, &named("two", echo)).await;
-    assert!(matches!(refused, 502..=504), "{refused}");
-    up.answers.store(true, SeqCst);
-    eventually("there are tunnels again", || async {
-        (tunnel(&agent, &named("three", echo)).await == 200).then_some(())
-    })
-    .await;
-    gateway.until_ready("gateway").await;
-    agent.until_ready("agent").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs root, for port 53 and mounts"]
+async fn a_gateway_starts_whatever_resolv_conf_says_and_serves_what_it_can() {
+    const HOSTS: &str = "127.0.0.1 localhost my_app my_bucket.s3.example\n";
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let server = NameServer::start((Ipv4Addr::new(127, 53, 0, 5), 53), answer_both);
+    let ours = format!("nameserver {}\n", server.address.ip());
+    for (row, (text, status)) in [
+        (None, 502),
+        (Some(String::new()), 502),
+        (Some("# Generated by NetworkManager\n".to_owned()), 502),
+        (Some("search example.com\n".to_owned()), 502),
+        (Some(format!("search .domain\n{ours}")), 200),
+        (Some(format!("\u{feff}{ours}")), 200),
+        (Some(format!("options timeout:0 attempts:0\n{ours}")), 200),
+        (Some(format!("options no-aaaa\n{ours}")), 200),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let home = home.path().join(row.to_string());
+        std::fs::create_dir(&home).unwrap();
+        let config = gateway_config(&home, &issuer.http(), "", "1s", "");
+        let gateway = started("gateway", &config, text.as_deref(), HOSTS);
+        gateway.until_ready("gateway").await;
+        let before = server.asked().len();
+        for ((host, expected), token) in
+            [("127.0.0.1", 200), ("my_app", 200), ("my_bucket.s3.example", 200), ("other_app.test", status)]
+                .into_iter()
+                .zip(mint(&issuer.http(), &gateway.http(), 4))
+        {
+            let opened = opened(gateway.address, &format!("{host}:{}", echo.port()), Some(&token)).await;
+            assert_eq!(opened.0, expected, "{text:?}: {host}");
+        }
+        let asked = &server.asked()[before..];
+        let asks_v6 = asked.contains(&("other_app.test".to_owned(), Family::V6));
+        let is_without_v6 = text.as_ref().is_some_and(|text| text.contains("no-aaaa"));
+        assert_eq!(asks_v6, status == 200 && !is_without_v6, "{text:?}: {asked:?}");
+        assert!(admin::get(gateway.admin, "/readyz").await.is_some_and(|(status, _)| status == 200));
+        let (_, log) = gateway.process.written();
+        let warnings = log.matches("no name server in /etc/resolv.conf").count();
+        assert_eq!(warnings, usize::from(status == 502), "{text:?}: {log}");
+    }
 }

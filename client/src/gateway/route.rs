@@ -5,7 +5,6 @@ use crate::answer::Refusal;
 use crate::gateways::Outage;
 use crate::tunnel::Opener;
 use postern_lookup::Lookup;
-use postern_proxy::dial::connect;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::{Io, Received};
 use std::io;
@@ -50,7 +49,7 @@ impl Route {
         match self {
             Self::Direct(lookup) => {
                 let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
-                let stream = connect(lookup.find(host, gateway.port).await?).await?;
+                let stream = lookup.connect(host, gateway.port, gateway.connect_timeout).await?;
                 stream.set_nodelay(true)?;
                 Ok(Reached { stream: Box::new(stream), received: Received::default() })
             }

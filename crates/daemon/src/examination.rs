@@ -9,10 +9,10 @@ mod here;
 #[cfg(unix)]
 pub use here::{closed, descriptors, directory, way_in};
 
+use postern_lookup::Lookup;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -133,15 +133,11 @@ pub fn begin_names(
 
 async fn name(host: &str, cost: &str) -> Finding {
     let began = Instant::now();
-    let found = tokio::net::lookup_host((host, 0)).await;
+    let mut families = Lookup::keeping(Duration::ZERO).find(host, 0);
+    let found = families.first(|found| Some(found.to_vec())).await;
     let took = began.elapsed();
-    let addresses: Vec<String> = match found {
-        Ok(found) => found.map(|address| address.ip().to_string()).collect(),
-        Err(error) => return unresolved(host, &error.to_string(), cost),
-    };
-    if addresses.is_empty() {
-        return unresolved(host, "it has no address", cost);
-    }
+    let Some(found) = found else { return unresolved(host, &families.error().to_string(), cost) };
+    let addresses: Vec<String> = found.iter().map(|address| address.ip().to_string()).collect();
     let seen = format!("{host} is {}, looked up in {}", addresses.join(", "), written(took));
     if took < SLOW {
         return Finding::well("names", seen);
@@ -168,7 +164,7 @@ pub fn begin_connection(
     let (host, late) = (host.trim_matches(['[', ']']).to_owned(), away.clone());
     examinations.begin(late, async move {
         let began = Instant::now();
-        let found = match TcpStream::connect((host.as_str(), port)).await {
+        let found = match Lookup::keeping(Duration::ZERO).connect(&host, port, PATIENCE).await {
             Ok(_) => Finding::well(
                 what,
                 format!("{host}:{port} takes connections, in {}", written(began.elapsed())),

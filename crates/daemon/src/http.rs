@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use postern_lookup::Lookups;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::error::Error;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -57,7 +57,8 @@ pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
     Ok(client)
 }
 
-/// The system's resolver, without the addresses that may not be connected to.
+/// The system's resolver, without the addresses that may not be connected to. reqwest takes the addresses at once, so those of a
+/// family that comes late are for the next request.
 struct Names {
     allows: fn(IpAddr) -> bool,
     lookups: Arc<Lookups>,
@@ -67,12 +68,16 @@ impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
         let (allows, lookups) = (self.allows, Arc::clone(&self.lookups));
         Box::pin(async move {
-            let found = lookups.find(name.as_str(), 0).await?;
-            let allowed: Vec<_> = found.iter().copied().filter(|found| allows(found.ip())).collect();
-            if allowed.is_empty() && !found.is_empty() {
-                return Err(NoneAllowed.into());
+            let mut families = lookups.find(name.as_str(), 0);
+            let judge = |found: &[SocketAddr]| {
+                let allowed: Vec<_> = found.iter().copied().filter(|found| allows(found.ip())).collect();
+                (!allowed.is_empty()).then_some(allowed)
+            };
+            match families.first(judge).await {
+                Some(allowed) => Ok(Box::new(allowed.into_iter()) as Addrs),
+                None if families.found().is_empty() => Err(families.error().into()),
+                None => Err(NoneAllowed.into()),
             }
-            Ok(Box::new(allowed.into_iter()) as Addrs)
         })
     }
 }

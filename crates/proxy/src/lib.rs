@@ -1,4 +1,4 @@
-//! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]), connects ([`dial`]),
+//! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]),
 //! asks another proxy for a tunnel ([`tunnel`]), copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
 //! sent ([`reset`]), rewrites [`headers`], bounds the heads of answers ([`answer_head`]) and the time in which nothing moves
 //! ([`idle`]), and distinguishes public addresses from others ([`address`]).
@@ -17,7 +17,6 @@
 
 pub mod address;
 pub mod answer_head;
-pub mod dial;
 pub mod headers;
 pub mod http2;
 pub mod idle;

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest name DNS can hold, in characters, without the final dot (RFC 1035, section 3.1).
+/// The longest name DNS can hold, in characters, without the final dot: 255 octets with the length before each label and the root
+/// behind the last (RFC 1035, section 3.1).
 const MAX_NAME_LEN: usize = 253;
 
 /// A host and a port.
@@ -103,7 +104,10 @@ impl Host {
         }
         let name = host.strip_suffix('.').unwrap_or(host);
         let labels_fit = name.split('.').all(|label| (1..=63).contains(&label.len()));
-        let characters_fit = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        // DNS takes any label (RFC 2181, section 11), and an authority these characters (RFC 3986, section 3.2.2, without the
+        // percent sign, which would spell one name in several ways).
+        let characters_fit =
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte));
         // A last label of digits or 0x… is some system's spelling of an IPv4 address, never a name (WHATWG URL).
         let last = name.rsplit('.').next().unwrap_or_default();
         let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
@@ -158,7 +162,13 @@ mod tests {
         let name = |text: &str| Host::Name(text.into());
         assert_eq!(parse("example.com:443"), Ok((name("example.com"), 443)));
         assert_eq!(parse("example.com.:443"), Ok((name("example.com"), 443)));
-        assert_eq!(parse("_dmarc.x-y.example:1"), Ok((name("_dmarc.x-y.example"), 1)));
+        let longest = [&"a".repeat(63); 4].map(String::as_str).join(".")[..MAX_NAME_LEN].to_owned();
+        for odd in
+            ["_dmarc.x-y.example", "my_app", "a_.b", "*.example", "-a-.example", "a!$&'()*+,;=~b", &longest]
+        {
+            assert_eq!(parse(&format!("{odd}:1")), Ok((name(odd), 1)));
+            assert_eq!(parse(&format!("{odd}.:1")), Ok((name(odd), 1)));
+        }
         assert_eq!(parse("192.0.2.7:80"), Ok((Host::Address(IpAddr::from([192, 0, 2, 7])), 80)));
         assert_eq!(parse("[::1]:80"), Ok((Host::Address(Ipv6Addr::LOCALHOST.into()), 80)));
     }
@@ -180,9 +190,22 @@ mod tests {
         ] {
             assert!(error(text).is_some(), "{text}");
         }
-        for text in
-            ["a b:1", "a..b:1", ".a:1", "[::1:80", "[::1%eth0]:80", "[::1]x:80", "ä.example:1", "%31:1"]
-        {
+        let longer = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(62)].join(".");
+        for text in [
+            &*format!("{longer}:1"),
+            &format!("{}.b:1", "a".repeat(64)),
+            "a..b:1",
+            "a b:1",
+            "a/b:1",
+            "a\"b:1",
+            "a\\b:1",
+            ".a:1",
+            "[::1:80",
+            "[::1%eth0]:80",
+            "[::1]x:80",
+            "ä.example:1",
+            "%31:1",
+        ] {
             assert_eq!(error(text), Some(TargetError::Host), "{text}");
         }
         for text in ["127.1:80", "2130706433:80", "0x7f.1:80", "1.2.3.0x4:80", "example.1:80"] {

@@ -1,7 +1,6 @@
 //! `[egress.resolver]`: who resolves the names of targets.
 
 use postern_config::{ConfigDuration, text_value};
-use postern_proxy::target::Host;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// The most that `max_ttl` can be.
 const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -17,9 +17,9 @@ const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResolverConfig {
-    /// "system": the name servers of /etc/resolv.conf, after /etc/hosts, read at start. "udp": DNS with the `servers`, and over
-    /// TCP for long answers; "tcp": over TCP alone; "tls": DNS over TLS (RFC 7858); "https": DNS over HTTPS (RFC 8484) on
-    /// HTTP/2. All but "system" leave /etc/hosts aside.
+    /// "system": the name servers of /etc/resolv.conf, or 127.0.0.1 where it names none, after /etc/hosts, read at start. "udp":
+    /// DNS with the `servers`, and over TCP for long answers; "tcp": over TCP alone; "tls": DNS over TLS (RFC 7858); "https": DNS
+    /// over HTTPS (RFC 8484) on HTTP/2. All but "system" leave /etc/hosts aside.
     pub kind: ResolverKind,
     /// The name servers, for all kinds but "system": addresses, with a port if it is not the usual one (53, 853 or 443). Two
     /// are asked at once, and the others when these fail.
@@ -139,7 +139,7 @@ impl ResolverConfig {
 
 /// Whether a certificate can be verified for it.
 fn is_verifiable(name: &str) -> bool {
-    name.parse::<IpAddr>().is_ok() || matches!(Host::parse(name), Ok(Host::Name(_)))
+    ServerName::try_from(name).is_ok()
 }
 
 /// The address of a name server, and its port if it is not the usual one.

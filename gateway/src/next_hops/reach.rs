@@ -1,11 +1,13 @@
 //! A connection to a URL of a next hop, or room on one.
 
 use super::{Member, NextHop};
+use crate::request::deny::Refusal;
 use crate::request::egress::choose;
 use crate::request::resolve::Resolver;
 use postern_daemon::http::no_answer;
 use postern_daemon::tls;
-use postern_proxy::dial::{Candidate, connect_from};
+use postern_lookup::Families;
+use postern_lookup::dial::{Candidate, connect_from};
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::{Host, Target};
 use postern_proxy::tunnel::{Io, Joined, Lines, Made, Received, Seat};
@@ -14,7 +16,7 @@ use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -94,23 +96,29 @@ async fn handshake(
 }
 
 async fn connect(at: &Target, dialler: Dialler<'_>, deadline: Instant) -> Result<TcpStream, String> {
-    let addresses = match at.host() {
-        Host::Address(address) => vec![*address],
-        Host::Name(name) => dialler
-            .resolver
-            .resolve(name, deadline)
-            .await
-            .map_err(|refusal| format!("its name was not resolved: {}", refusal.details()))?,
+    let candidate = |address: &IpAddr| {
+        let from = choose(dialler.sources, *address, dialler.turn).ok()?;
+        Some(Candidate { to: SocketAddr::new(*address, at.port()), from })
     };
-    let candidate = |address: IpAddr| {
-        let from = choose(dialler.sources, address, dialler.turn).ok()?;
-        Some(Candidate { to: SocketAddr::new(address, at.port()), from })
+    let candidates = |addresses: &[IpAddr]| -> Result<Vec<Candidate>, Refusal> {
+        let candidates: Vec<_> = addresses.iter().filter_map(candidate).collect();
+        if candidates.is_empty() { Err(Refusal::NoSource) } else { Ok(candidates) }
     };
-    let candidates: Vec<Candidate> = addresses.into_iter().filter_map(candidate).collect();
-    if candidates.is_empty() {
-        return Err("source has no address of its family".to_owned());
-    }
-    let stream = connect_from(candidates).await.map_err(|error| format!("not reached: {error}"))?;
+    let found = match at.host() {
+        Host::Address(address) => candidates(&[*address]).map(|found| (found, Families::known(Vec::new()))),
+        Host::Name(name) => dialler.resolver.resolve(name, deadline, candidates).await,
+    };
+    let (first, mut families) = found.map_err(|refusal| match refusal {
+        Refusal::NoSource => "source has no address of its family".to_owned(),
+        refusal => format!("its name was not resolved: {}", refusal.details()),
+    })?;
+    let is_awaited = !families.are_complete();
+    let later = async {
+        let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
+        late.iter().filter_map(candidate).collect::<Vec<_>>()
+    };
+    let connected = connect_from(first, is_awaited.then_some(later)).await;
+    let stream = connected.map_err(|error| format!("not reached: {error}"))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(stream)
 }

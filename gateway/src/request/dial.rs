@@ -4,10 +4,11 @@
 use crate::next_hops::Connections;
 use crate::request::admit::Admitted;
 use crate::request::deny::Refusal;
-use crate::request::egress::Policy;
+use crate::request::egress::{Policy, Via};
 use crate::request::resolve::Resolver;
 use postern_daemon::seldom::Seldom;
-use postern_proxy::dial::{Candidate, connect_from};
+use postern_lookup::Families;
+use postern_lookup::dial::{Candidate, connect_from};
 use postern_proxy::target::{Host, Target};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -50,26 +51,40 @@ impl Dialled {
 /// A connection to the target, or a tunnel to it through a next hop.
 async fn connect(target: &Target, onward: &Onward<'_>, deadline: Instant) -> Result<TargetStream, Refusal> {
     let Onward { policy, resolver, .. } = *onward;
-    let addresses = match target.host() {
-        Host::Address(address) => vec![*address],
+    let turn = policy.turn();
+    let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, policy, turn);
+    let found = match target.host() {
+        Host::Address(address) => judge(&[*address]).map(|way| (way, Families::known(Vec::new()))),
         Host::Name(name) => match policy.via_of_name(name, target.port()) {
             // Boxed: most tunnels have no next hop, and would move its room for nothing.
             Some(via) => {
                 let tunnel = Box::pin(next_hop::connect(via, target, onward, deadline)).await?;
                 return Ok(TargetStream::Through(Box::new(tunnel)));
             }
-            None => resolver.resolve(name, deadline).await?,
+            None => resolver.resolve(name, deadline, judge).await,
         },
     };
-    let allowed = allowed(target, addresses, policy)?;
-    if let Some((via, address)) = policy.via_of_first(target, &allowed) {
-        let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
-        let tunnel = Box::pin(next_hop::connect(via, &target, onward, deadline)).await?;
-        return Ok(TargetStream::Through(Box::new(tunnel)));
+    if matches!(found, Err(Refusal::NoSource)) {
+        warn_of_source("it has no address of the target's family");
     }
-    let candidates = candidates(target, allowed, policy)?;
-    let has_source = candidates.iter().any(|candidate| candidate.from.is_some());
-    let connecting = timeout_at(deadline, connect_from(candidates));
+    let (way, mut families) = found?;
+    let first = match way {
+        Way::Through(via, address) => {
+            let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
+            let tunnel = Box::pin(next_hop::connect(via, &target, onward, deadline)).await?;
+            return Ok(TargetStream::Through(Box::new(tunnel)));
+        }
+        Way::Direct(first) => first,
+    };
+    let has_source = first.iter().any(|candidate| candidate.from.is_some());
+    let is_awaited = !families.are_complete();
+    // At the deadline it ends with no more, so that a target that refused is not said to be silent.
+    let later = async {
+        let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
+        let allowed = allowed(target, &late, policy).unwrap_or_default();
+        candidates(target, &allowed, policy, turn)
+    };
+    let connecting = timeout_at(deadline, connect_from(first, is_awaited.then_some(later)));
     let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
     if has_source && is_unavailable(&connected) {
         warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
@@ -81,15 +96,36 @@ async fn connect(target: &Target, onward: &Onward<'_>, deadline: Instant) -> Res
     Ok(TargetStream::Direct(stream))
 }
 
+/// How a target is reached at the addresses that are known.
+enum Way<'a> {
+    Direct(Vec<Candidate>),
+    /// Through a next hop, which is asked for this address.
+    Through(Via<'a>, IpAddr),
+}
+
+impl<'a> Way<'a> {
+    fn judge(
+        target: &Target,
+        addresses: &[IpAddr],
+        policy: &'a Policy,
+        turn: usize,
+    ) -> Result<Self, Refusal> {
+        let allowed = allowed(target, addresses, policy)?;
+        if let Some((via, address)) = policy.via_of_first(target, &allowed) {
+            return Ok(Self::Through(via, address));
+        }
+        let candidates = candidates(target, &allowed, policy, turn);
+        if candidates.is_empty() { Err(Refusal::NoSource) } else { Ok(Self::Direct(candidates)) }
+    }
+}
+
 /// The addresses the policy lets through; when it lets none through, its refusal.
-fn allowed(target: &Target, addresses: Vec<IpAddr>, policy: &Policy) -> Result<Vec<IpAddr>, Refusal> {
+fn allowed(target: &Target, addresses: &[IpAddr], policy: &Policy) -> Result<Vec<IpAddr>, Refusal> {
     let mut refused = None;
-    let allowed: Vec<IpAddr> = addresses
-        .into_iter()
-        .filter(|&address| {
-            policy.check_address(target, address).map_err(|refusal| refused = Some(refusal)).is_ok()
-        })
-        .collect();
+    let check = |address: &&IpAddr| {
+        policy.check_address(target, **address).map_err(|refusal| refused = Some(refusal)).is_ok()
+    };
+    let allowed: Vec<IpAddr> = addresses.iter().filter(check).copied().collect();
     match (allowed.is_empty(), refused) {
         (false, _) => Ok(allowed),
         (true, Some(refusal)) => Err(Refusal::Policy(refusal)),
@@ -97,24 +133,19 @@ fn allowed(target: &Target, addresses: Vec<IpAddr>, policy: &Policy) -> Result<V
     }
 }
 
-/// The addresses to dial, each with its local one. Those of a family without a local address are left out.
-fn candidates(target: &Target, allowed: Vec<IpAddr>, policy: &Policy) -> Result<Vec<Candidate>, Refusal> {
-    let turn = policy.turn();
-    let candidate = |address: IpAddr| {
-        if policy.via(target, address).is_some() {
-            return None; // another address of the name may be reached directly, and stood first
+/// The addresses to dial, each with its local one. Those of a family without a local address are left out, and those behind a next
+/// hop: another address of the name may be reached directly, and came first.
+fn candidates(target: &Target, allowed: &[IpAddr], policy: &Policy, turn: usize) -> Vec<Candidate> {
+    let candidate = |address: &IpAddr| {
+        if policy.via(target, *address).is_some() {
+            return None;
         }
-        let from = policy.source(target, address, turn).ok()?;
+        let from = policy.source(target, *address, turn).ok()?;
         // The system's own choice is left as it was; a socket with a local IPv4 address connects to IPv4 alone.
-        let address = if from.is_some() { address.to_canonical() } else { address };
+        let address = if from.is_some() { address.to_canonical() } else { *address };
         Some(Candidate { to: SocketAddr::new(address, target.port()), from })
     };
-    let candidates: Vec<Candidate> = allowed.into_iter().filter_map(candidate).collect();
-    if candidates.is_empty() {
-        warn_of_source("it has no address of the target's family");
-        return Err(Refusal::NoSource);
-    }
-    Ok(candidates)
+    allowed.iter().filter_map(candidate).collect()
 }
 
 fn is_unavailable(connected: &io::Result<TcpStream>) -> bool {
@@ -146,28 +177,30 @@ mod tests {
     fn each_address_is_dialled_from_one_of_its_family_in_turn() {
         let policy = |text: &str| Policy::new(&postern_config::parse("egress.toml", text, []).unwrap());
         let dialled = |policy: &Policy, addresses: &[&str]| {
-            let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
             let target = Target::parse("example.com:443", None).unwrap();
             let from = |candidate: Candidate| {
                 format!("{} {}", candidate.to, candidate.from.map_or("-".into(), |from| from.to_string()))
             };
-            candidates(&target, addresses, policy)
-                .map(|candidates| candidates.into_iter().map(from).collect::<Vec<_>>())
+            candidates(&target, &addresses, policy, policy.turn()).into_iter().map(from).collect::<Vec<_>>()
         };
         let own = policy("source = [\"198.51.100.7\", \"198.51.100.8\", \"2001:db8::7\"]");
         for from in ["198.51.100.7", "198.51.100.8", "198.51.100.7"] {
             let expected = ["[2606::1]:443 2001:db8::7".to_owned(), format!("1.1.1.1:443 {from}")];
-            assert_eq!(dialled(&own, &["2606::1", "1.1.1.1"]).unwrap(), expected);
+            assert_eq!(dialled(&own, &["2606::1", "1.1.1.1"]), expected);
         }
         let v4 = policy(
             "source = [\"198.51.100.7\"]\n[[rules]]\nallow = [\"9.0.0.0/8\"]\nsource = [\"198.51.100.9\"]",
         );
         assert_eq!(
-            dialled(&v4, &["2606::1", "9.9.9.9", "::ffff:1.1.1.1"]).unwrap(),
+            dialled(&v4, &["2606::1", "9.9.9.9", "::ffff:1.1.1.1"]),
             ["9.9.9.9:443 198.51.100.9", "1.1.1.1:443 198.51.100.7"]
         );
-        assert!(matches!(dialled(&v4, &["2606::1"]), Err(Refusal::NoSource)));
-        assert_eq!(dialled(&policy(""), &["1.1.1.1"]).unwrap(), ["1.1.1.1:443 -"]);
+        assert_eq!(dialled(&v4, &["2606::1"]), [""; 0]);
+        let target = Target::parse("example.com:443", None).unwrap();
+        let judged = Way::judge(&target, &["2606::1".parse().unwrap()], &v4, 0);
+        assert!(matches!(judged, Err(Refusal::NoSource)));
+        assert_eq!(dialled(&policy(""), &["1.1.1.1"]), ["1.1.1.1:443 -"]);
     }
 
     #[test]
@@ -175,7 +208,7 @@ mod tests {
         let policy = Policy::new(&Egress::default());
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
         let target = Target::parse("example.com:443", None).unwrap();
-        let allowed = |texts: &[&str]| allowed(&target, ips(texts), &policy);
+        let allowed = |texts: &[&str]| allowed(&target, &ips(texts), &policy);
         assert_eq!(allowed(&["10.0.0.1", "1.1.1.1"]).unwrap(), ips(&["1.1.1.1"]));
         assert!(matches!(allowed(&["10.0.0.1"]), Err(Refusal::Policy(_))));
         assert!(matches!(allowed(&[]), Err(Refusal::Unresolved)));

@@ -7,17 +7,17 @@ use crate::observe::labels::LookupEnded;
 use crate::request::deny::Refusal;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
-use hickory_resolver::lookup_ip::LookupIp;
-use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::proto::rr::{Name, RecordType};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use postern_daemon::tls::{ClientConfig, TlsError, store_client_config};
+use postern_lookup::{Families, RESOLUTION_DELAY};
 use postern_telemetry::metrics::from_zero;
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,16 +25,18 @@ use tokio::time::{Instant, timeout_at};
 
 mod current;
 mod each;
+mod system;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use current::CurrentResolver;
 pub(crate) use each::{Asked, each_server};
+use system::{Hosts, System};
 
 /// How long a failure is remembered. A name server that is down fails each question for it, and a token buys a question.
 const FAILED: Duration = Duration::from_secs(1);
-/// Addresses that are kept of one answer. A name can have thousands, and `connect` tries few.
-const MOST_ADDRESSES: usize = 16;
+/// Addresses that are kept of one family. A name can have thousands, and `connect` tries few.
+const MOST_ADDRESSES: usize = 8;
 /// Names of which the answer is remembered: 253 bytes each at most, and the addresses, so some 5 MiB.
 const MOST_NAMES: usize = 8192;
 
@@ -45,6 +47,8 @@ const MOST_QUESTIONS: usize = 4096;
 /// own, since its background tasks live on the worker's runtime.
 pub(crate) struct Resolver {
     resolver: TokioResolver,
+    only_v4: bool,
+    hosts: Hosts,
     answers: Mutex<Answers>,
     /// How long answers are kept, at least and at most.
     kept: [Duration; 2],
@@ -54,9 +58,6 @@ pub(crate) struct Resolver {
 /// Why the configuration of the resolver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolverError {
-    /// The system's.
-    #[error("cannot read the system's resolver configuration: {0}; /etc/resolv.conf must name a DNS server")]
-    System(String),
     /// Keys that do not go together.
     #[error(transparent)]
     Keys(#[from] ResolverConfigError),
@@ -76,7 +77,7 @@ impl ResolverError {
     }
 }
 
-/// Finds what makes [`Resolver::new`] fail, except the system's own configuration.
+/// Finds what makes [`Resolver::new`] fail.
 pub(crate) fn check(settings: &Settings) -> Result<(), ResolverError> {
     settings.check()?;
     tls(settings).map(drop)
@@ -89,95 +90,137 @@ fn tls(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, ResolverError> 
     Ok(config.transpose()?)
 }
 
-/// The name servers, and how they are asked.
-fn parts(settings: &Settings) -> Result<(Vec<NameServerConfig>, ResolverOpts), ResolverError> {
+/// Whom to ask, and how.
+struct Parts {
+    servers: Vec<NameServerConfig>,
+    options: ResolverOpts,
+    /// Names have no addresses of IPv6.
+    only_v4: bool,
+}
+
+fn parts(settings: &Settings) -> Result<Parts, ResolverError> {
     check(settings)?;
     if settings.kind == ResolverKind::System {
-        let (system, options) =
-            read_system_conf().map_err(|error| ResolverError::System(error.to_string()))?;
-        return Ok((system.name_servers().to_vec(), options));
+        let System { servers, options, only_v4 } = System::read();
+        return Ok(Parts { servers, options, only_v4 });
     }
     let mut options = ResolverOpts::default();
-    options.use_hosts_file = ResolveHosts::Never;
     options.timeout = settings.timeout.get();
-    options.max_active_requests = MOST_QUESTIONS;
-    Ok((settings.servers.iter().map(|server| name_server(settings, server)).collect(), options))
+    let servers = settings.servers.iter().map(|server| name_server(settings, server)).collect();
+    Ok(Parts { servers, options, only_v4: false })
 }
 
 impl Resolver {
     pub(crate) fn new(settings: &Settings) -> Result<Self, ResolverError> {
-        let (servers, options) = parts(settings)?;
-        let kept = [settings.min_ttl.get(), settings.max_ttl.get()];
-        Self::of(servers, options, tls(settings)?, kept)
-            .map_err(|error| ResolverError::Setup(error.to_string()))
-    }
-
-    fn of(
-        servers: Vec<NameServerConfig>,
-        options: ResolverOpts,
-        tls: Option<Arc<ClientConfig>>,
-        kept: [Duration; 2],
-    ) -> Result<Self, NetError> {
-        let ended = |ended: &LookupEnded| {
-            from_zero(counter!(catalogue::LOOKUPS, LookupEnded::LABEL => ended.as_str()))
-        };
+        let Parts { servers, options, only_v4 } = parts(settings)?;
+        let is_system = settings.kind == ResolverKind::System;
         Ok(Self {
-            resolver: Self::build(servers, options, tls)?,
+            resolver: build(servers, options, tls(settings)?)?,
+            only_v4,
+            hosts: if is_system { Hosts::read() } else { Hosts::default() },
             answers: Mutex::default(),
-            kept,
-            ended: LookupEnded::ALL.iter().map(ended).collect(),
+            kept: [settings.min_ttl.get(), settings.max_ttl.get()],
+            ended: LookupEnded::ALL
+                .iter()
+                .map(|ended| from_zero(counter!(catalogue::LOOKUPS, LookupEnded::LABEL => ended.as_str())))
+                .collect(),
         })
     }
 
-    /// What asks these servers, and keeps nothing.
-    fn build(
-        servers: Vec<NameServerConfig>,
-        mut options: ResolverOpts,
-        tls: Option<Arc<ClientConfig>>,
-    ) -> Result<TokioResolver, NetError> {
-        let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-        options.ip_strategy = LookupIpStrategy::Ipv6AndIpv4;
-        options.cache_size = 0; // it is bounded by answers, whatever their size
-        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        *builder.options_mut() = options;
-        if let Some(tls) = tls {
-            builder = builder.with_tls_config(Arc::unwrap_or_clone(tls));
-        }
-        builder.build()
-    }
-
-    /// Addresses of a name, those of IPv6 first: `dial` begins with the first family.
-    pub(crate) async fn resolve(&self, name: &str, deadline: Instant) -> Result<Vec<IpAddr>, Refusal> {
-        let known = self.answers.lock().find(name, Instant::now());
-        let (ended, addresses) = match known {
-            Some(addresses) if addresses.is_empty() => (LookupEnded::FailedBefore, addresses),
-            Some(addresses) => (LookupEnded::Kept, addresses),
-            None => match timeout_at(deadline, self.resolver.lookup_ip(name)).await {
-                Ok(found) => self.remember(name, found.ok().as_ref()),
-                Err(_) => {
-                    self.ended[LookupEnded::TimedOut as usize].increment(1);
-                    return Err(Refusal::ResolveTimeout);
-                }
-            },
+    /// What `judge` makes of the first addresses of a name that are of use to it, and those that come later. Where none are, it is
+    /// the refusal of those that came.
+    pub(crate) async fn resolve<'a, T>(
+        &'a self,
+        name: &'a str,
+        deadline: Instant,
+        mut judge: impl FnMut(&[IpAddr]) -> Result<T, Refusal>,
+    ) -> Result<(T, Families<'a, IpAddr>), Refusal> {
+        let (mut families, known) = self.find(name);
+        let mut refusal = None;
+        let judge = |found: &[IpAddr]| judge(found).map_err(|refused| refusal = Some(refused)).ok();
+        let first = timeout_at(deadline, families.first(judge)).await;
+        let ended = match (known, families.found().is_empty(), &first) {
+            (Some(LookupEnded::Kept), ..) => LookupEnded::Kept,
+            (_, false, _) => LookupEnded::Found,
+            (Some(ended), ..) => ended,
+            (None, true, Ok(_)) => LookupEnded::Failed,
+            (None, true, Err(_)) => LookupEnded::TimedOut,
         };
         self.ended[ended as usize].increment(1);
-        if addresses.is_empty() { Err(Refusal::Unresolved) } else { Ok(addresses) }
+        match (first, refusal) {
+            (Ok(Some(useful)), _) => Ok((useful, families)),
+            (_, Some(refusal)) => Err(refusal),
+            (Ok(None), None) => Err(Refusal::Unresolved),
+            (Err(_), None) => Err(Refusal::ResolveTimeout),
+        }
     }
 
-    fn remember(&self, name: &str, found: Option<&LookupIp>) -> (LookupEnded, Vec<IpAddr>) {
+    /// The addresses of a name, and whether they, or that there are none, are known.
+    fn find<'a>(&'a self, name: &'a str) -> (Families<'a, IpAddr>, Option<LookupEnded>) {
+        if let Some(addresses) = self.hosts.find(name) {
+            return (Families::known(addresses), Some(LookupEnded::Kept));
+        }
+        let mut known = self.answers.lock().find(name, Instant::now());
+        if self.only_v4 {
+            known[Family::V6 as usize] = Some(Vec::new());
+        }
+        let ended = match &known {
+            [Some(v6), Some(v4)] if v6.is_empty() && v4.is_empty() => Some(LookupEnded::FailedBefore),
+            [v6, v4] => [v6, v4]
+                .iter()
+                .any(|known| known.as_ref().is_some_and(|known| !known.is_empty()))
+                .then_some(LookupEnded::Kept),
+        };
+        // Addresses that are known wait for no others: an answer that never comes would cost each tunnel the delay.
+        let delay = if ended.is_some() { Duration::ZERO } else { RESOLUTION_DELAY };
+        let [v6, v4] = known;
+        let families = Families::asked(delay, self.ask(name, Family::V6, v6), self.ask(name, Family::V4, v4));
+        (families, ended)
+    }
+
+    /// The addresses of one family, which may be known.
+    async fn ask(&self, name: &str, family: Family, known: Option<Vec<IpAddr>>) -> io::Result<Vec<IpAddr>> {
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = self.resolver.lookup(question(name)?, family.record_type()).await.ok();
         let now = Instant::now();
-        let all: Vec<IpAddr> = found.into_iter().flat_map(LookupIp::iter).collect();
-        let addresses = of_both_families(&all);
-        let (ended, until) = match found {
+        let all = found.iter().flat_map(|found| found.answers()).filter_map(|record| record.data.ip_addr());
+        let addresses: Vec<IpAddr> =
+            all.filter(|address| family.has(*address)).take(MOST_ADDRESSES).collect();
+        let until = match found {
             Some(found) if !addresses.is_empty() => {
                 let ttl = Instant::from(found.valid_until()).saturating_duration_since(now);
-                (LookupEnded::Found, now + ttl.max(self.kept[0]).min(self.kept[1]))
+                now + ttl.max(self.kept[0]).min(self.kept[1])
             }
-            _ => (LookupEnded::Failed, now + FAILED),
+            _ => now + FAILED,
         };
-        self.answers.lock().remember(name, &addresses, until, now);
-        (ended, addresses)
+        self.answers.lock().remember(name, family, &addresses, until, now);
+        Ok(addresses)
     }
+}
+
+/// A name as it is sent: whatever octets its labels have, and without search domains.
+fn question(name: &str) -> io::Result<Name> {
+    Name::from_labels(name.split('.').map(str::as_bytes)).map_err(io::Error::other)
+}
+
+/// What asks these servers, and keeps nothing.
+fn build(
+    servers: Vec<NameServerConfig>,
+    mut options: ResolverOpts,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<TokioResolver, ResolverError> {
+    let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+    options.use_hosts_file = ResolveHosts::Never; // it would leave out names
+    options.cache_size = 0; // it is bounded by answers, whatever their size
+    options.max_active_requests = MOST_QUESTIONS;
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    *builder.options_mut() = options;
+    if let Some(tls) = tls {
+        builder = builder.with_tls_config(Arc::unwrap_or_clone(tls));
+    }
+    builder.build().map_err(|error| ResolverError::Setup(error.to_string()))
 }
 
 /// A name server of the operator's choice.
@@ -195,32 +238,54 @@ fn name_server(settings: &Settings, server: &NameServer) -> NameServerConfig {
     NameServerConfig::new(server.address, true, connections)
 }
 
-/// The first addresses, half of them of IPv4 where there are that many, so that a name with many of one family does not
-/// lose the other one.
-fn of_both_families(all: &[IpAddr]) -> Vec<IpAddr> {
-    let (mut v6, mut v4): (Vec<IpAddr>, Vec<IpAddr>) = all.iter().partition(|address| address.is_ipv6());
-    v4.truncate(MOST_ADDRESSES - v6.len().min(MOST_ADDRESSES / 2));
-    v6.truncate(MOST_ADDRESSES - v4.len());
-    v6.append(&mut v4);
-    v6
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V6,
+    V4,
 }
 
-/// What is known of names, and until when: their addresses, or none.
-#[derive(Default)]
-struct Answers(HashMap<Box<str>, (Box<[IpAddr]>, Instant)>);
-
-impl Answers {
-    fn find(&self, name: &str, now: Instant) -> Option<Vec<IpAddr>> {
-        self.0.get(name).filter(|(_, until)| now < *until).map(|(addresses, _)| addresses.to_vec())
+impl Family {
+    const fn record_type(self) -> RecordType {
+        match self {
+            Self::V6 => RecordType::AAAA,
+            Self::V4 => RecordType::A,
+        }
     }
 
-    fn remember(&mut self, name: &str, addresses: &[IpAddr], until: Instant, now: Instant) {
+    const fn has(self, address: IpAddr) -> bool {
+        address.is_ipv6() == matches!(self, Self::V6)
+    }
+}
+
+/// What is known of names, by family, and until when: addresses, or that there are none.
+#[derive(Default)]
+struct Answers(HashMap<Box<str>, [Option<Known>; 2]>);
+
+#[derive(Clone)]
+struct Known {
+    addresses: Box<[IpAddr]>,
+    until: Instant,
+}
+
+impl Answers {
+    /// Those of IPv6, and those of IPv4.
+    fn find(&self, name: &str, now: Instant) -> [Option<Vec<IpAddr>>; 2] {
+        let Some(known) = self.0.get(name) else { return [None, None] };
+        [Family::V6, Family::V4].map(|family| {
+            let known = known[family as usize].as_ref()?;
+            (now < known.until).then(|| known.addresses.to_vec())
+        })
+    }
+
+    fn remember(&mut self, name: &str, family: Family, addresses: &[IpAddr], until: Instant, now: Instant) {
         if self.0.len() >= MOST_NAMES && !self.0.contains_key(name) {
-            self.0.retain(|_, (_, until)| now < *until);
+            self.0.retain(|_, known| known.iter().flatten().any(|known| now < known.until));
             if self.0.len() >= MOST_NAMES {
                 self.0.clear(); // names that live long must not keep all others out
             }
         }
-        self.0.insert(name.into(), (addresses.into(), until));
+        let known = self.0.entry(name.into()).or_default();
+        known[family as usize] = Some(Known { addresses: addresses.into(), until });
     }
 }

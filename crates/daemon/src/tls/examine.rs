@@ -3,15 +3,16 @@
 use super::identity::{Identity, now};
 use super::validity::{Validity, Verdict};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
-use crate::examination::{Examinations, Finding};
+use crate::examination::{Examinations, Finding, PATIENCE};
 use crate::utc::{rfc3339, rough};
+use postern_lookup::Lookup;
 use reqwest::Url;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use tokio::net::TcpStream;
+use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
 const WHAT: &str = "certificate";
@@ -96,7 +97,7 @@ async fn shown(
     config: Arc<ClientConfig>,
 ) -> io::Result<Option<Validity>> {
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
-    let stream = TcpStream::connect((host, port)).await?;
+    let stream = Lookup::keeping(Duration::ZERO).connect(host, port, PATIENCE).await?;
     let stream = TlsConnector::from(config).connect(name, stream).await?;
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     Ok(chain.first().and_then(Validity::of))

@@ -88,11 +88,17 @@ impl fmt::Debug for Tls {
 
 impl Address {
     /// Opens a connection. Segments are sent as they are written (`TCP_NODELAY`), so that no command can wait for an
-    /// acknowledgement; keep-alive detects a peer that vanished. `lookup` is of this address.
-    pub(super) async fn connect(&self, tls: Option<&Tls>, lookup: &Lookup) -> io::Result<Stream> {
+    /// acknowledgement; keep-alive detects a peer that vanished. `lookup` is of this address. The caller limits the
+    /// time, to `patience`.
+    pub(super) async fn connect(
+        &self,
+        tls: Option<&Tls>,
+        lookup: &Lookup,
+        patience: Duration,
+    ) -> io::Result<Stream> {
         let stream = match self {
             Self::Tcp { host, port } => {
-                let stream = TcpStream::connect(lookup.find(host, *port).await?.as_slice()).await?;
+                let stream = lookup.connect(host, *port, patience).await?;
                 stream.set_nodelay(true)?;
                 let (idle, interval, retries) = KEEPALIVE;
                 let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);

@@ -116,7 +116,10 @@ impl Endpoint {
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
         let Network { tls, patience, world } = &self.network;
         match world {
-            None => SerialConnection::open(self.address.connect(tls.as_ref(), &self.lookup), *patience).await,
+            None => {
+                let connecting = self.address.connect(tls.as_ref(), &self.lookup, *patience);
+                SerialConnection::open(connecting, *patience).await
+            }
             Some(world) => {
                 let connecting = async { world.connect(&self.address).await.map(Stream::Simulated) };
                 SerialConnection::open(connecting, *patience).await

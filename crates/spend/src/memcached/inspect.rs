@@ -49,8 +49,8 @@ pub struct Memory {
 /// # Errors
 /// [`Unknown`], as for a command of a client.
 pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -> Result<Server, Unknown> {
-    let mut connection =
-        SerialConnection::open(address.connect(tls, &Lookup::keeping(Duration::ZERO)), patience).await?;
+    let lookup = Lookup::keeping(Duration::ZERO);
+    let mut connection = SerialConnection::open(address.connect(tls, &lookup, patience), patience).await?;
     let began = Instant::now();
     let answers = connection.exchange(&probe::reads()).await?;
     let took = began.elapsed();

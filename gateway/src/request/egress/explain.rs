@@ -2,13 +2,14 @@
 
 use super::{By, NoSource, OfName, Policy, Via};
 use crate::config::{Action, Balance, Egress, NextHop};
+use crate::request::deny::Refusal;
 use crate::request::resolve::{Resolver, ResolverError};
 use postern_daemon::BoxFuture;
 use postern_proxy::address::forms;
 use postern_proxy::target::{Host, Target};
 use std::net::IpAddr;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// What the policy decides about one target. It names the target: only for the operator who asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +57,13 @@ async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Expl
         return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
     }
     let resolver = Resolver::new(&egress.resolver)?;
-    let found = resolver.resolve(name, Instant::now() + limit).await;
+    let deadline = Instant::now() + limit;
+    let found = async {
+        let (_, mut families) = resolver.resolve(name, deadline, |_| Ok(())).await?;
+        let _ = timeout_at(deadline, families.rest()).await; // a family that is not answered has no addresses
+        Ok::<_, Refusal>(families.found())
+    };
+    let found = found.await;
     Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.details())))
 }
 

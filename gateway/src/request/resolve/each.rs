@@ -1,6 +1,6 @@
 //! Each name server by itself, for an operator: one that does not answer hides behind the others.
 
-use super::{Resolver, ResolverError, parts, tls};
+use super::{Parts, ResolverError, build, parts, tls};
 use crate::config::ResolverConfig as Settings;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::proto::rr::{Name, RecordType};
@@ -23,14 +23,12 @@ pub(crate) enum Asked {
 
 /// The name servers of these settings.
 pub(crate) fn each_server(settings: &Settings) -> Result<Vec<OneServer>, ResolverError> {
-    let (servers, mut options) = parts(settings)?;
+    let Parts { servers, mut options, .. } = parts(settings)?;
     options.attempts = 1;
     let one = |server: hickory_resolver::config::NameServerConfig| {
         let port = server.connections.first().map_or(53, |connection| connection.port);
         let (address, tls) = (SocketAddr::new(server.ip, port), tls(settings)?);
-        let resolver = Resolver::build(vec![server], options.clone(), tls)
-            .map_err(|error| ResolverError::Setup(error.to_string()))?;
-        Ok(OneServer { address, resolver })
+        Ok(OneServer { address, resolver: build(vec![server], options.clone(), tls)? })
     };
     servers.into_iter().map(one).collect()
 }

@@ -1,15 +1,17 @@
-//! A TCP connection to one of several addresses, where a dead one must not cost the whole time limit: Happy Eyeballs
-//! (RFC 8305).
+//! A TCP connection to one of several addresses, where neither a dead one nor one that is not known yet may cost the whole time
+//! limit: Happy Eyeballs (RFC 8305).
 
 use socket2::{Domain, Socket, Type};
+use std::future::{Ready, pending};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until};
 
 /// How long one attempt may take before the next starts beside it (RFC 8305, section 8: the recommended delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -19,14 +21,17 @@ const MOST_TRIED: usize = 16;
 /// first attempts are counted on.
 static BESIDE: Semaphore = Semaphore::const_new(32);
 
-/// Connects to one of `candidates`, which are in the resolver's order. The families take turns, and an attempt starts
-/// when the one before has failed or is 250 ms old. The first connection wins; the other attempts are dropped. While very many
-/// attempts are in progress beside others, the next starts only when the one before has failed.
+/// [`connect_from`] any local address, to addresses that are all known.
 ///
 /// # Errors
-/// Why the attempt that failed last did; `NotFound` without candidates. The caller limits the time.
-pub async fn connect(candidates: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    connect_from(candidates.into_iter().map(|to| Candidate { to, from: None }).collect()).await
+/// Those of [`connect_from`].
+pub async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    connect_from(from_any(addresses), None::<Ready<_>>).await
+}
+
+/// Addresses, to be connected to from any local one.
+pub(crate) fn from_any(addresses: Vec<SocketAddr>) -> Vec<Candidate> {
+    addresses.into_iter().map(|to| Candidate { to, from: None }).collect()
 }
 
 /// An address to connect to.
@@ -83,44 +88,66 @@ fn is_in_progress(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// [`connect`] with a local address for each candidate.
+/// Connects to one of `candidates`, which are in the resolver's order, or of those that come `later`. The families take turns, and
+/// an attempt starts when the one before has failed or is 250 ms old. The first connection wins; the other attempts are dropped.
+/// While very many attempts are in progress beside others, the next starts only when the one before has failed.
 ///
 /// # Errors
-/// Those of [`connect`]; `AddrNotAvailable` where a local address is none of this machine, or all of its ports are in use.
-pub async fn connect_from(candidates: Vec<Candidate>) -> io::Result<TcpStream> {
-    if let [only] = candidates[..] {
-        return only.connect().await;
+/// Why the attempt that failed last did, once none can come any more: `AddrNotAvailable` where a local address is none of this
+/// machine, or all of its ports are in use, and `NotFound` without candidates. The caller limits the time.
+pub async fn connect_from(
+    candidates: Vec<Candidate>,
+    later: Option<impl Future<Output = Vec<Candidate>>>,
+) -> io::Result<TcpStream> {
+    if let ([only], None) = (&candidates[..], &later) {
+        return (*only).connect().await;
     }
-    let mut waiting = interleaved(candidates).into_iter().take(MOST_TRIED);
-    let mut attempts = JoinSet::new();
+    let mut waiting = interleaved(candidates, MOST_TRIED);
+    let mut later = pin!(later);
+    let (mut attempts, mut left) = (JoinSet::new(), MOST_TRIED);
+    let mut due = Instant::now();
     let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     loop {
         let is_alone = attempts.is_empty();
-        let beside = if is_alone { None } else { BESIDE.try_acquire().ok() };
-        let next = if is_alone || beside.is_some() { waiting.next() } else { None };
-        let delay = match next {
-            Some(candidate) => {
+        if !waiting.is_empty() && (is_alone || Instant::now() >= due) {
+            let beside = if is_alone { None } else { BESIDE.try_acquire().ok() };
+            due = Instant::now() + ATTEMPT_DELAY;
+            if is_alone || beside.is_some() {
+                let candidate = waiting.remove(0);
+                left -= 1;
                 attempts.spawn(async move {
                     let _beside = beside;
                     candidate.connect().await
                 });
-                ATTEMPT_DELAY
             }
-            None if is_alone => return Err(last_error),
-            None if waiting.len() > 0 => ATTEMPT_DELAY,
-            None => Duration::MAX,
-        };
-        match timeout(delay, attempts.join_next()).await {
-            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
-            Ok(Some(Ok(Err(error)))) => last_error = error,
-            Ok(Some(Err(error))) => last_error = io::Error::other(error), // the attempt panicked
-            Ok(None) | Err(_) => {}
+        } else if is_alone && later.is_none() {
+            return Err(last_error);
+        }
+        tokio::select! {
+            Some(ended) = attempts.join_next() => {
+                match ended {
+                    Ok(Ok(stream)) => return Ok(stream),
+                    Ok(Err(error)) => last_error = error,
+                    Err(error) => last_error = io::Error::other(error), // the attempt panicked
+                }
+                due = Instant::now();
+            }
+            more = async {
+                match later.as_mut().as_pin_mut() {
+                    Some(later) => later.await,
+                    None => pending().await,
+                }
+            } => {
+                later.set(None);
+                waiting = interleaved([more, waiting].concat(), left);
+            }
+            () = sleep_until(due), if !waiting.is_empty() => {}
         }
     }
 }
 
-/// One of each family in turn, that of the first address first (RFC 8305, section 4), each in the order it came.
-fn interleaved(candidates: Vec<Candidate>) -> Vec<Candidate> {
+/// One of each family in turn, that of the first address first (RFC 8305, section 4), each in the order it came; `most` at most.
+fn interleaved(candidates: Vec<Candidate>, most: usize) -> Vec<Candidate> {
     let first_is_v6 = candidates.first().is_some_and(|candidate| candidate.to.is_ipv6());
     let (first, second): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.to.is_ipv6() == first_is_v6);
@@ -130,6 +157,7 @@ fn interleaved(candidates: Vec<Candidate>) -> Vec<Candidate> {
         ordered.extend(first.next());
         ordered.extend(second.next());
     }
+    ordered.truncate(most);
     ordered
 }
 
@@ -145,8 +173,7 @@ mod tests {
     #[test]
     fn families_take_turns_and_the_first_answers_family_begins() {
         let interleaved = |given: Vec<SocketAddr>| -> Vec<SocketAddr> {
-            let given = given.into_iter().map(|to| Candidate { to, from: None }).collect();
-            interleaved(given).into_iter().map(|candidate| candidate.to).collect()
+            interleaved(from_any(given), MOST_TRIED).into_iter().map(|candidate| candidate.to).collect()
         };
         let given = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "127.0.0.1:1"]);
         assert_eq!(interleaved(given), addresses(&["[::1]:1", "127.0.0.1:1", "[::2]:1", "[::3]:1"]));
@@ -173,9 +200,38 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let from = |text: &str| vec![Candidate { to, from: Some(text.parse().unwrap()) }];
-        let stream = connect_from(from("127.0.0.3")).await.unwrap();
+        let stream = connect_from(from("127.0.0.3"), None::<Ready<_>>).await.unwrap();
         assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::from([127, 0, 0, 3]));
-        let error = connect_from(from("192.0.2.1")).await.unwrap_err();
+        let error = connect_from(from("192.0.2.1"), None::<Ready<_>>).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    }
+
+    #[tokio::test]
+    async fn addresses_that_come_later_are_tried_too_and_an_attempt_in_progress_is_not_given_up_for_them() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = listener.local_addr().unwrap();
+        let closed = postern_testkit::ports::closed();
+        let later = |addresses: Vec<SocketAddr>| {
+            Some(async {
+                tokio::task::yield_now().await;
+                from_any(addresses)
+            })
+        };
+        for (first, rest) in
+            [(vec![closed], vec![good]), (vec![], vec![closed, good]), (vec![good], vec![closed])]
+        {
+            let stream = connect_from(from_any(first), later(rest)).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), good);
+        }
+        let error = connect_from(from_any(vec![closed]), later(vec![])).await.unwrap_err();
+        assert_eq!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused,
+            "what is known of the address that was tried"
+        );
+        assert!(
+            connect_from(from_any(vec![good]), Some(pending())).await.is_ok(),
+            "without waiting for the rest"
+        );
     }
 }

@@ -1,0 +1,215 @@
+//! Hosts of our own configurations, looked up by the system's resolver: its name servers, search domains, files and modules.
+
+use crate::dial::{connect_from, from_any};
+use crate::shared::{Coming, Shared};
+use crate::{Families, RESOLUTION_DELAY};
+use dns_lookup::{AddrFamily, AddrInfoHints, SockType, getaddrinfo};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The lookups of one host, of which one at most of each kind runs.
+#[derive(Clone, Debug)]
+pub struct Lookup(Arc<Questions>);
+
+/// The questions about a host.
+#[derive(Debug)]
+struct Questions {
+    /// For both families, as other programs ask. Files answer this one for a host that they have with one family alone, while that
+    /// for the other family would go to a name server, which may not mean this host.
+    both: Shared,
+    /// For one family. Needed where the other one keeps the answer from coming.
+    v6: Shared,
+    v4: Shared,
+}
+
+impl Lookup {
+    /// A result that came too late for every attempt waits this long for the next one. It has to be longer than the pause between
+    /// two attempts, and so short that the host has not moved meanwhile.
+    #[must_use]
+    pub fn keeping(keeps: Duration) -> Self {
+        let [both, v6, v4] = [(); 3].map(|()| Shared::keeping(keeps));
+        Self(Arc::new(Questions { both, v6, v4 }))
+    }
+
+    /// The addresses of a host, of which a literal address has one.
+    #[must_use]
+    pub fn find(&self, host: &str, port: u16) -> Families<'static, SocketAddr> {
+        if let Ok(literal) = host.parse() {
+            return Families::known(vec![SocketAddr::new(literal, port)]);
+        }
+        let (this, host) = (self.clone(), host.to_owned());
+        let name = host.clone();
+        let both = self.0.both.ask(async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) });
+        let v4 = this.clone().family(AddrFamily::Inet, host.clone(), port, both.clone());
+        Families::asked(RESOLUTION_DELAY, this.family(AddrFamily::Inet6, host, port, both), v4)
+    }
+
+    /// A connection to a host. The caller limits the time to `limit`. A little before, it is said why the addresses that came could
+    /// not be connected to, if nothing but the answer for the other family is awaited.
+    ///
+    /// # Errors
+    /// Those of the resolver, and of [`connect_from`].
+    pub async fn connect(&self, host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
+        let deadline = Instant::now() + limit * 9 / 10;
+        let mut families = self.find(host, port);
+        let Some(first) = families.first(|found| Some(found.to_vec())).await else {
+            return Err(families.error());
+        };
+        let is_awaited = !families.are_complete();
+        let later = async { from_any(timeout_at(deadline, families.rest()).await.unwrap_or_default()) };
+        connect_from(from_any(first), is_awaited.then_some(later)).await
+    }
+
+    /// The addresses of one family, from the answer for both if it comes soon.
+    async fn family(
+        self,
+        family: AddrFamily,
+        host: String,
+        port: u16,
+        mut both: Coming,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let is_v6 = family == AddrFamily::Inet6;
+        let of_family = |found: io::Result<Vec<SocketAddr>>| -> io::Result<Vec<SocketAddr>> {
+            Ok(found?.into_iter().filter(|address| address.is_ipv6() == is_v6).collect())
+        };
+        if let Ok(found) = timeout(RESOLUTION_DELAY, both.answer()).await {
+            return of_family(found);
+        }
+        let question = if is_v6 { &self.0.v6 } else { &self.0.v4 };
+        let mut alone = question.ask(ask(family, host, port));
+        tokio::select! {
+            biased;
+            found = both.answer() => return of_family(found),
+            found = alone.answer() => if let Ok(found) = found {
+                return Ok(found);
+            },
+        }
+        of_family(both.answer().await)
+    }
+}
+
+async fn ask(family: AddrFamily, host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let hints = AddrInfoHints {
+        address: family.into(),
+        socktype: SockType::Stream.into(),
+        ..AddrInfoHints::default()
+    };
+    let asking = spawn_blocking(move || {
+        getaddrinfo(Some(&host), None, Some(hints))?
+            .map(|found| Ok(found?.sockaddr))
+            .collect::<io::Result<Vec<_>>>()
+    });
+    let mut found = asking.await.map_err(io::Error::other)??;
+    found.iter_mut().for_each(|address| address.set_port(port));
+    Ok(found)
+}
+
+/// The lookups of any hosts. It holds no host for longer than its lookup runs, or its result is kept.
+#[derive(Debug)]
+pub struct Lookups {
+    keeps: Duration,
+    by_host: Mutex<HashMap<String, Lookup>>,
+}
+
+impl Lookups {
+    /// As [`Lookup::keeping`].
+    #[must_use]
+    pub fn keeping(keeps: Duration) -> Self {
+        Self { keeps, by_host: Mutex::default() }
+    }
+
+    /// As [`Lookup::find`].
+    #[must_use]
+    pub fn find(&self, host: &str, port: u16) -> Families<'static, SocketAddr> {
+        self.of(host).find(host, port)
+    }
+
+    fn of(&self, host: &str) -> Lookup {
+        let mut by_host = self.by_host.lock();
+        // What an attempt has is another reference.
+        by_host.retain(|_, lookup| Arc::strong_count(&lookup.0) > 1 || lookup.0.is_of_use());
+        by_host.entry(host.to_owned()).or_insert_with(|| Lookup::keeping(self.keeps)).clone()
+    }
+}
+
+impl Questions {
+    fn is_of_use(&self) -> bool {
+        [&self.both, &self.v6, &self.v4].into_iter().any(Shared::is_of_use)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::sleep;
+
+    const KEPT: Duration = Duration::from_secs(2);
+
+    /// What a question comes to after this time.
+    async fn after(time: Duration, found: &[&str]) -> io::Result<Vec<SocketAddr>> {
+        sleep(time).await;
+        Ok(found.iter().map(|address| address.parse().unwrap()).collect())
+    }
+
+    #[tokio::test]
+    async fn literal_addresses_need_no_lookup() {
+        let lookup = Lookup::keeping(KEPT);
+        assert_eq!(lookup.find("::1", 7).found(), ["[::1]:7".parse().unwrap()]);
+        assert!(!lookup.0.is_of_use());
+    }
+
+    #[tokio::test]
+    async fn one_family_is_asked_for_by_itself() {
+        for (family, expected) in [(AddrFamily::Inet, "127.0.0.1:7"), (AddrFamily::Inet6, "[::1]:7")] {
+            let found =
+                ask(family, if expected.starts_with('[') { "::1" } else { "127.0.0.1" }.into(), 7).await;
+            assert_eq!(found.unwrap(), [expected.parse().unwrap()]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_family_that_is_answered_does_not_wait_for_the_answer_for_both() {
+        const BOTH: [&str; 2] = ["[::1]:1", "127.0.0.1:1"];
+        let (soon, late) = (Duration::from_millis(9), Duration::from_secs(10));
+        let failed = || Err(io::ErrorKind::NotFound.into());
+        for (both, alone, fails, expected) in [
+            (soon, late, false, ("127.0.0.1:1", 9)),
+            (late, soon, false, ("127.0.0.2:1", 59)),
+            (late, soon, true, ("127.0.0.1:1", 10_000)),
+            (late, 2 * late, false, ("127.0.0.1:1", 10_000)),
+        ] {
+            let (lookup, began) = (Lookup::keeping(KEPT), Instant::now());
+            let coming = lookup.0.both.ask(after(both, &BOTH));
+            lookup.0.v4.ask(async move {
+                let found = after(RESOLUTION_DELAY + alone, &["127.0.0.2:1"]).await;
+                if fails { failed() } else { found }
+            });
+            let found =
+                lookup.family(AddrFamily::Inet, "not-asked-for.invalid".into(), 1, coming).await.unwrap();
+            assert_eq!((found[0].to_string().as_str(), began.elapsed().as_millis()), expected);
+            assert_eq!(found.len(), 1, "those of the other family are the other question's");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_are_forgotten_when_nothing_of_theirs_is_kept() {
+        let lookups = Lookups::keeping(KEPT);
+        for host in ["one", "two"] {
+            let mut coming = lookups.of(host).0.both.ask(after(KEPT, &["127.0.0.1:1"]));
+            timeout(KEPT / 2, coming.answer()).await.unwrap_err();
+        }
+        sleep(KEPT / 2).await;
+        let mut kept = lookups.of("one").0.both.ask(after(KEPT, &[]));
+        assert_eq!(kept.answer().await.unwrap().len(), 1);
+        sleep(KEPT * 2).await;
+        let _held = lookups.of("three");
+        assert_eq!(lookups.by_host.lock().keys().collect::<Vec<_>>(), ["three"]);
+    }
+}
