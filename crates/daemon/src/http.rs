@@ -167,11 +167,25 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// Whether a character shows nothing itself, and may change how the text around it is shown: controls, those of bidirectional text
+/// (U+202E turns the rest of a line around), and the other format characters (Unicode's categories Cc, Cf, Zl and Zp).
+#[must_use]
+pub fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{180e}'
+                | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
 /// The first 300 characters of someone else's text, fit for one line of ours.
 #[must_use]
 pub fn one_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+    let clean: String = text.chars().map(|c| if is_invisible(c) { ' ' } else { c }).take(300).collect();
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -21,6 +21,7 @@ pub use backup::backup;
 use desk::Answer;
 pub(crate) use desk::Desk;
 use postern_daemon::files::DataDir;
+use postern_daemon::http::is_invisible;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -215,7 +216,7 @@ const MOST_NAME: usize = 128;
 pub(crate) fn is_account_name(name: &str) -> bool {
     name.chars().count() <= MOST_NAME
         && name.chars().next().is_some_and(char::is_alphanumeric)
-        && !name.chars().any(char::is_control)
+        && !name.chars().any(is_invisible)
 }
 
 impl AccountView {

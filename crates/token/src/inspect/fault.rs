@@ -34,11 +34,11 @@ impl fmt::Display for InspectError {
         const AROUND: usize = 30;
         f.write_str(&self.sentence)?;
         let Some(offset) = self.offset else { return Ok(()) };
-        // By characters, not bytes: the caret shall stand below the right one, and no control byte reach a terminal.
+        // By characters, not bytes: the caret shall stand below the right one, and nothing reach a terminal that moves what it shows.
         let before: Vec<char> =
             self.value.char_indices().filter(|&(at, _)| at < offset).map(|(_, c)| c).collect();
         let after = self.value.char_indices().filter(|&(at, _)| at >= offset).map(|(_, c)| c);
-        let shown = |c: char| if c.is_control() { '?' } else { c };
+        let shown = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
         let before: String =
             before[before.len().saturating_sub(AROUND)..].iter().map(|&c| shown(c)).collect();
         let after: String = after.take(AROUND).map(shown).collect();

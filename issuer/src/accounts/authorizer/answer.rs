@@ -4,6 +4,7 @@ use crate::accounts::control::{Terms, is_account_name};
 use crate::accounts::tiers::Tiers;
 use crate::burst::Burst;
 use crate::quota::Quota;
+use postern_daemon::http::is_invisible;
 use serde::Deserialize;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -43,8 +44,9 @@ pub(super) fn read(body: &[u8], tiers: &Tiers) -> Result<Verdict, &'static str> 
     let wire: Wire = serde_json::from_slice(body)
         .map_err(|_| "one is not JSON with \"allow\", or a value of it is of another kind than expected")?;
     if !wire.allow {
-        let clean =
-            |reason: String| reason.chars().filter(|c| !c.is_control()).take(MOST_REASON).collect::<String>();
+        let clean = |reason: String| {
+            reason.chars().filter(|c| !is_invisible(*c)).take(MOST_REASON).collect::<String>()
+        };
         let reason = wire.reason.map(clean).filter(|reason| !reason.trim().is_empty());
         return Ok(Verdict::Denied(reason.map(Into::into)));
     }
@@ -95,7 +97,7 @@ mod tests {
             Ok(Verdict::Allowed(_))
         ));
         assert_eq!(read(r#"{"allow": false}"#), Ok(Verdict::Denied(None)));
-        let long = format!("{{\"allow\": false, \"reason\": \"a\\nb{}\"}}", "c".repeat(400));
+        let long = format!("{{\"allow\": false, \"reason\": \"a\\n\u{202e}b{}\"}}", "c".repeat(400));
         let Ok(Verdict::Denied(Some(reason))) = read(&long) else { panic!("{:?}", read(&long)) };
         assert!(reason.starts_with("abc") && reason.len() == MOST_REASON, "{reason}");
     }
@@ -111,6 +113,7 @@ mod tests {
             r#"{"allow": true}"#,
             r#"{"allow": true, "account": "alice"}"#,
             r#"{"allow": true, "account": "=alice", "quota": "1/1d"}"#,
+            "{\"allow\": true, \"account\": \"ecila\u{202e}alice\", \"quota\": \"1/1d\"}",
             r#"{"allow": true, "account": "alice", "quota": "alice"}"#,
             r#"{"allow": true, "account": "alice", "quota": "1/1d", "rate": 1}"#,
             r#"{"allow": true, "account": "alice", "quota": "1/1d", "rate": 0, "burst": 0}"#,
