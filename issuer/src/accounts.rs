@@ -6,6 +6,7 @@
 //! and `follow` how an issuer has those of another one. `shares` is which part of every quota this issuer gives.
 
 mod active;
+mod allowed;
 mod api_key;
 mod authorize;
 mod authorizer;
@@ -26,18 +27,19 @@ mod usage;
 use crate::StartError;
 use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS, GROUP, ISSUER_SHARE};
 use crate::config::UsageConfig;
-use crate::fair_queue::Claim;
 use crate::health::Health;
 use crate::quota::{Charge, Quota, Spent, Writing};
 use crate::recorder::Recorder;
 use crate::share::SharesInForce;
 use active::{Active, Holder};
+use allowed::Allowed;
 use arc_swap::{ArcSwap, ArcSwapOption};
 pub(crate) use authorizer::Authorizer;
 pub(crate) use follow::examine_copy;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter, gauge};
+use postern_daemon::fair_queue::Claim;
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::path::Path;
@@ -63,6 +65,8 @@ pub(crate) struct Accounts {
     active: Active,
     lookups: Lookups,
     authorizer: ArcSwapOption<Authorizer>,
+    /// Keys that an authorizer has allowed.
+    allowed: Allowed,
     ledger: Ledger,
     /// What the database has of the keys that were imported.
     imported: ArcSwap<HashSet<[u8; 32]>>,
@@ -140,6 +144,8 @@ pub(crate) enum NoAccount {
     Denied(Option<Arc<str>>),
     /// The authorizer does not say whose the key is.
     Unanswered,
+    /// The authorizer was not asked about the key: too many that it has not allowed before came at once.
+    Crowded,
     /// The database cannot be read.
     Unreadable,
 }
@@ -160,6 +166,7 @@ impl Accounts {
             active: Active::new(shares.clone()),
             lookups,
             authorizer: ArcSwapOption::empty(),
+            allowed: store.with(|connection| allowed::read(connection, UnixSeconds::now()))?,
             ledger: Ledger::new(store.clone()),
             imported: ArcSwap::default(),
             needs_account: AtomicBool::new(false),
@@ -303,9 +310,14 @@ impl Accounts {
         Some(accounts)
     }
 
-    /// Writes the exact counts, as the issuer stops.
+    /// Writes the exact counts, and what the authorizer has said, as the issuer stops.
     pub(crate) async fn save(self: &Arc<Self>, health: &Health) {
         self.write(Writing::Exact, health).await;
+        let accounts = self.clone();
+        let written = tokio::task::spawn_blocking(move || accounts.write_allowed()).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!("which API keys the authorizer has allowed cannot be written down: {error}");
+        }
     }
 
     /// Writes reservations when they are needed, and the rest periodically. Never ends; cancel safe.

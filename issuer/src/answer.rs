@@ -92,7 +92,9 @@ impl Refusal {
                 (StatusCode::FORBIDDEN, AccountRefused)
             }
             Self::NoAccount(NoAccount::Unreadable) => (StatusCode::SERVICE_UNAVAILABLE, Unrecorded),
-            Self::NoAccount(NoAccount::Unanswered) => (StatusCode::SERVICE_UNAVAILABLE, Unanswered),
+            Self::NoAccount(NoAccount::Unanswered | NoAccount::Crowded) => {
+                (StatusCode::SERVICE_UNAVAILABLE, Unanswered)
+            }
             Self::NoAccount(_) => (StatusCode::UNAUTHORIZED, Unauthorized),
             Self::NoKey(NoKey::Absent) => (StatusCode::SERVICE_UNAVAILABLE, IssuerOutcome::NoKey),
             Self::Malformed(..)
@@ -127,7 +129,9 @@ impl Refusal {
     /// is, and whoever is limited would be so for ever.
     pub(crate) fn is_of_client(&self) -> bool {
         let is_limit = matches!(self, Self::SourceLimit | Self::SourceHandshakes | Self::SourceRefusals(_));
-        self.status().0.is_client_error() && !is_limit
+        // A key that nobody knows is its client's doing, also where there was no turn to ask about it.
+        let is_crowded = *self == Self::NoAccount(NoAccount::Crowded);
+        (self.status().0.is_client_error() && !is_limit) || is_crowded
     }
 
     /// The field that goes with the status.
@@ -146,7 +150,7 @@ impl Refusal {
         match self {
             Self::NoToken(NoToken::Spent(Spent { retry_after })) => Some(retry_after.as_secs().max(1)),
             Self::NoToken(NoToken::TooFast { retry_after }) => Some(retry_after.as_secs().saturating_add(1)),
-            Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered)
+            Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered | NoAccount::Crowded)
             | Self::NoToken(NoToken::Unrecorded)
             | Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
                 Some(5)
@@ -266,6 +270,10 @@ impl Refusal {
             Self::NoAccount(NoAccount::Unanswered) => {
                 "The issuer cannot find out at the moment whose API key this is. Nothing is counted against a quota. Try again \
                  after the number of seconds in Retry-After; if it lasts, report it to the issuer's operator."
+            }
+            Self::NoAccount(NoAccount::Crowded) => {
+                "Too many requests come with API keys that the issuer does not know yet, so it could not ask whose this one is. \
+                 Nothing is counted against a quota. Try again after the number of seconds in Retry-After."
             }
             Self::NoAccount(NoAccount::NoTier) => {
                 "This account has no terms at the moment: its tier is not in the issuer's configuration. Ask the issuer's operator."
@@ -394,5 +402,23 @@ pub(crate) fn issued(issued: &Issued) -> (Response<Full<Bytes>>, IssuerOutcome) 
             (response, IssuerOutcome::Partial)
         }
         _ => (response, IssuerOutcome::Issued),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_nobody_knows_counts_against_its_source_also_without_a_turn_to_ask_about_it() {
+        for (refusal, counts) in [
+            (NoAccount::Unknown, true),
+            (NoAccount::Denied(None), true),
+            (NoAccount::Crowded, true),
+            (NoAccount::Unanswered, false),
+            (NoAccount::Unreadable, false),
+        ] {
+            assert_eq!(Refusal::NoAccount(refusal.clone()).is_of_client(), counts, "{refusal:?}");
+        }
     }
 }

@@ -2,13 +2,14 @@
 
 mod asked;
 
-use crate::accounts::{Accounts, Caller};
+use crate::accounts::{Accounts, Caller, NoAccount};
 use crate::answer::Refusal;
 use crate::catalogue::TokenTypeAsked;
 use crate::keyring::Keyring;
 use crate::quota::Charge;
 use crate::recorder::{Part, Recorder};
 use crate::reload::Settings;
+use crate::server::Client;
 use crate::signing::{Done, Signature, Unsigned, Work};
 use asked::Asked;
 pub(crate) use asked::Form;
@@ -16,7 +17,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::Body;
 use postern_daemon::http::{BodyError, read_limited};
-use postern_daemon::tls::PublicKeyDigest;
 use postern_token::{
     AmortizedRequest, AmortizedResponse, OptionalTokenResponse, SigningKey, TokenRequest, TokenResponse,
     UnixSeconds,
@@ -47,19 +47,19 @@ pub(crate) enum Issued {
 }
 
 impl Issuance {
-    /// A request whose body has been [read](Issuance::read), of a client that showed this certificate. Dropped at any `await`, it
+    /// A request of this client whose body has been [read](Issuance::read). Dropped at any `await`, it
     /// leaves nothing counted that was not signed. `type_asked` becomes the token type, once it is read.
     pub(crate) async fn answer(
         &self,
         headers: &HeaderMap,
-        certificate: Option<PublicKeyDigest>,
+        client: Client,
         body: Bytes,
         type_asked: &mut TokenTypeAsked,
     ) -> Result<Issued, Refusal> {
         let form = Form::of(headers);
         *type_asked = form.as_ref().unwrap_or(&Form::One).type_asked(&body);
         let now = UnixSeconds::now();
-        let caller = self.accounts.authorize(headers, certificate, now).await.map_err(Refusal::NoAccount)?;
+        let caller = self.authorize(headers, client, now).await.map_err(Refusal::NoAccount)?;
         match form?.parse(&body)? {
             Asked::One(request) => self.one(&caller, request, now).await.map(Issued::One),
             Asked::Amortized(request) => self.amortized(&caller, request, now).await.map(Issued::Amortized),
@@ -70,12 +70,7 @@ impl Issuance {
     /// The body of a request. It is read before anything is refused: it is small, and a client that is still sending
     /// when the answer comes often sees a broken connection instead of the answer. A batch is read for accounts alone: room
     /// for it is not a stranger's.
-    pub(crate) async fn read<B>(
-        &self,
-        headers: &HeaderMap,
-        certificate: Option<PublicKeyDigest>,
-        body: B,
-    ) -> Result<Bytes, Refusal>
+    pub(crate) async fn read<B>(&self, headers: &HeaderMap, client: Client, body: B) -> Result<Bytes, Refusal>
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
@@ -85,8 +80,7 @@ impl Issuance {
             return Err(Refusal::TooLong(form, self.batch_limit())); // before a client that waits for "100 Continue" sends it
         }
         if form != Form::One {
-            let caller = self.accounts.authorize(headers, certificate, UnixSeconds::now());
-            caller.await.map_err(Refusal::NoAccount)?;
+            self.authorize(headers, client, UnixSeconds::now()).await.map_err(Refusal::NoAccount)?;
         }
         let began = Instant::now();
         let limit = self.settings.load().limits.body_timeout.get();
@@ -99,6 +93,15 @@ impl Issuance {
             Ok(Err(BodyError::Broken(_))) => Err(Refusal::Broken),
             Err(_) => Err(Refusal::TooSlow),
         }
+    }
+
+    async fn authorize(
+        &self,
+        headers: &HeaderMap,
+        client: Client,
+        now: UnixSeconds,
+    ) -> Result<Caller, NoAccount> {
+        self.accounts.authorize(headers, client.source, client.certificate, now).await
     }
 
     async fn one(

@@ -19,7 +19,6 @@ pub mod config;
 pub mod control;
 mod directory;
 mod examine;
-mod fair_queue;
 mod health;
 mod issue;
 mod join;

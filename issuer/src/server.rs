@@ -40,9 +40,9 @@ pub(crate) struct Server {
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Client {
-    source: Option<Source>,
+    pub(crate) source: Option<Source>,
     /// The public key of the certificate that it showed in the handshake.
-    certificate: Option<PublicKeyDigest>,
+    pub(crate) certificate: Option<PublicKeyDigest>,
 }
 
 impl Server {

@@ -4,9 +4,9 @@
 //! would hold up every other connection; in a queue without end a burst would be answered long after its clients have
 //! gone.
 
-use crate::fair_queue::{Claim, FairQueue, Ticket};
 use crate::recorder::{Part, Queued, Recorder};
 use parking_lot::{Condvar, Mutex};
+use postern_daemon::fair_queue::{Claim, FairQueue, Ticket};
 use postern_token::{
     AmortizedRequest, AmortizedResponse, SignError, SigningKey, TokenRequest, TokenResponse, TokenType,
 };

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 /// The operator's users.
 fn users(key: &str) -> (u16, String) {
@@ -184,6 +186,73 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
     assert!(sent > 2 * most && limited.load(SeqCst) > 0, "{sent} is no flood");
     assert!(asked.len() <= most && service.most_open() <= 32, "{} questions of {sent}", asked.len());
     assert!(asked.iter().filter(|key| *key == "key-alice").count() >= 3);
+    running.process.terminate().assert_stopped();
+}
+
+/// Wrong keys without end from six addresses, until the value is dropped.
+async fn flood(issuer: &Daemon) -> JoinSet<()> {
+    let wrong = token_request(issuer, "none").await.build().unwrap();
+    let (round, mut flood) = (issuer.process.id(), JoinSet::new());
+    for number in 0..96_u8 {
+        let wrong = wrong.try_clone().unwrap();
+        let client = client_at([127, 0, 1, 1 + number % 6]);
+        flood.spawn(async move {
+            for count in 0_u64.. {
+                let mut request = wrong.try_clone().unwrap();
+                let key = format!("Bearer wrong-{round}-{number}-{count}");
+                request.headers_mut().insert("authorization", key.parse().unwrap());
+                let _ = client.execute(request).await;
+            }
+        });
+    }
+    sleep(Duration::from_secs(4)).await; // beyond what may come at once
+    flood
+}
+
+fn client_at(address: [u8; 4]) -> reqwest::Client {
+    reqwest::Client::builder().local_address(std::net::IpAddr::from(address)).build().unwrap()
+}
+
+/// How each of these keys fares, all at once from one address.
+async fn statuses(issuer: &Daemon, keys: std::ops::Range<u32>) -> Vec<u16> {
+    let (request, client) = (token_request(issuer, "none").await.build().unwrap(), client_at([127, 0, 2, 1]));
+    let asking = keys.map(|number| {
+        let (mut request, client) = (request.try_clone().unwrap(), client.clone());
+        let key = format!("Bearer good-{number}");
+        request.headers_mut().insert("authorization", key.parse().unwrap());
+        tokio::spawn(async move { client.execute(request).await.unwrap().status().as_u16() })
+    });
+    let mut statuses = Vec::new();
+    for asking in asking.collect::<Vec<_>>() {
+        statuses.push(asking.await.unwrap());
+    }
+    statuses
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_of_many_addresses_shut_out_neither_new_users_nor_known_ones_after_a_restart() {
+    let service = Service::start(|key| match key.strip_prefix("good-") {
+        Some(number) => (200, format!(r#"{{"allow": true, "account": "user-{number}", "quota": "99/1d"}}"#)),
+        None => (200, r#"{"allow": false}"#.to_owned()),
+    })
+    .await;
+    let home = TempDir::new().unwrap();
+    let limits = "[limits.source]\nexempt = []\nrefusals = 0\n";
+    let config = issuer_config(home.path(), &(service.section("cache = \"1h\"\n") + limits));
+    let running = Daemon::ready("issuer", &config).await;
+    let strangers = flood(&running).await;
+    // Fewer than a seventh of the questions of two seconds.
+    for new in [0..15, 15..30] {
+        assert_eq!(statuses(&running, new).await, [200; 15]);
+    }
+    drop(strangers);
+    assert_eq!(statuses(&running, 30..90).await, [200; 60]);
+    running.process.terminate().assert_stopped();
+    let running = Daemon::ready("issuer", &config).await;
+    let _strangers = flood(&running).await;
+    assert_eq!(statuses(&running, 0..90).await, [200; 90], "they are known");
+    let database = std::fs::read(home.path().join("issuer/accounts.sqlite")).unwrap();
+    assert!(!database.windows(7).any(|bytes| bytes == b"good-12"), "digests alone");
     running.process.terminate().assert_stopped();
 }
 

@@ -31,6 +31,7 @@ pub mod early;
 pub mod examination;
 pub mod exchange;
 pub mod exit;
+pub mod fair_queue;
 pub mod farewell;
 pub mod files;
 pub mod http;
@@ -49,6 +50,7 @@ pub mod systemd;
 #[path = "no_systemd.rs"]
 pub mod systemd;
 pub mod tls;
+pub mod turns;
 pub mod utc;
 
 use std::pin::Pin;

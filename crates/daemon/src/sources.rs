@@ -94,6 +94,12 @@ pub struct Source {
 }
 
 impl Source {
+    /// The widest network around the source that has limits: of one that takes turns with others, there is one line.
+    #[must_use]
+    pub fn widest(self) -> Network {
+        self.wide.unwrap_or(self.own)
+    }
+
     /// The networks that have limits, and how many times those of one source.
     pub(crate) fn tiers(self) -> impl Iterator<Item = (Network, u32)> {
         [(self.own, 1)].into_iter().chain(self.wide.map(|wide| (wide, WIDE_SHARE)))
@@ -102,7 +108,7 @@ impl Source {
 
 /// What is counted. It has no `Debug`, either.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Network(IpNet);
+pub struct Network(IpNet);
 
 impl Network {
     /// Its length and its address, which no other network has.

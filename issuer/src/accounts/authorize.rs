@@ -2,12 +2,13 @@
 
 use super::active::{Credential, Found, Holder, Standing};
 use super::api_key::{Form, KeyDigest, sha256};
-use super::authorizer::{Answer, MOST_KEY, Verdict};
+use super::authorizer::{Answer, Asker, MOST_KEY, Unanswered, Verdict};
 use super::lookup::By;
 use super::{Accounts, Caller, Configured, NoAccount};
 use crate::config::Account;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use postern_daemon::sources::Source;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ struct Wanted {
 }
 
 impl Accounts {
-    /// Finds the account of a request whose client showed this `certificate`.
+    /// Finds the account of a request that came from `source` and whose client showed this `certificate`.
     ///
     /// A certificate alone is enough. Beside an API key it may be of the same account, or of none: a fleet may share one to be let
     /// in to the listener. Of another account it is refused.
@@ -42,6 +43,7 @@ impl Accounts {
     pub(crate) async fn authorize(
         &self,
         headers: &HeaderMap,
+        source: Option<Source>,
         certificate: Option<PublicKeyDigest>,
         now: UnixSeconds,
     ) -> Result<Caller, NoAccount> {
@@ -57,11 +59,11 @@ impl Accounts {
         let certificate = certificate.filter(|_| self.has_certificates.load(Ordering::Acquire));
         let certificate = certificate.map(Shown::Certificate);
         let (holder, standing) = match (key, certificate) {
-            (Some(key), None) => self.find(key).await?.ok_or(NoAccount::Unknown)?,
-            (None, Some(certificate)) => self.find(certificate).await?.ok_or(strange)?,
+            (Some(key), None) => self.find(key, source).await?.ok_or(NoAccount::Unknown)?,
+            (None, Some(certificate)) => self.find(certificate, source).await?.ok_or(strange)?,
             (Some(key), Some(certificate)) => {
-                let found = self.find(key).await?.ok_or(NoAccount::Unknown)?;
-                let other = self.find(certificate).await?;
+                let found = self.find(key, source).await?.ok_or(NoAccount::Unknown)?;
+                let other = self.find(certificate, source).await?;
                 if other.is_some_and(|(other, _)| other.name != found.0.name) {
                     return Err(NoAccount::Contradiction);
                 }
@@ -73,11 +75,15 @@ impl Accounts {
     }
 
     /// The account of what is shown, whatever its standing.
-    async fn find(&self, shown: Shown<'_>) -> Result<Option<(Arc<Holder>, Standing)>, NoAccount> {
+    async fn find(
+        &self,
+        shown: Shown<'_>,
+        source: Option<Source>,
+    ) -> Result<Option<(Arc<Holder>, Standing)>, NoAccount> {
         let credential = shown.credential();
         for _ in 0..LOOKUPS {
             let known = self.active.get(&credential);
-            let was_allowed = known.is_some();
+            let is_known = known.is_some();
             if let Some(known) = known.filter(|(_, standing)| standing.is_known(Instant::now())) {
                 return Ok(Some(known));
             }
@@ -89,7 +95,9 @@ impl Accounts {
                 if wanted.otherwise.is_none()
                     && let Err(refusal) = self.may_be_stored(key, &digest)
                 {
-                    wanted = self.elsewhere(key, digest, was_allowed, &file, refusal).await?;
+                    let was_allowed = is_known || self.allowed.has(&self.store.secret().stored(&digest));
+                    let asker = Asker { source, was_allowed };
+                    wanted = self.elsewhere(key, digest, asker, &file, refusal).await?;
                 }
             }
             let Wanted { by, otherwise, known_until } = wanted;
@@ -116,23 +124,29 @@ impl Accounts {
         &self,
         key: &[u8],
         digest: KeyDigest,
-        was_allowed: bool,
+        asker: Asker,
         file: &Configured,
         refusal: NoAccount,
     ) -> Result<Wanted, NoAccount> {
         let authorizer = self.authorizer.load_full().filter(|_| refusal == NoAccount::Unknown);
         let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= MOST_KEY);
         let (Some(authorizer), Some(key)) = (authorizer, key) else { return Err(refusal) };
-        let answer = authorizer.ask(key, &digest, was_allowed, &file.tiers).await;
-        let Answer { verdict, until } = answer.map_err(|_| NoAccount::Unanswered)?;
+        let answer = authorizer.ask(key, &digest, asker, &file.tiers).await;
+        let Answer { verdict, until } = answer.map_err(|unanswered| match unanswered {
+            Unanswered::Failed => NoAccount::Unanswered,
+            Unanswered::Crowded => NoAccount::Crowded,
+        })?;
+        let stored = self.store.secret().stored(&digest);
         let allowed = match verdict {
             Verdict::Allowed(allowed) => allowed,
             Verdict::Absurd => return Err(NoAccount::Unanswered),
             Verdict::Denied(reason) => {
+                self.allowed.remove(&stored);
                 self.active.forget_credential(&Credential::ApiKey(digest));
                 return Err(NoAccount::Denied(reason));
             }
         };
+        self.allowed.add(stored, UnixSeconds::now());
         let name = allowed.account.clone();
         let otherwise = file.with_name(&name).map_or_else(
             || Found { name: name.clone(), terms: allowed.terms.clone(), standing: Standing::GOOD },

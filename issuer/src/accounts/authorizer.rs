@@ -1,8 +1,8 @@
 //! The operator's own service that knows whose API keys are good, where users are kept elsewhere.
 //!
 //! Questions are about keys that are not this issuer's own. All requests with one key share one question and its answer, which is kept
-//! for `cache`. Questions about keys that were not good a moment ago are limited to [`STRANGERS`] a second, so a flood of wrong keys
-//! neither floods the service nor delays the requests with good ones.
+//! for `cache`. Questions about keys that it has not allowed before are limited to [`STRANGERS`] a second, for which sources take turns
+//! ([`Turns`]). So a flood of wrong keys neither floods the service nor keeps users from it, be they known or new.
 
 mod answer;
 
@@ -21,6 +21,8 @@ use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
 use postern_daemon::http::{ClientError, fetch_limited, no_answer};
 use postern_daemon::seldom::Seldom;
+use postern_daemon::sources::Source;
+use postern_daemon::turns::Turns;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
@@ -30,7 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
-/// Questions at once about keys that the service allowed a moment ago, and as many about others.
+/// Questions at once about keys that the service has allowed before, and as many about others.
 const QUESTIONS: usize = 16;
 /// Questions a second about others; twice as many at once, after a pause.
 const STRANGERS: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
@@ -55,20 +57,20 @@ pub(crate) struct Authorizer {
     http: reqwest::Client,
     config: AuthorizerConfig,
     answers: Mutex<Answers>,
-    /// For keys that were allowed a moment ago, and for others: keys that make the service slow hold up none of the first.
+    /// For keys that were allowed before, and for others: keys that make the service slow hold up none of the first.
     known: Lane,
     strange: Lane,
-    strangers: Pace,
+    places: Semaphore,
+    turns: Turns,
     absurd_in_a_row: AtomicU32,
     line: Seldom,
     health: Arc<Health>,
     recorder: Arc<Recorder>,
 }
 
-/// Places for questions, and how they have fared.
-#[derive(Debug)]
+/// How the questions of one kind have fared.
+#[derive(Debug, Default)]
 struct Lane {
-    places: Semaphore,
     failed_in_a_row: AtomicU32,
     paused_until: Mutex<Option<Instant>>,
 }
@@ -91,7 +93,20 @@ pub(crate) struct Answer {
 
 /// There is no answer, and none to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unanswered;
+pub(crate) enum Unanswered {
+    /// The service does not answer.
+    Failed,
+    /// The service was not asked, for too many keys wait that it has not allowed before.
+    Crowded,
+}
+
+/// Who asks with a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker {
+    pub(crate) source: Option<Source>,
+    /// The key is one that the service allowed when it was asked last.
+    pub(crate) was_allowed: bool,
+}
 
 impl Authorizer {
     pub(crate) fn new(
@@ -99,16 +114,17 @@ impl Authorizer {
         health: Arc<Health>,
         recorder: Arc<Recorder>,
     ) -> Result<Self, ClientError> {
-        let strangers = Pace::default();
-        let limit = Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE };
-        strangers.set(Some(limit), Share::WHOLE);
+        let (pace, limit) =
+            (Pace::default(), Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE });
+        pace.set(Some(limit), Share::WHOLE);
         Ok(Self {
             http: config.client()?,
             config: config.clone(),
             answers: Mutex::default(),
             known: Lane::default(),
             strange: Lane::default(),
-            strangers,
+            places: Semaphore::new(QUESTIONS),
+            turns: Turns::new(QUESTIONS, move |now| pace.take(now, 1).map(drop)),
             absurd_in_a_row: AtomicU32::default(),
             line: Seldom::every(Duration::from_secs(60)),
             health,
@@ -116,20 +132,20 @@ impl Authorizer {
         })
     }
 
-    /// What the service says of this key; `was_allowed` is one that it allowed when it was asked last. Takes twice `timeout` at most:
-    /// for a place, and for the answer. Dropped early, it leaves the question to the next who waits for it.
+    /// What the service says of this key. Takes twice `timeout` at most: for a place, and for the answer. Dropped early, it leaves the
+    /// question to the next who waits for it.
     pub(crate) async fn ask(
         &self,
         key: &str,
         digest: &KeyDigest,
-        was_allowed: bool,
+        asker: Asker,
         tiers: &Tiers,
     ) -> Result<Answer, Unanswered> {
         let cell = self.answers.lock().cell(digest, Instant::now());
-        let asking = cell.get_or_try_init(|| self.question(key, was_allowed, tiers));
+        let asking = cell.get_or_try_init(|| self.question(key, asker, tiers));
         match timeout(2 * self.timeout() + SLACK, asking).await {
             Ok(answer) => answer.cloned(),
-            Err(_) => Err(Unanswered), // it waited for the questions of others, none of which was answered
+            Err(_) => Err(Unanswered::Failed), // it waited for the questions of others, none of which was answered
         }
     }
 
@@ -142,18 +158,29 @@ impl Authorizer {
         self.config.timeout.get()
     }
 
-    async fn question(&self, key: &str, was_allowed: bool, tiers: &Tiers) -> Result<Answer, Unanswered> {
-        let lane = if was_allowed { &self.known } else { &self.strange };
-        let is_paced = !was_allowed && self.strangers.take(Instant::now(), 1).is_err();
-        let place = if is_paced || lane.is_paused() {
-            None
+    async fn question(&self, key: &str, asker: Asker, tiers: &Tiers) -> Result<Answer, Unanswered> {
+        if asker.was_allowed {
+            let place = timeout(self.timeout(), self.places.acquire()).await.ok().and_then(Result::ok);
+            let _place = place.ok_or_else(|| self.withhold(Unanswered::Failed))?;
+            self.ask_in(&self.known, key, tiers).await
+        } else if self.strange.is_paused() {
+            Err(self.withhold(Unanswered::Failed))
         } else {
-            timeout(self.timeout(), lane.places.acquire()).await.ok().and_then(Result::ok)
-        };
-        let Some(_place) = place else {
-            self.recorder.authorizer_answered(AuthorizerAnswer::Withheld);
-            return Err(Unanswered);
-        };
+            let turn = timeout(self.timeout(), self.turns.next(asker.source)).await.ok().flatten();
+            let _turn = turn.ok_or_else(|| self.withhold(Unanswered::Crowded))?;
+            self.ask_in(&self.strange, key, tiers).await
+        }
+    }
+
+    fn withhold(&self, why: Unanswered) -> Unanswered {
+        self.recorder.authorizer_answered(AuthorizerAnswer::Withheld);
+        why
+    }
+
+    async fn ask_in(&self, lane: &Lane, key: &str, tiers: &Tiers) -> Result<Answer, Unanswered> {
+        if lane.is_paused() {
+            return Err(self.withhold(Unanswered::Failed));
+        }
         match self.exchange(key).await {
             Ok(body) => {
                 lane.failed_in_a_row.store(0, Ordering::Relaxed);
@@ -169,7 +196,7 @@ impl Authorizer {
                          cache are answered 503; accounts of this issuer's own get tokens as before"
                     ),
                 );
-                Err(Unanswered)
+                Err(Unanswered::Failed)
             }
         }
     }
@@ -226,13 +253,6 @@ impl Authorizer {
             self.config.cache.get()
         };
         Answer { verdict, until: Instant::now() + kept }
-    }
-}
-
-impl Default for Lane {
-    fn default() -> Self {
-        let places = Semaphore::new(QUESTIONS);
-        Self { places, failed_in_a_row: AtomicU32::default(), paused_until: Mutex::default() }
     }
 }
 

@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
+    include_str!("schema_5.sql"),
 ];
 /// How long to wait for another program, such as `sqlite3`, to end its transaction.
 const PATIENCE: Duration = Duration::from_secs(2);

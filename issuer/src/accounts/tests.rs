@@ -38,7 +38,7 @@ fn replace(accounts: &Accounts, configured: &[Account]) {
 }
 
 async fn caller(accounts: &Accounts, key: &str) -> Result<Caller, NoAccount> {
-    accounts.authorize(&headers(&[&format!("Bearer {key}")]), None, UnixSeconds::now()).await
+    accounts.authorize(&headers(&[&format!("Bearer {key}")]), None, None, UnixSeconds::now()).await
 }
 
 async fn refusal(accounts: &Accounts, key: &str) -> Option<NoAccount> {
@@ -122,7 +122,7 @@ async fn only_one_bearer_field_with_a_known_key_is_an_account() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[account("one", "k1", "1/1d")], &directory);
     let refusal =
-        async |values: &[&str]| accounts.authorize(&headers(values), None, UnixSeconds(0)).await.err();
+        async |values: &[&str]| accounts.authorize(&headers(values), None, None, UnixSeconds(0)).await.err();
     assert_eq!(refusal(&["Bearer k1"]).await, None);
     assert_eq!(refusal(&["bearer  k1 "]).await, None);
     for missing in [&[][..], &["Bearer"], &["Bearer "], &["Basic k1"], &["k1"], &["Bearer k1", "Bearer k1"]] {
@@ -217,10 +217,13 @@ fn names_and_keys_are_each_of_one_account() {
 async fn an_account_is_added_and_every_change_counts_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
-    assert!(matches!(accounts.authorize(&HeaderMap::new(), None, UnixSeconds(0)).await, Ok(Caller::Anyone)));
+    assert!(matches!(
+        accounts.authorize(&HeaderMap::new(), None, None, UnixSeconds(0)).await,
+        Ok(Caller::Anyone)
+    ));
     let key = add(&accounts, "alice", "2/1d");
     assert!(key.starts_with("postern_") && !accounts.is_open());
-    let bare = accounts.authorize(&HeaderMap::new(), None, UnixSeconds(0)).await;
+    let bare = accounts.authorize(&HeaderMap::new(), None, None, UnixSeconds(0)).await;
     assert_eq!(bare.err(), Some(NoAccount::Missing));
     assert_eq!(charge(&accounts, &key).await, Some(true));
 
@@ -278,7 +281,7 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     assert_eq!((refusal(&accounts, &first).await, refusal(&accounts, &second).await), (None, None));
     let bearer = headers(&[&format!("Bearer {first}")]);
     let later = UnixSeconds::now().saturating_add(Duration::from_secs(3_601));
-    assert_eq!(accounts.authorize(&bearer, None, later).await.err(), Some(NoAccount::Retired));
+    assert_eq!(accounts.authorize(&bearer, None, None, later).await.err(), Some(NoAccount::Retired));
     let third = rotate(None);
     assert_eq!((refusal(&accounts, &second).await, refusal(&accounts, &third).await), (None, None));
     let fourth = rotate(Some(0));

@@ -1,6 +1,7 @@
 //! What is done every few seconds: accounts leave memory, changes by `sqlite3` are noticed, old periods go.
 
-use super::{Accounts, AccountsError, records, usage};
+use super::store::Change;
+use super::{Accounts, AccountsError, allowed, records, usage};
 use crate::health::{Fault, Health};
 use crate::recorder::Recorder;
 use crate::share::Share;
@@ -81,6 +82,7 @@ impl Accounts {
         if upkeep.seen.replace(version).is_some_and(|seen| seen != version) {
             self.take_up_database()?; // another program has changed something
         }
+        self.write_allowed()?;
         let now = UnixSeconds::now();
         if upkeep.due <= Instant::now() {
             let kept_since = now.saturating_sub(Duration::from_secs(self.kept_for.load(Ordering::Relaxed)));
@@ -90,6 +92,17 @@ impl Accounts {
             }
         }
         Ok(())
+    }
+}
+
+impl Accounts {
+    /// Writes which keys the authorizer has allowed or denied since the last time. Blocks on the disk.
+    pub(super) fn write_allowed(&self) -> Result<(), AccountsError> {
+        if !self.allowed.has_unwritten() {
+            return Ok(());
+        }
+        let changes = self.allowed.take_unwritten();
+        self.store.write(|transaction| Ok::<_, Change<AccountsError>>(allowed::write(transaction, &changes)?))
     }
 }
 

@@ -89,6 +89,9 @@ examples! {
     Refusal::NoAccount(NoAccount::Unanswered) => [
         "no_authorizer" Requests Refusal::NoAccount(NoAccount::Unanswered)
     ];
+    Refusal::NoAccount(NoAccount::Crowded) => [
+        "crowded_authorizer" Requests Refusal::NoAccount(NoAccount::Crowded)
+    ];
     Refusal::NoAccount(NoAccount::Unreadable) => [
         "no_accounts" Requests Refusal::NoAccount(NoAccount::Unreadable)
     ];

@@ -69,11 +69,8 @@ impl Routes {
         // Until its body is there, a request gives way to another connection as one does whose header is not.
         let may_ask = self.may_ask(client.source);
         let is_read = is_posted && may_ask.is_ok();
-        let body = if is_read {
-            self.issuance.read(&head.headers, client.certificate, body).await
-        } else {
-            Ok(Bytes::new())
-        };
+        let body =
+            if is_read { self.issuance.read(&head.headers, client, body).await } else { Ok(Bytes::new()) };
         let answering = exchange.begin().await;
         let mut asked = TokenTypeAsked::Unread;
         let answered = match may_ask {
@@ -108,8 +105,7 @@ impl Routes {
             (OPENAPI_PATH, &Method::GET | &Method::HEAD) => Ok(self.description(head)),
             (DIRECTORY_PATH | OPENAPI_PATH, _) => Err(Refusal::Method("GET, HEAD")),
             (path, &Method::POST) if self.settings.load().takes_requests_at(path) => {
-                let (headers, certificate) = (&head.headers, client.certificate);
-                Ok(answer::issued(&self.issuance.answer(headers, certificate, body?, asked).await?))
+                Ok(answer::issued(&self.issuance.answer(&head.headers, client, body?, asked).await?))
             }
             (path, _) if self.settings.load().takes_requests_at(path) => Err(Refusal::Method("POST")),
             _ => Err(Refusal::NotFound),

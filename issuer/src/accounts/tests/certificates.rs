@@ -6,7 +6,7 @@ use postern_daemon::tls::PublicKeyDigest;
 async fn by(accounts: &Accounts, certificate: u8, key: Option<&str>) -> Result<Arc<str>, NoAccount> {
     let headers = key.map_or_else(HeaderMap::new, |key| headers(&[&format!("Bearer {key}")]));
     let certificate = Some(PublicKeyDigest([certificate; 32]));
-    match accounts.authorize(&headers, certificate, UnixSeconds::now()).await? {
+    match accounts.authorize(&headers, None, certificate, UnixSeconds::now()).await? {
         Caller::Account(holder) => Ok(holder.name.clone()),
         Caller::Anyone => panic!("the issuer is open"),
     }
@@ -56,7 +56,7 @@ async fn a_public_key_is_no_api_key() {
     let lines = ask(&accounts, request).unwrap();
     assert!(!lines.iter().any(|line| matches!(line, Line::ApiKey(_))), "{lines:?}");
     let shown = Some(PublicKeyDigest(sha256(public_key.as_bytes())));
-    assert!(accounts.authorize(&HeaderMap::new(), shown, UnixSeconds::now()).await.is_ok());
+    assert!(accounts.authorize(&HeaderMap::new(), None, shown, UnixSeconds::now()).await.is_ok());
     assert_eq!(refusal(&accounts, public_key).await, Some(NoAccount::Unknown));
 }
 

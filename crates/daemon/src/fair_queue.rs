@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 
 /// What waits, of several callers.
 #[derive(Debug)]
-pub(crate) struct FairQueue<T> {
+pub struct FairQueue<T> {
     lines: HashMap<u64, Line<T>>,
     /// When each line is due, in which order those that are due together, and whose it is.
     due: BTreeSet<(u64, u64, u64)>,
@@ -34,9 +34,11 @@ struct Line<T> {
 
 /// Who calls, and how many turns it has for one of another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) caller: u64,
-    pub(crate) turns: NonZeroU32,
+pub struct Claim {
+    /// Who calls.
+    pub caller: u64,
+    /// How many turns it has.
+    pub turns: NonZeroU32,
 }
 
 impl From<u64> for Claim {
@@ -47,7 +49,7 @@ impl From<u64> for Claim {
 
 /// One item in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     caller: u64,
     number: u64,
 }
@@ -63,17 +65,26 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    pub(crate) fn len(&self) -> usize {
+    /// How many items wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.length
     }
 
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
     /// How many items of this caller wait.
-    pub(crate) fn len_of(&self, caller: u64) -> usize {
+    #[must_use]
+    pub fn len_of(&self, caller: u64) -> usize {
         self.lines.get(&caller).map_or(0, |line| line.items.len())
     }
 
     /// Adds an item at the end of its caller's line.
-    pub(crate) fn push(&mut self, claim: impl Into<Claim>, cost: NonZeroU32, item: T) -> Ticket {
+    pub fn push(&mut self, claim: impl Into<Claim>, cost: NonZeroU32, item: T) -> Ticket {
         let Claim { caller, turns } = claim.into();
         self.count += 1;
         let order = self.count;
@@ -92,7 +103,7 @@ impl<T> FairQueue<T> {
     }
 
     /// The next item of the caller that is due first.
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         let (due, _, caller) = self.due.pop_first()?;
         let line = self.lines.get_mut(&caller)?;
         let (_, cost, item) = line.items.pop_front()?;
@@ -110,7 +121,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes the newest item out of the longest line, if `caller` would still have the shorter one with another item.
-    pub(crate) fn make_room(&mut self, caller: u64) -> Option<T> {
+    pub fn make_room(&mut self, caller: u64) -> Option<T> {
         let (longest, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;
         let (ticket, ..) = line.items.back().filter(|_| line.items.len() > self.len_of(caller) + 1)?;
         debug_assert_ne!(*longest, caller);
@@ -118,7 +129,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes an item out of the queue, if it still is in it.
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<T> {
+    pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
         let line = self.lines.get_mut(&ticket.caller)?;
         // Tickets of a line ascend.
         let place = line.items.binary_search_by_key(&ticket.number, |(other, ..)| other.number).ok()?;
@@ -138,6 +149,9 @@ impl<T> FairQueue<T> {
             self.ahead.clear();
             self.now = 0;
         } else if let Some(due) = line.map(|line| line.due).filter(|due| *due > self.now) {
+            if self.ahead.len() == self.ahead.capacity() {
+                self.ahead.retain(|_, due| *due > self.now); // of many callers that come once, few are ahead
+            }
             self.ahead.insert(caller, due);
         }
     }
@@ -149,7 +163,7 @@ mod tests {
 
     const ONE: NonZeroU32 = NonZeroU32::MIN;
 
-    fn is_empty(queue: &FairQueue<&'static str>) -> bool {
+    fn has_nothing(queue: &FairQueue<&'static str>) -> bool {
         queue.lines.is_empty() && queue.due.is_empty() && queue.ahead.is_empty() && queue.len() == 0
     }
 
@@ -167,7 +181,7 @@ mod tests {
         assert_eq!(queue.pop(), Some("a1"));
         queue.push(4, ONE, "d1");
         assert_eq!(all(&mut queue), ["b1", "c1", "a2", "d1", "b2", "a3"]);
-        assert!(is_empty(&queue));
+        assert!(has_nothing(&queue));
     }
 
     #[test]
@@ -184,7 +198,7 @@ mod tests {
         queue.push(3, ONE, "c");
         let place = all(&mut queue).iter().position(|item| *item == "c").unwrap();
         assert!(place <= 5, "{place}");
-        assert!(is_empty(&queue));
+        assert!(has_nothing(&queue));
     }
 
     #[test]
@@ -227,6 +241,18 @@ mod tests {
     }
 
     #[test]
+    fn of_callers_that_came_once_little_is_kept_while_others_wait() {
+        let mut queue = FairQueue::default();
+        for caller in 0..100_000 {
+            queue.push(caller, ONE, "a");
+            if caller >= 10 {
+                queue.pop();
+            }
+        }
+        assert!(queue.len() == 10 && queue.ahead.capacity() < 1_000, "{}", queue.ahead.capacity());
+    }
+
+    #[test]
     fn what_is_taken_out_leaves_no_turn_behind() {
         let mut queue = FairQueue::default();
         let [first, second] = ["a1", "a2"].map(|item| queue.push(1, ONE, item));
@@ -234,6 +260,6 @@ mod tests {
         assert_eq!((queue.remove(first), queue.remove(first)), (Some("a1"), None));
         assert_eq!(queue.pop(), Some("a2"));
         assert_eq!((queue.remove(second), queue.remove(other)), (None, Some("b1")));
-        assert!(queue.pop().is_none() && is_empty(&queue));
+        assert!(queue.pop().is_none() && has_nothing(&queue));
     }
 }
