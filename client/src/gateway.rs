@@ -19,7 +19,7 @@ use postern_lookup::Lookup;
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::{
-    Asked, Head, HeadError, Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel, ask, read_body,
+    Asked, Connect, Head, HeadError, Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel, ask, read_body,
 };
 use postern_token::Token;
 use postern_token::header::format_authorization;
@@ -311,15 +311,15 @@ impl Connection {
     ) -> Result<Answer, ExchangeError> {
         let Self { gateway, way } = self;
         let (authority, authorization) = (target.authority(), token.map(format_authorization));
+        let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
         let exchange = async {
             match way {
                 Way::Alone(io, received) => {
-                    let Asked { head, rest, tunnel } =
-                        ask(io, received, &authority, authorization.as_deref()).await?;
+                    let Asked { head, rest, tunnel } = ask(io, received, &connect).await?;
                     Ok((head, rest, tunnel))
                 }
                 Way::Shared(seat) => {
-                    let (head, tunnel) = seat.connect(&authority, authorization.as_deref()).await?;
+                    let (head, tunnel) = seat.connect(&connect).await?;
                     Ok((head, BytesMut::new(), tunnel))
                 }
             }

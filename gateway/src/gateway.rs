@@ -13,6 +13,7 @@ use crate::next_hops::{self, Connections};
 use crate::observe::page;
 use crate::observe::recorder::Recorder;
 use crate::reload::Reloading;
+use crate::request::hops::Pseudonym;
 use crate::request::resolve::{CurrentResolver, ResolverError};
 use crate::server::accept::{self, Listener, Listening};
 use crate::server::sockets::Sockets;
@@ -126,6 +127,7 @@ impl Gateway {
             rates: Rates::default(),
             all_lost: AtomicBool::default(),
             next_hop_away: AtomicBool::default(),
+            pseudonym: Pseudonym::random(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),
         });

@@ -9,6 +9,7 @@ use crate::observe::catalogue;
 use crate::observe::recorder::Recorder;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
+use crate::request::hops::Pseudonym;
 use crate::request::resolve::CurrentResolver;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
@@ -43,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) all_lost: AtomicBool,
     /// The next hop that all tunnels go through is away.
     pub(crate) next_hop_away: AtomicBool,
+    /// Its name among gateways that are each other's next hops.
+    pub(crate) pseudonym: Pseudonym,
     /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].
     pub(crate) withdrawn: Mutex<Vec<TokenKeyId>>,
     /// A token of a key that is not known was presented.

@@ -8,7 +8,7 @@ mod seat;
 mod shared;
 
 pub use answer::{BODY_LIMIT, Head, HeadError, read_body};
-pub use request::{Asked, ask};
+pub use request::{Asked, Connect, ask};
 pub use seat::{Seat, Vigil};
 pub use shared::{Joined, Lines, Made, OnDrain, Sharing};
 

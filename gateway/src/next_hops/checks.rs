@@ -108,6 +108,13 @@ fn condition(hops: &NextHops, of_all: Option<String>) -> Condition {
     let mut found = Vec::new();
     for hop in hops.iter() {
         let name = &hop.config.name;
+        found.extend(hop.members.iter().find(|member| member.is_loop()).map(|member| {
+            format!(
+                "the next hop \"{name}\" leads in a circle: {} refused a tunnel that would come back to a gateway that it had passed (508). \
+                 Change [[egress.next_hops]], or the rules that use them, at one of the gateways",
+                member.url
+            )
+        }));
         let down: Vec<_> = hop.members.iter().filter_map(|member| Some((member, member.down()?))).collect();
         let Some((member, reason)) = down.first() else { continue };
         let url = &member.url;

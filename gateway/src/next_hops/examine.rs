@@ -1,17 +1,27 @@
 //! Examines the next hops of a configuration: the same check of each URL that a gateway makes while it runs.
 
 use super::checks::answers;
-use super::reach::Dialler;
+use super::connections::sharing;
+use super::reach::{Dialler, Reached, reach};
 use super::{Member, NextHop};
 use crate::config::Egress;
 use crate::request::egress::Policy;
+use crate::request::hops::{CDN_LOOP, Pseudonym};
 use crate::request::resolve::Resolver;
+use http::StatusCode;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, written};
 use postern_daemon::tls;
 use postern_proxy::target::Host;
+use postern_proxy::tunnel::{Connect, Lines, Received, ask};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// How long a tunnel may take that shows whether next hops lead in a circle.
+const ROUND: Duration = Duration::from_secs(2);
+/// Its target, which there is not.
+const NOWHERE: &str = "loop.invalid:443";
 
 /// Begins to look at each URL.
 pub(crate) fn begin(egress: &Egress, examinations: &mut Examinations) {
@@ -33,6 +43,7 @@ pub(crate) fn begin(egress: &Egress, examinations: &mut Examinations) {
                     Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
                 let began = Instant::now();
                 let found = match answers(&hop, &member, dialler, Shutdown::new()).await {
+                    Ok(()) if leads_in_a_circle(&hop, &member, dialler).await => circle(&hop, &member),
                     Ok(()) => Finding::well(
                         "next hop",
                         format!("{} answers in {}", member.url, written(began.elapsed())),
@@ -54,6 +65,33 @@ fn away(hop: &NextHop, member: &Member) -> Finding {
     Finding::bad("next hop", format!("the next hop \"{name}\" cannot be used at {}", member.url))
         .costs(cost)
         .remedy("check that the proxy runs, and its URL and credentials in [[egress.next_hops]]")
+}
+
+/// Whether a tunnel through it comes back to a gateway that it has passed.
+async fn leads_in_a_circle(hop: &NextHop, member: &Member, dialler: Dialler<'_>) -> bool {
+    let own = Pseudonym::random().first();
+    let connect = Connect { authority: NOWHERE, authorization: None, more: Some((CDN_LOOP, own.as_str())) };
+    let lines = Lines::new(sharing(hop, Shutdown::new()));
+    let deadline = tokio::time::Instant::now() + ROUND;
+    let asking = async {
+        let head = match reach(hop, member, dialler, &lines, deadline).await.ok()? {
+            Reached::Shared(seat) => seat.connect(&connect).await.ok()?.0,
+            Reached::Tls(io) => ask(io, Received::default(), &connect).await.ok()?.head,
+            Reached::Plain(_) => return None, // no gateway
+        };
+        Some(head.status)
+    };
+    timeout(ROUND, asking).await.ok().flatten() == Some(StatusCode::LOOP_DETECTED)
+}
+
+fn circle(hop: &NextHop, member: &Member) -> Finding {
+    let (name, url) = (&hop.config.name, &member.url);
+    let seen = format!(
+        "the next hop \"{name}\" leads in a circle: from {url} a tunnel comes back to a gateway that it has passed"
+    );
+    Finding::bad("next hop", seen)
+        .costs("tunnels that go round are refused with 508, and cost their tokens")
+        .remedy("change [[egress.next_hops]], or the rules that use them, at one of the gateways")
 }
 
 fn begin_certificate(member: &Member, examinations: &mut Examinations) {

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// For how long it is said that a next hop leads in a circle, if no other tunnel shows it meanwhile.
+const LOOP_STANDS: Duration = Duration::from_secs(600);
+
 /// One URL of a next hop.
 pub(crate) struct Member {
     pub(crate) url: HopUrl,
@@ -20,6 +23,8 @@ pub(crate) struct Member {
     tunnels: AtomicUsize,
     failures: AtomicU64,
     health: Mutex<Health>,
+    /// When it last refused a tunnel that would come back.
+    looped: Mutex<Option<Instant>>,
 }
 
 impl Member {
@@ -37,6 +42,7 @@ impl Member {
             tunnels: AtomicUsize::default(),
             failures: AtomicU64::default(),
             health: Mutex::new(Health::new(Instant::now())),
+            looped: Mutex::default(),
         }
     }
 
@@ -75,6 +81,22 @@ impl Member {
     /// Tunnels that failed by its fault, ever.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+
+    /// It opened a tunnel.
+    pub(crate) fn opened(&self) {
+        *self.looped.lock() = None;
+        self.served();
+    }
+
+    /// It refused a tunnel that would come back to a gateway that it has passed.
+    pub(crate) fn looped(&self) {
+        *self.looped.lock() = Some(Instant::now());
+    }
+
+    /// Whether it did so lately, and has opened no tunnel since.
+    pub(super) fn is_loop(&self) -> bool {
+        self.looped.lock().is_some_and(|at| at.elapsed() < LOOP_STANDS)
     }
 
     /// It opened a tunnel, or answered otherwise.

@@ -131,6 +131,8 @@ postern_telemetry::label! {
         DialRefused = "dial_refused",
         /// 504: the target did not answer in time.
         DialTimeout = "dial_timeout",
+        /// 508: the request came back through next hops.
+        Looped = "looped",
         /// 502: the target's answer to a plain request broke.
         UpstreamBroken = "upstream_broken",
         /// 400 or 408: the client broke off the body of a plain request, or stopped sending it.

@@ -301,6 +301,7 @@ impl Recorder {
             O::DialUnresolved,
             O::DialRefused,
             O::DialTimeout,
+            O::Looped,
             O::UpstreamBroken,
             O::BodyFailed,
         ];

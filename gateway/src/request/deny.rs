@@ -63,6 +63,8 @@ pub(crate) enum Refusal {
     NextHop,
     /// That proxy does not open the tunnel.
     NextHopRefused,
+    /// The request has come through this gateway before, or leads back to one that it has come through.
+    Loop,
     /// The target's answer to a plain `http://` request broke.
     UpstreamBroken,
     /// The target's answer to a plain `http://` request did not begin in time.
@@ -169,6 +171,8 @@ impl Refusal {
         const SLOWER: &str = "Try again after the number of seconds in Retry-After, and send a token that the gateway \
                               accepts with each request. This request was not read, so no token is lost.";
         const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
+        const LOOP: &str =
+            "Report it to the gateway's operator: the next hops of the gateways lead in a circle.";
         const BODY: &str = "Send the whole body, with a fresh token: this attempt has spent one.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
         match self {
@@ -203,6 +207,7 @@ impl Refusal {
             Self::NextHopAway => (S::SERVICE_UNAVAILABLE, O::NextHopDown, "destination_unavailable", UNREAD),
             Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
             Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),
+            Self::Loop => (S::LOOP_DETECTED, O::Looped, "proxy_loop_detected", LOOP),
             Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
             Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
             Self::UpstreamCredentials => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
@@ -280,6 +285,7 @@ impl Refusal {
             Self::NextHopRefused => {
                 "the proxy that this gateway reaches the target through does not open this tunnel".into()
             }
+            Self::Loop => "the request came back to a gateway that it had passed".into(),
             Self::UpstreamBroken => "the target's answer was not valid HTTP or broke off".into(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),
             Self::UpstreamCredentials => "the target asked for proxy credentials, as only a proxy may".into(),

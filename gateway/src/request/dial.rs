@@ -5,6 +5,7 @@ use crate::next_hops::Connections;
 use crate::request::admit::Admitted;
 use crate::request::deny::Refusal;
 use crate::request::egress::{Policy, Via};
+use crate::request::hops::{Hops, Pseudonym};
 use crate::request::resolve::Resolver;
 use postern_daemon::seldom::Seldom;
 use postern_lookup::Families;
@@ -33,6 +34,7 @@ pub(crate) struct Onward<'a> {
     pub(crate) resolver: &'a Resolver,
     /// The worker's own to next hops.
     pub(crate) connections: &'a Connections,
+    pub(crate) pseudonym: &'a Pseudonym,
 }
 
 impl Dialled {
@@ -43,14 +45,19 @@ impl Dialled {
         limit: Duration,
     ) -> Result<Self, Refusal> {
         let deadline = Instant::now() + limit;
-        let stream = connect(admitted.target(), &onward, deadline).await?;
+        let stream = connect(&admitted, &onward, deadline).await?;
         Ok(Self { stream, _admitted: admitted })
     }
 }
 
 /// A connection to the target, or a tunnel to it through a next hop.
-async fn connect(target: &Target, onward: &Onward<'_>, deadline: Instant) -> Result<TargetStream, Refusal> {
+async fn connect(
+    admitted: &Admitted,
+    onward: &Onward<'_>,
+    deadline: Instant,
+) -> Result<TargetStream, Refusal> {
     let Onward { policy, resolver, .. } = *onward;
+    let target = admitted.target();
     let turn = policy.turn();
     let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, policy, turn);
     let found = match target.host() {
@@ -58,7 +65,9 @@ async fn connect(target: &Target, onward: &Onward<'_>, deadline: Instant) -> Res
         Host::Name(name) => match policy.via_of_name(name, target.port()) {
             // Boxed: most tunnels have no next hop, and would move its room for nothing.
             Some(via) => {
-                let tunnel = Box::pin(next_hop::connect(via, target, onward, deadline)).await?;
+                let tunnel =
+                    Box::pin(next_hop::connect(via, target, &hops(admitted, onward), onward, deadline))
+                        .await?;
                 return Ok(TargetStream::Through(Box::new(tunnel)));
             }
             None => resolver.resolve(name, deadline, judge).await,
@@ -71,7 +80,8 @@ async fn connect(target: &Target, onward: &Onward<'_>, deadline: Instant) -> Res
     let first = match way {
         Way::Through(via, address) => {
             let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
-            let tunnel = Box::pin(next_hop::connect(via, &target, onward, deadline)).await?;
+            let tunnel =
+                Box::pin(next_hop::connect(via, &target, &hops(admitted, onward), onward, deadline)).await?;
             return Ok(TargetStream::Through(Box::new(tunnel)));
         }
         Way::Direct(first) => first,
@@ -116,6 +126,14 @@ impl<'a> Way<'a> {
         }
         let candidates = candidates(target, &allowed, policy, turn);
         if candidates.is_empty() { Err(Refusal::NoSource) } else { Ok(Self::Direct(candidates)) }
+    }
+}
+
+/// What a next hop is to know of the gateways before it.
+fn hops(admitted: &Admitted, onward: &Onward<'_>) -> Hops {
+    match admitted {
+        Admitted::Paid(_) => onward.pseudonym.first(),
+        Admitted::Entrusted(entrusted) => entrusted.hops().clone(),
     }
 }
 

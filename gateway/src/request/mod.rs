@@ -8,6 +8,7 @@ pub(crate) mod deny;
 pub(crate) mod dial;
 pub(crate) mod egress;
 pub(crate) mod forward;
+pub(crate) mod hops;
 pub(crate) mod parse;
 pub(crate) mod peer;
 pub(crate) mod resolve;

@@ -3,6 +3,7 @@
 
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
+use crate::request::hops::Hops;
 use crate::request::parse;
 use crate::state::{Generation, Worker};
 use http::request;
@@ -24,6 +25,7 @@ impl Peer {
 /// The right to one tunnel to one target, for which a peer answers. Only this file makes one.
 pub(crate) struct Entrusted {
     target: Target,
+    hops: Hops,
 }
 
 impl Entrusted {
@@ -34,13 +36,19 @@ impl Entrusted {
         policy: &Policy,
         (worker, generation): (&Worker, &Generation),
     ) -> Result<Self, Refusal> {
+        let hops = worker.core.pseudonym.after(&head.headers)?;
         let target = parse::destination(head, policy, generation)?;
         parse::check_next_hop(worker, policy, &target)?;
-        Ok(Self { target })
+        Ok(Self { target, hops })
     }
 
     /// Where the tunnel goes.
     pub(crate) fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// The gateways that it came through, and this one.
+    pub(crate) fn hops(&self) -> &Hops {
+        &self.hops
     }
 }

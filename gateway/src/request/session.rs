@@ -132,7 +132,12 @@ async fn dial(
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
     body.paid();
     let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
-    let onward = Onward { policy: &policy, resolver: &resolver, connections: &worker.next_hops };
+    let onward = Onward {
+        policy: &policy,
+        resolver: &resolver,
+        connections: &worker.next_hops,
+        pseudonym: &worker.core.pseudonym,
+    };
     let dialled = Dialled::dial(admitted, onward, limits.dial_timeout.get()).await;
     timeline.end(Stage::Dial);
     dialled

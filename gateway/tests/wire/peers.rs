@@ -3,17 +3,18 @@
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::proxies::{Authority, all_through, connections, echoes, egress, tunnel};
 use crate::support::target::Echo;
-use crate::support::{PATIENCE, Running, home_with_keys};
+use crate::support::{PATIENCE, Running, config, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsConfig};
 use postern_gateway::config::{Config, Peers};
+use postern_testkit::ports;
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -82,6 +83,59 @@ async fn the_first_gateway_spends_the_token_and_the_last_sees_none() {
     client.head().await.assert_opened();
     let replayed = Client::ask(entry.address, &request).await;
     assert_eq!(replayed.status, 407, "{replayed:?}");
+}
+
+/// One token opens no more than one connection between two gateways whose next hops lead to each other.
+#[tokio::test]
+async fn a_tunnel_that_comes_back_is_refused_at_its_first_return() {
+    let ports = [ports::free(), ports::free()];
+    let url = |port: u16| format!("https://localhost:{port}");
+    let circle = |own: usize| {
+        let mut listener = peers(&AUTHORITY);
+        listener.address.set_port(ports[own]);
+        let egress = all_through(&[&url(ports[1 - own])], &AUTHORITY.keys());
+        Running::start_with(move |settings| {
+            (settings.peers, settings.egress, settings.listen.workers) = (Some(listener), egress, 1);
+        })
+    };
+    let (one, other) = tokio::join!(circle(0), circle(1));
+    one.readiness_is(|reasons| reasons.is_empty()).await;
+    other.readiness_is(|reasons| reasons.is_empty()).await;
+    for target in ["name.example:443", "127.0.0.1:443"] {
+        let answer = Client::ask(one.address, connect(target)).await;
+        answer.assert_refused(508, "proxy_loop_detected", "came back to a gateway");
+    }
+    for port in ports {
+        assert!(connections(port) <= 2, "{} connections", connections(port)); // one is of a check
+    }
+    let degraded = async {
+        while !one.readiness.degraded().join("; ").contains("leads in a circle") {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, degraded).await.unwrap();
+    let mut config = config(one.home());
+    config.egress = all_through(&[&url(ports[1])], &AUTHORITY.keys());
+    let findings = postern_gateway::examine(&config).await;
+    assert!(findings.iter().any(|finding| finding.seen.contains("leads in a circle")), "{findings:?}");
+}
+
+#[tokio::test]
+async fn what_gateways_tell_each_other_is_read_of_peers_alone_and_no_target_sees_it() {
+    let exit = exit_with(|_| {});
+    let entry = entry(&exit, &AUTHORITY.keys()).await;
+    let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = origin.local_addr().unwrap();
+    let token = crate::support::ISSUER.authorization();
+    let mut client = Client::connect(entry.address).await;
+    client
+        .send(format!("GET http://{at}/ HTTP/1.1\r\nHost: {at}\r\nProxy-Authorization: {token}\r\n\r\n"))
+        .await;
+    let (mut stream, _) = timeout(PATIENCE, origin.accept()).await.unwrap().unwrap();
+    let mut request = vec![0; 4096];
+    let length = stream.read(&mut request).await.unwrap();
+    let request = String::from_utf8_lossy(&request[..length]).to_lowercase();
+    assert!(request.starts_with("get / ") && !request.contains("loop"), "{request}");
 }
 
 #[tokio::test]

@@ -3,7 +3,19 @@
 use super::answer::{Head, HeadError, read_head};
 use super::{Io, Received, Tunnel};
 use bytes::BytesMut;
+use http::HeaderName;
 use tokio::io::AsyncWriteExt;
+
+/// A request for a tunnel. Nothing in it comes from the client but the authority.
+#[derive(Clone, Debug)]
+pub struct Connect<'a> {
+    /// Where the tunnel goes.
+    pub authority: &'a str,
+    /// The value of Proxy-Authorization.
+    pub authorization: Option<&'a str>,
+    /// Another field.
+    pub more: Option<(HeaderName, &'a str)>,
+}
 
 /// A proxy's answer over HTTP/1.1.
 #[derive(Debug)]
@@ -16,19 +28,14 @@ pub struct Asked {
     pub tunnel: Tunnel,
 }
 
-/// Asks for a tunnel to `authority` in one write, with this value of Proxy-Authorization, and reads the answer's head.
+/// Asks for a tunnel in one write, and reads the answer's head.
 ///
 /// # Errors
 /// When there is no answer.
-pub async fn ask(
-    mut io: Box<dyn Io>,
-    received: Received,
-    authority: &str,
-    authorization: Option<&str>,
-) -> Result<Asked, HeadError> {
+pub async fn ask(mut io: Box<dyn Io>, received: Received, connect: &Connect<'_>) -> Result<Asked, HeadError> {
     let asking = async {
         // A gateway that answers before it has read everything closes its side: read the answer even so.
-        let written = match io.write_all(&request(authority, authorization)).await {
+        let written = match io.write_all(&request(connect)).await {
             Ok(()) => io.flush().await,
             Err(error) => Err(error),
         };
@@ -43,13 +50,16 @@ pub async fn ask(
     Ok(Asked { head, rest, tunnel: Tunnel::alone(io, received) })
 }
 
-/// Nothing in it comes from the client but the target.
-fn request(authority: &str, authorization: Option<&str>) -> Vec<u8> {
+fn request(connect: &Connect<'_>) -> Vec<u8> {
+    let Connect { authority, authorization, more } = connect;
     let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
     if let Some(authorization) = authorization {
         request.push_str("Proxy-Authorization: ");
         request.push_str(authorization);
         request.push_str("\r\n");
+    }
+    if let Some((name, value)) = more {
+        request.push_str(&format!("{name}: {value}\r\n"));
     }
     request.push_str("\r\n");
     request.into_bytes()

@@ -1,8 +1,8 @@
 //! Room on a shared connection, and the request for a tunnel on it.
 
-use super::Tunnel;
 use super::answer::{Head, HeadError, INTERIM_LIMIT};
 use super::shared::{Line, Taken};
+use super::{Connect, Tunnel};
 use crate::http2::{Http2Stream, Inbox};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -57,19 +57,14 @@ impl Seat {
         Vigil(Arc::clone(&self.line))
     }
 
-    /// Asks for a tunnel to `authority`, with this value of Proxy-Authorization. An answer that opens none is followed by its body.
+    /// Asks for a tunnel. An answer that opens none is followed by its body.
     ///
     /// # Errors
     /// When there is no answer.
-    pub async fn connect(
-        self,
-        authority: &str,
-        authorization: Option<&str>,
-    ) -> Result<(Head, Tunnel), HeadError> {
+    pub async fn connect(self, connect: &Connect<'_>) -> Result<(Head, Tunnel), HeadError> {
         let Self { line, sender, taken } = self;
         let broken = |error: h2::Error| HeadError::Broken(error.to_string());
-        let request =
-            request(authority, authorization).map_err(|error| HeadError::Grammar(error.to_string()))?;
+        let request = request(connect).map_err(|error| HeadError::Grammar(error.to_string()))?;
         let mut sender = sender.ready().await.map_err(broken)?;
         let (response, outbox) = sender.send_request(request, false).map_err(broken)?;
         let response = answer(response).await?;
@@ -81,13 +76,16 @@ impl Seat {
     }
 }
 
-/// Nothing in it comes from the client but the target.
-fn request(authority: &str, authorization: Option<&str>) -> http::Result<Request<()>> {
-    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(authority);
+fn request(connect: &Connect<'_>) -> http::Result<Request<()>> {
+    let Connect { authority, authorization, more } = connect;
+    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(*authority);
     if let Some(authorization) = authorization {
         let mut value = HeaderValue::from_str(authorization)?;
         value.set_sensitive(true); // no table of either end remembers it (RFC 7541, section 7.1.3)
         request = request.header(PROXY_AUTHORIZATION, value);
+    }
+    if let Some((name, value)) = more {
+        request = request.header(name, *value);
     }
     request.body(())
 }

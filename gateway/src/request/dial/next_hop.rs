@@ -6,12 +6,13 @@ use crate::config::{HopKind, NextHop as Config};
 use crate::next_hops::{Dialler, Member, Reached, reach};
 use crate::request::deny::Refusal;
 use crate::request::egress::Via;
+use crate::request::hops::{CDN_LOOP, Hops};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
 use postern_daemon::seldom::Seldom;
 use postern_proxy::target::{Host, Target};
-use postern_proxy::tunnel::{Asked, HeadError, Received, Tunnel, ask};
+use postern_proxy::tunnel::{Asked, Connect, HeadError, Received, Tunnel, ask};
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ enum Failure {
     Target(Refusal),
     /// It opens no tunnels now, and another one may.
     Busy(StatusCode),
+    /// The tunnel would come back to a gateway that it has passed.
+    Loop,
     /// It is the next hop's own fault: a sentence for the operator, without the target.
     Hop(String),
 }
@@ -62,6 +65,7 @@ impl From<HeadError> for Failure {
 pub(super) async fn connect(
     via: Via<'_>,
     target: &Target,
+    hops: &Hops,
     onward: &Onward<'_>,
     deadline: Instant,
 ) -> Result<Tunnel, Refusal> {
@@ -75,14 +79,19 @@ pub(super) async fn connect(
         let opened = match timeout_at(limit, reach(via.hop, &member, dialler, &lines, limit)).await {
             Err(_) => Err(Failure::hop("it did not take the connection in time")),
             Ok(Err(reason)) => Err(Failure::Hop(reason)),
-            Ok(Ok(reached)) => open(reached, hop, &member, target, deadline).await,
+            Ok(Ok(reached)) => open(reached, hop, &member, (target, hops), deadline).await,
         };
         match opened {
             Ok(tunnel) => {
-                member.served();
+                member.opened();
                 return Ok(tunnel.holding(through));
             }
             Err(Failure::Target(refusal)) => return Err(refusal),
+            Err(Failure::Loop) => {
+                member.looped();
+                warn(hop, &member, "it leads back to a gateway that the tunnel has passed (508)");
+                return Err(Refusal::Loop);
+            }
             Err(Failure::Busy(status)) => {
                 warn(hop, &member, &format!("it answered {status}"));
                 refused = Refusal::Unreachable;
@@ -114,7 +123,7 @@ async fn open(
     reached: Reached,
     hop: &Config,
     member: &Arc<Member>,
-    target: &Target,
+    (target, hops): (&Target, &Hops),
     deadline: Instant,
 ) -> Result<Tunnel, Failure> {
     let began = Instant::now();
@@ -134,7 +143,7 @@ async fn open(
                 let stream = open_socks(stream, hop, target).await?;
                 Ok(Tunnel::alone(Box::new(stream), Received::default()))
             }
-            reached => open_http(reached, hop, target).await,
+            reached => open_http(reached, hop, (target, hops)).await,
         }
     };
     let opened = tokio::select! {
@@ -145,23 +154,29 @@ async fn open(
             return Err(Failure::Target(Refusal::DialTimeout));
         }
     };
-    if let Err(Failure::Target(_) | Failure::Busy(_)) = &opened {
+    if let Err(Failure::Target(_) | Failure::Busy(_) | Failure::Loop) = &opened {
         member.served(); // it answered
     }
     opened
 }
 
-async fn open_http(reached: Reached, hop: &Config, target: &Target) -> Result<Tunnel, Failure> {
+async fn open_http(
+    reached: Reached,
+    hop: &Config,
+    (target, hops): (&Target, &Hops),
+) -> Result<Tunnel, Failure> {
     let authority = target.authority();
     let authorization = hop
         .credentials()
         .map(|(user, password)| format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))));
-    let authorization = authorization.as_deref();
+    let plain = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
+    // A gateway is reached over TLS alone, and other proxies need not know of this one.
+    let over_tls = Connect { more: Some((CDN_LOOP, hops.as_str())), ..plain.clone() };
     let alone = Received::default;
     let (head, tunnel) = match reached {
-        Reached::Shared(seat) => seat.connect(&authority, authorization).await?,
-        Reached::Plain(stream) => whole(ask(Box::new(stream), alone(), &authority, authorization).await?),
-        Reached::Tls(stream) => whole(ask(stream, alone(), &authority, authorization).await?),
+        Reached::Shared(seat) => seat.connect(&over_tls).await?,
+        Reached::Plain(stream) => whole(ask(Box::new(stream), alone(), &plain).await?),
+        Reached::Tls(stream) => whole(ask(stream, alone(), &over_tls).await?),
     };
     let target = |refusal| Err(Failure::Target(refusal));
     match head.status.as_u16() {
@@ -174,6 +189,7 @@ async fn open_http(reached: Reached, hop: &Config, target: &Target) -> Result<Tu
         }
         429 | 503 => Err(Failure::Busy(head.status)),
         504 => target(Refusal::DialTimeout),
+        508 => Err(Failure::Loop),
         500.. => target(Refusal::Unreachable),
         _ => target(Refusal::NextHopRefused),
     }
@@ -223,6 +239,7 @@ fn failure(error: SocksError) -> Failure {
 mod tests {
     use super::*;
     use crate::next_hops::NextHop;
+    use crate::request::hops::Pseudonym;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::sleep;
@@ -250,7 +267,8 @@ mod tests {
         let member = hop.order(&target, Instant::now()).remove(0);
         let deadline = Instant::now() + Duration::from_secs(10);
         let reached = Reached::Plain(answered(pieces).await);
-        let mut tunnel = open(reached, hop.config(), &member, &target, deadline).await?;
+        let hops = Pseudonym::random().first();
+        let mut tunnel = open(reached, hop.config(), &member, (&target, &hops), deadline).await?;
         let mut rest = String::new();
         tunnel.read_to_string(&mut rest).await.unwrap();
         Ok(rest)
