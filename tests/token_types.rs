@@ -73,3 +73,35 @@ async fn tokens_of_a_private_type_open_tunnels_once() {
     assert!(refused.fields.contains("tokens of type 5"), "{refused:?}");
     site.terminate();
 }
+
+/// A forged token of type 1 costs thirty times as much as one of type 2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_token_of_type_1_counts_as_the_many_refusals_that_it_costs() {
+    let store = Memcached::start();
+    let site = Site::started(Plan {
+        types: &[1, 2],
+        store: vec![store.address()],
+        gateways: 1,
+        bind: "offer",
+        agents: Vec::new(),
+        ..Plan::default()
+    })
+    .await;
+    let gateway = &site.gateways[0];
+    let echo = target::echo().await.to_string();
+    let authorization = &tokens::mint(&http(&site.issuer), &http(gateway), 1)[0];
+    let presented = tokens::token_of(authorization);
+    assert_eq!(presented.token_type(), TokenType::VoprfP384);
+    let limits = "[limits.source]\nexempt = []\nrefusals = 1\nrefusals_burst = 100\n";
+    reloaded(gateway, &(file(gateway) + limits), "limits").await;
+    let mut statuses = Vec::new();
+    for number in 0..10 {
+        let mut forged = presented.as_bytes().to_vec();
+        forged[10] ^= number + 1;
+        let value = format!("PrivateToken token=\"{}\"", encode_base64url(&forged));
+        let mut client = dial(gateway.address).await.unwrap();
+        statuses.push(connect(&mut client, &echo, Some(&value)).await.unwrap().status);
+    }
+    assert!(statuses.starts_with(&[407; 4]) && statuses.ends_with(&[429; 2]), "{statuses:?}");
+    site.terminate();
+}

@@ -15,6 +15,7 @@ use crate::observe::recorder::Recorder;
 use crate::reload::Reloading;
 use crate::request::hops::Pseudonym;
 use crate::request::resolve::{CurrentResolver, ResolverError};
+use crate::request::verify::Dear;
 use crate::server::accept::{self, Listener, Listening};
 use crate::server::sockets::Sockets;
 use crate::shared_limits::SharedLimits;
@@ -219,7 +220,8 @@ impl Gateway {
         for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {
             runtime.spawn(self.process.pulse.clone().beat());
             let next_hops = Connections::new(self.core.shutdown.clone());
-            let worker = Worker { core: Arc::clone(&self.core), index, resolver, next_hops };
+            let worker =
+                Worker { core: Arc::clone(&self.core), index, resolver, next_hops, dear: Dear::new() };
             let (sender, clients) = oneshot::channel();
             give.push(sender);
             let listening = Listening { clients, peers: peers.next() };

@@ -11,6 +11,7 @@ use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::hops::Pseudonym;
 use crate::request::resolve::CurrentResolver;
+use crate::request::verify::Dear;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use metrics::gauge;
@@ -137,7 +138,7 @@ impl Core {
     /// Counts a refusal that no good token has paid for, if the client caused it.
     pub(crate) fn refused(&self, source: Option<Source>, limits: &Limits, refusal: &Refusal) {
         if refusal.is_of_client() {
-            self.rates.refused(source, &limits.source);
+            self.rates.refused(source, &limits.source, refusal.cost());
         }
     }
 
@@ -174,6 +175,7 @@ pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) resolver: CurrentResolver,
     pub(crate) next_hops: Connections,
+    pub(crate) dear: Dear,
 }
 
 impl Worker {

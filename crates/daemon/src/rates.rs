@@ -40,17 +40,18 @@ impl Rates {
         match self.handshakes.wait(source, rate, now) {
             Some(wait) => Err(AboveRate::until(wait)),
             None => {
-                self.handshakes.take(source, rate, now);
+                self.handshakes.take(source, rate, 1, now);
                 Ok(())
             }
         }
     }
 
-    /// Counts a request that was refused, which its client caused, and which no good token has paid for.
-    pub fn refused(&self, source: Option<Source>, limits: &SourceLimits) {
+    /// Counts a request that was refused, which its client caused, and which no good token has paid for: as many times as it
+    /// cost what another one does.
+    pub fn refused(&self, source: Option<Source>, limits: &SourceLimits, times: u32) {
         if let Some((source, rate)) = counted(source, limits.refusals, limits.refusals_burst) {
-            self.refusals.take(source, rate, Instant::now());
-            self.unshared.count(source);
+            self.refusals.take(source, rate, times, Instant::now());
+            self.unshared.count(source, times);
         }
     }
 
@@ -146,11 +147,12 @@ mod tests {
         let (rates, one, other) = (Rates::default(), source("192.0.2.1"), source("192.0.2.2"));
         for _ in 0..2 {
             assert_eq!(rates.request(one, &limits()), Ok(()));
-            rates.refused(one, &limits());
+            rates.refused(one, &limits(), 1);
         }
         assert_eq!(rates.request(one, &limits()), Err(AboveRate { seconds: 1 }));
         assert_eq!(rates.request(other, &limits()), Ok(()));
-        (0..100).for_each(|_| rates.refused(one, &limits())); // of requests that came before
+        rates.refused(one, &limits(), 40);
+        (0..60).for_each(|_| rates.refused(one, &limits(), 1)); // of requests that came before
         let Err(AboveRate { seconds }) = rates.request(one, &limits()) else { panic!("it is below") };
         assert!((95..=101).contains(&seconds), "{seconds}");
     }
@@ -160,7 +162,7 @@ mod tests {
         let (rates, one, other, left) =
             (Rates::default(), source("192.0.2.1"), source("192.0.2.2"), Duration::from_secs(40));
         rates.share(true);
-        rates.refused(one, &limits());
+        rates.refused(one, &limits(), 1);
         let growth = rates.growth(10);
         rates.counted_by_fleet(&growth[0], 62, left, &limits());
         assert_eq!(rates.request(one, &limits()), Ok(()), "60 seconds and 2 at once");
@@ -177,7 +179,7 @@ mod tests {
     fn the_network_around_a_source_has_four_times_the_minute_of_one() {
         let (rates, one, left) = (Rates::default(), source("2001:db8::1"), Duration::from_secs(40));
         rates.share(true);
-        rates.refused(one, &limits());
+        rates.refused(one, &limits(), 1);
         let growth = rates.growth(10);
         let [wide] = growth.iter().filter(|growth| growth.share == 4).collect::<Vec<_>>()[..] else {
             panic!("no /48")
@@ -195,7 +197,7 @@ mod tests {
         for (source, limits) in [(source("127.0.0.1"), limits()), (source("192.0.2.1"), unlimited)] {
             for _ in 0..10_000 {
                 assert_eq!(rates.handshake(source, &limits), Ok(()));
-                rates.refused(source, &limits);
+                rates.refused(source, &limits, 1);
             }
             assert_eq!(rates.request(source, &limits), Ok(()));
         }
@@ -206,7 +208,7 @@ mod tests {
         let (rates, limits, one) = (Rates::default(), SourceLimits::default(), source("192.0.2.1"));
         for _ in 0..100 {
             assert_eq!((rates.handshake(one, &limits), rates.request(one, &limits)), (Ok(()), Ok(())));
-            rates.refused(one, &limits);
+            rates.refused(one, &limits, 1);
         }
     }
 }

@@ -119,6 +119,8 @@ postern_telemetry::label! {
         StoreUnknown = "store_unknown",
         /// 503: the store is known to be down, and the token was not read.
         StoreDown = "store_down",
+        /// 503: too many tokens waited that are dear to verify; this one was not verified.
+        Crowded = "crowded",
         /// 503: no issuer key is in use; the token was not read.
         NoKeys = "no_keys",
         /// 503: the next hop that all tunnels go through is away; the token was not read.

@@ -127,7 +127,7 @@ async fn dial(
             let entrusted = || Entrusted::parse(peer, head, &policy, (worker, generation));
             timeline.time(Stage::Parse, entrusted).map(Admitted::Entrusted)
         }
-        None => pay(worker, generation, head, &policy, timeline).await.map(Admitted::Paid),
+        None => pay(worker, generation, (head, client.source), &policy, timeline).await.map(Admitted::Paid),
     };
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
     body.paid();
@@ -147,18 +147,20 @@ async fn dial(
 async fn pay(
     worker: &Worker,
     generation: &Generation,
-    head: &request::Parts,
+    (head, source): (&request::Parts, Option<Source>),
     policy: &Policy,
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
     let (core, store, now) = (&worker.core, worker.store(generation), UnixSeconds::now());
     let presented = timeline.time(Stage::Parse, || parse(worker, generation, head, policy, now))?;
 
+    let turn = worker.dear.turn(&presented, source).await?;
     let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
     let spent = async {
         let (check, timeline) = (Check::new(store, &presented), checking.timeline());
-        let verify = || Verified::verify(presented);
+        let verify = || Verified::verify(presented, &worker.dear);
         let verified = check.run_with(generation.check_timing, timeline, verify).await?;
+        drop(turn);
         Spent::spend(verified, store, now, timeline).await
     }
     .await;

@@ -39,7 +39,7 @@ impl Routes {
 
     /// Counts a refused request that its client caused.
     pub(super) fn refused(&self, source: Option<Source>) {
-        self.rates.refused(source, &self.settings.load().limits.source);
+        self.rates.refused(source, &self.settings.load().limits.source, 1);
     }
 
     /// The answer to a refusal of which no more of the request was read.

@@ -79,12 +79,13 @@ impl Buckets {
         waits.max().filter(|&wait| wait > 0).map(Duration::from_nanos)
     }
 
-    /// Takes one from every bucket of `source`, also from one that is empty: it is full again so much later.
-    pub(super) fn take(&self, source: Source, rate: Rate, now: Instant) {
+    /// Takes as many from every bucket of `source`, also from one that is empty: it is full again so much later.
+    pub(super) fn take(&self, source: Source, rate: Rate, number: u32, now: Instant) {
         let nanos = self.nanos(now);
         for (network, share) in source.tiers() {
             let rate = rate.times(share);
-            self.put_off(network, rate, now, |full_at| full_at.max(nanos).saturating_add(rate.cost()));
+            let cost = rate.cost().saturating_mul(number.into());
+            self.put_off(network, rate, now, |full_at| full_at.max(nanos).saturating_add(cost));
         }
     }
 
@@ -198,20 +199,20 @@ mod tests {
         let (buckets, now) = (Buckets::default(), Instant::now());
         for _ in 0..3 {
             assert_eq!(buckets.wait(ipv4(1), RATE, now), None);
-            buckets.take(ipv4(1), RATE, now);
+            buckets.take(ipv4(1), RATE, 1, now);
         }
         assert_eq!(buckets.wait(ipv4(1), RATE, now), Some(TENTH));
         assert_eq!(buckets.wait(ipv4(2), RATE, now), None);
         assert_eq!(buckets.wait(ipv4(1), RATE, now + TENTH / 2), Some(TENTH / 2));
         assert_eq!(buckets.wait(ipv4(1), RATE, now + TENTH), None);
-        buckets.take(ipv4(1), RATE, now + TENTH);
+        buckets.take(ipv4(1), RATE, 1, now + TENTH);
         assert_eq!(buckets.wait(ipv4(1), RATE, now + TENTH), Some(TENTH));
         let later = now + 100 * TENTH;
-        (0..2).for_each(|_| buckets.take(ipv4(1), RATE, later));
+        (0..2).for_each(|_| buckets.take(ipv4(1), RATE, 1, later));
         assert_eq!(buckets.wait(ipv4(1), RATE, later), None, "it holds no more than its burst");
-        buckets.take(ipv4(1), RATE, later);
+        buckets.take(ipv4(1), RATE, 1, later);
         assert_eq!(buckets.wait(ipv4(1), RATE, later), Some(TENTH));
-        (0..5).for_each(|_| buckets.take(ipv4(1), RATE, later));
+        (0..5).for_each(|_| buckets.take(ipv4(1), RATE, 1, later));
         assert_eq!(buckets.wait(ipv4(1), RATE, later), Some(6 * TENTH), "what is taken in excess is owed");
     }
 
@@ -220,16 +221,16 @@ mod tests {
         let (one, other, wait) = (ipv4(1), ipv4(2), Duration::from_secs(5));
         for owed in [0, 2] {
             let (buckets, now) = (Buckets::default(), Instant::now());
-            (0..owed).for_each(|_| buckets.take(one, RATE, now));
+            (0..owed).for_each(|_| buckets.take(one, RATE, 1, now));
             one.tiers().for_each(|(network, _)| buckets.empty(network, RATE, wait, now));
             assert!(buckets.were_empty());
             assert_eq!((buckets.wait(one, RATE, now), buckets.wait(other, RATE, now)), (Some(wait), None));
             assert_eq!(buckets.wait(one, RATE, now + wait), None);
-            buckets.take(one, RATE, now + wait);
+            buckets.take(one, RATE, 1, now + wait);
             assert_eq!(buckets.wait(one, RATE, now + wait), Some(TENTH), "it holds no more than one");
         }
         let (buckets, now) = (Buckets::default(), Instant::now());
-        (0..100).for_each(|_| buckets.take(other, RATE, now));
+        (0..100).for_each(|_| buckets.take(other, RATE, 1, now));
         other.tiers().for_each(|(network, _)| buckets.empty(network, RATE, wait, now));
         assert_eq!(buckets.wait(other, RATE, now), Some(98 * TENTH), "it is not sooner than by what is owed");
     }
@@ -241,7 +242,7 @@ mod tests {
         let mut taken = 0;
         for number in 0..256 {
             while buckets.wait(of(1, number), RATE, now).is_none() {
-                buckets.take(of(1, number), RATE, now);
+                buckets.take(of(1, number), RATE, 1, now);
                 taken += 1;
             }
         }
@@ -253,8 +254,8 @@ mod tests {
     #[test]
     fn what_is_held_is_bounded_and_who_lacks_least_is_forgotten() {
         let (buckets, now) = (Buckets::default(), Instant::now());
-        (0..3).for_each(|_| buckets.take(ipv4(0), RATE, now));
-        (1..400_000).for_each(|number| buckets.take(ipv4(number), RATE, now));
+        (0..3).for_each(|_| buckets.take(ipv4(0), RATE, 1, now));
+        (1..400_000).for_each(|number| buckets.take(ipv4(number), RATE, 1, now));
         assert_eq!(buckets.held(), SETS * WAYS);
         assert!(buckets.sets.iter().all(|set| set.lock().capacity() <= WAYS));
         assert_eq!(buckets.wait(ipv4(0), RATE, now), Some(TENTH), "the flood does not clear the first");
@@ -266,7 +267,7 @@ mod tests {
         let (buckets, start) = (Buckets::default(), Instant::now());
         for round in 0..20 {
             let now = start + round * 2 * TENTH;
-            (0..8_192).for_each(|number| buckets.take(ipv4(round * 8_192 + number), RATE, now));
+            (0..8_192).for_each(|number| buckets.take(ipv4(round * 8_192 + number), RATE, 1, now));
         }
         assert!(buckets.held() <= SETS * WAYS / 2, "{}", buckets.held());
         assert!(!buckets.forgotten.has_logged());

@@ -57,7 +57,7 @@ impl Unshared {
         }
     }
 
-    pub(super) fn count(&self, source: Source) {
+    pub(super) fn count(&self, source: Source, times: u32) {
         if !self.is_kept.load(Ordering::Relaxed) {
             return;
         }
@@ -65,7 +65,7 @@ impl Unshared {
         for (network, share) in source.tiers() {
             if networks.len() < MOST || networks.contains_key(&network) {
                 let (_, number) = networks.entry(network).or_insert((share, 0));
-                *number = number.saturating_add(1);
+                *number = number.saturating_add(times);
             }
         }
     }
@@ -113,11 +113,11 @@ mod tests {
     fn those_with_the_most_are_taken_first_and_the_others_are_left() {
         let unshared = kept();
         for number in 1..=5 {
-            (0..number).for_each(|_| unshared.count(ipv4(number)));
+            (0..number).for_each(|_| unshared.count(ipv4(number), 1));
         }
         assert_eq!(numbers(&unshared.take(2)), [5, 4]);
-        unshared.count(ipv4(1));
-        unshared.count(ipv4(5));
+        unshared.count(ipv4(1), 1);
+        unshared.count(ipv4(5), 1);
         assert_eq!(numbers(&unshared.take(1)), [3]);
         let mut rest = numbers(&unshared.take(10));
         rest.sort_unstable();
@@ -128,21 +128,21 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded_and_one_that_does_much_finds_room_in_the_next_round() {
         let unshared = kept();
-        (0..100_000).for_each(|number| unshared.count(ipv4(number)));
+        (0..100_000).for_each(|number| unshared.count(ipv4(number), 1));
         assert_eq!(unshared.networks.lock().len(), MOST);
         assert_eq!(unshared.take(256).len(), 256);
         assert_eq!(unshared.networks.lock().len(), MOST_LEFT);
-        (0..50).for_each(|_| unshared.count(ipv4(200_000)));
+        (0..50).for_each(|_| unshared.count(ipv4(200_000), 1));
         assert_eq!(unshared.take(256)[0].number, 50);
     }
 
     #[test]
     fn nothing_is_kept_where_nothing_is_shared() {
         let unshared = Unshared::default();
-        unshared.count(ipv4(1));
+        unshared.count(ipv4(1), 1);
         assert!(unshared.take(1).is_empty());
         unshared.keep(true);
-        unshared.count(ipv4(1));
+        unshared.count(ipv4(1), 1);
         unshared.keep(false);
         assert!(unshared.take(1).is_empty());
     }
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn a_key_is_of_its_secret_its_minute_and_its_network_and_shows_none_of_them() {
         let unshared = kept();
-        unshared.count(source("2001:db8::1".parse::<IpAddr>().unwrap())); // a /56 and a /48 with one address
-        unshared.count(ipv4(1));
+        unshared.count(source("2001:db8::1".parse::<IpAddr>().unwrap()), 1); // a /56 and a /48 with one address
+        unshared.count(ipv4(1), 1);
         let growth = unshared.take(10);
         let mut keys: Vec<String> = Vec::new();
         for secret in ["a secret of a fleet", "a secret of another"] {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_key_is_what_openssl_makes_of_it() {
         let unshared = kept();
-        unshared.count(source("192.0.2.1".parse::<IpAddr>().unwrap()));
+        unshared.count(source("192.0.2.1".parse::<IpAddr>().unwrap()), 1);
         let key = unshared.take(1)[0].key(b"0123456789abcdef", 29_000_000);
         assert_eq!(key, "postern:rate:ce12f95fa445d2748995685c9ee81e7b");
     }
