@@ -6,6 +6,7 @@ use crate::gateways::{Outage, OutageKind};
 use crate::mint::seconds;
 use crate::sentence::full_stop;
 use crate::supply::Shortage;
+use crate::thrift::AboveCap;
 use crate::wallet::WalletError;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -57,6 +58,11 @@ pub(crate) enum Refusal {
     /// No token to send.
     #[error("{0}")]
     Shortage(#[from] Shortage),
+    /// As many tokens were sent as may be.
+    #[error(
+        "programs on this machine send tokens faster than the agent's configuration allows ([wallet] most_per_minute); no token was sent"
+    )]
+    AboveCap(AboveCap),
     /// A tunnel was opened, and the target's answer to a plain request did not come through it.
     #[error(
         "the target broke the connection off before it answered; the token is spent: check the target, or try again"
@@ -131,6 +137,9 @@ impl Refusal {
             Self::Shortage(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "proxy_internal_error", Reply::GeneralFailure, NoToken)
             }
+            Self::AboveCap(_) => {
+                (StatusCode::TOO_MANY_REQUESTS, "http_request_denied", Reply::GeneralFailure, NoToken)
+            }
             Self::Upstream => {
                 (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, TargetFailed)
             }
@@ -192,6 +201,7 @@ impl Refusal {
         match self {
             Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),
             Self::Shortage(Shortage::Slow) => Some(1),
+            Self::AboveCap(above) => Some(above.retry_after.as_secs() + 1),
             Self::Outage(outage) | Self::FirstHop(outage) if outage.kind == OutageKind::Unavailable => {
                 Some(outage.retry_after.map_or(1, |asked| asked.as_secs().max(1)))
             }

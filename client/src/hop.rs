@@ -15,6 +15,7 @@ use crate::saved_challenges::SavedChallenges;
 use crate::start::StartError;
 use crate::status;
 use crate::supply::Supply;
+use crate::thrift::Cap;
 use crate::token_source::TokenSource;
 use crate::tunnel::Opener;
 use crate::wallet::{Wallet, WalletError};
@@ -122,6 +123,7 @@ impl Hop {
         let (settings, changes) = watch::channel(Settings::of(config));
         page::add(&process.live, position, (answers, &recorder), changes.clone());
         status::add(&process.reports, position, (&gateways, &supply, &recorder), changes.clone());
+        let (cap, failed) = (Arc::new(Cap::new(changes.clone())), Arc::default());
         let refill = Refill::new(
             supply.clone(),
             gateways.clone(),
@@ -132,7 +134,7 @@ impl Hop {
         );
         let reloadable =
             Reloadable { gateways: gateways.clone(), approach, config: config.gateway.clone(), settings };
-        Ok((Self { opener: Opener { gateways, supply, recorder }, refill }, reloadable))
+        Ok((Self { opener: Opener { gateways, supply, recorder, cap, failed }, refill }, reloadable))
     }
 
     /// Fills the wallet and watches the gateways until the stop.

@@ -46,6 +46,7 @@ mod state;
 pub mod status;
 mod stock;
 mod supply;
+mod thrift;
 mod token_guard;
 mod token_source;
 mod tunnel;

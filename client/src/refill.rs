@@ -204,7 +204,7 @@ impl Refill {
 
     /// The configuration was read again: what failed before may work now.
     fn apply(&mut self) {
-        let Settings { issuer, low, high, delay } = self.settings.borrow_and_update().clone();
+        let Settings { issuer, low, high, delay, .. } = self.settings.borrow_and_update().clone();
         (self.low, self.high, self.delay, self.put_off) = (low, high, delay, None);
         let compared = self.consistency.replace(&issuer.consistency);
         if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {

@@ -32,12 +32,15 @@ pub(crate) struct Settings {
     pub(crate) high: usize,
     /// The longest that minting ahead is put off.
     pub(crate) delay: Duration,
+    /// Tokens that may be sent in a minute; 0 means any number.
+    pub(crate) most_per_minute: u32,
 }
 
 impl Settings {
     pub(crate) fn of(hop: HopConfig<'_>) -> Self {
         let (low, high, delay) = (hop.wallet.low, hop.wallet.high, hop.wallet.delay.get());
-        Self { issuer: hop.issuer.clone(), low, high, delay }
+        let most_per_minute = hop.wallet.most_per_minute;
+        Self { issuer: hop.issuer.clone(), low, high, delay, most_per_minute }
     }
 }
 

@@ -154,7 +154,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_next_step_is_said_in_words() {
         let delay = Duration::from_secs(60);
-        let settings = Settings { issuer: IssuerConfig::default(), low: 20, high: 100, delay };
+        let settings =
+            Settings { issuer: IssuerConfig::default(), low: 20, high: 100, delay, most_per_minute: 600 };
         let now = Instant::now();
         let said = |demand: &Demand, trial| next(demand, &settings, trial, now);
         assert_eq!(said(&demand(60), None), "nothing to do: 60 of 100 kept, mints again below 20");

@@ -11,6 +11,7 @@ use crate::gateways::{Chosen, Gateways, Outage};
 use crate::mint::CHALLENGE_TARGET;
 use crate::recorder::{Fate, Part, Recorder};
 use crate::supply::{Shortage, Supply, Wanted};
+use crate::thrift::{Cap, FailedTargets};
 use crate::token_guard::ReservedToken;
 use http::StatusCode;
 use postern_daemon::http::one_line;
@@ -32,6 +33,8 @@ pub(crate) struct Opener {
     pub(crate) gateways: Arc<Gateways>,
     pub(crate) supply: Arc<Supply>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) cap: Arc<Cap>,
+    pub(crate) failed: Arc<FailedTargets>,
 }
 
 /// What became of one token.
@@ -44,12 +47,26 @@ enum Attempt {
 }
 
 impl Opener {
-    /// A tunnel to `target`, paid for with one token, or two when the first one was no good. Up to [`OLDER_TOKENS`] of
-    /// older marks are tried before.
+    /// A tunnel to `target`, unless the gateway could open none a moment ago: then its answer, and no token is sent.
     pub(crate) async fn open(&self, target: &Target) -> Result<Tunnel, Refusal> {
         if target.authority() == CHALLENGE_TARGET {
             return Err(Refusal::ForGateway); // of an agent or `token mint` that takes this agent for a gateway
         }
+        if let Some(refused) = self.failed.answer(target, Instant::now()) {
+            return Err(Refusal::Passed(refused));
+        }
+        let opened = self.pay(target).await;
+        if let Err(Refusal::Passed(refused)) = &opened
+            && !refused.is_unavailable()
+        {
+            self.failed.add(target, refused, Instant::now());
+        }
+        opened
+    }
+
+    /// A tunnel to `target`, paid for with one token, or two when the first one was no good. Up to [`OLDER_TOKENS`] of
+    /// older marks are tried before.
+    async fn pay(&self, target: &Target) -> Result<Tunnel, Refusal> {
         let began = Instant::now();
         let (mut first, mut outdated) = (None, 0);
         loop {
@@ -68,18 +85,19 @@ impl Opener {
         }
     }
 
-    /// The same, for the hop behind this one. Boxed: that hop's tunnels are opened in the same way.
+    /// A tunnel for the hop behind this one, which knows itself how often to try. Boxed: that hop's tunnels are opened in the same way.
     pub(crate) fn open_way<'a>(
         &'a self,
         target: &'a Target,
     ) -> Pin<Box<dyn Future<Output = Result<Tunnel, Refusal>> + Send + 'a>> {
-        Box::pin(self.open(target))
+        Box::pin(self.pay(target))
     }
 
     /// One token, sent once. `Err` is final; after [`Attempt::Failed`] another token may do.
     async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, Refusal> {
         let (chosen, connection, taken) = self.fund(wanted).await?;
         let asked = Instant::now();
+        self.cap.count(asked).map_err(Refusal::AboveCap)?;
         let mut sent = taken.send();
         let exchange = connection.connect(target, Some(&sent.token));
         let answered = self.gateways.watch(&chosen, exchange).await;

@@ -286,6 +286,10 @@ pub struct WalletConfig {
     /// means always at once.
     #[serde(default = "delay")]
     pub delay: ConfigDuration,
+    /// Tokens that may be sent in a minute: so many at once, then as they come. Requests beyond are refused (429), with a line in the log,
+    /// so that a web page or a program which opens tunnels without end does not spend the whole account. 0 means no limit.
+    #[serde(default = "most_per_minute")]
+    pub most_per_minute: u32,
     /// Flush the disk before a token is sent. Without it, a kill or crash of the agent never restores a spent token,
     /// but a power loss may: the gateway then refuses the token as spent and learns that both tunnels were yours.
     #[serde(default)]
@@ -300,6 +304,10 @@ fn delay() -> ConfigDuration {
     ConfigDuration::minutes(1)
 }
 
+fn most_per_minute() -> u32 {
+    600
+}
+
 fn high() -> usize {
     128
 }
@@ -308,6 +316,13 @@ impl WalletConfig {
     /// A wallet at `path`, everything else at its default.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), low: low(), high: high(), delay: delay(), fsync: false }
+        Self {
+            path: path.into(),
+            low: low(),
+            high: high(),
+            delay: delay(),
+            most_per_minute: most_per_minute(),
+            fsync: false,
+        }
     }
 }

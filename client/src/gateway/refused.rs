@@ -10,17 +10,22 @@ use postern_token::header::Challenge;
 use postern_token::{TokenChallenge, TokenType};
 
 /// An answer that opens nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// At most [`postern_proxy::tunnel::BODY_LIMIT`] bytes.
     pub(crate) body: Bytes,
     /// What a challenge must name.
-    pub(super) origin: Option<String>,
+    pub(crate) origin: Option<String>,
 }
 
 impl Refused {
+    #[cfg(test)]
+    pub(crate) fn of(status: StatusCode, headers: HeaderMap, body: Bytes) -> Self {
+        Self { status, headers, body, origin: None }
+    }
+
     /// The first challenge for a token of a type that can be minted, in the gateway's order of preference. Other schemes, other
     /// types, other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
     /// token there) and those that cannot be read are passed over.

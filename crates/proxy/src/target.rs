@@ -9,14 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const MAX_NAME_LEN: usize = 253;
 
 /// A host and a port.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     host: Host,
     port: u16,
 }
 
 /// A name to resolve, or an address.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// A DNS name, without a final dot.
     Name(Box<str>),
