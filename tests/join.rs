@@ -71,6 +71,23 @@ async fn one_string_is_all_that_an_agent_needs() {
     assert_eq!(proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap().status, 200);
     proxy::echoes(&mut stream, b"joined").await.unwrap();
 
+    // The string is a secret, and so is what is written.
+    let elsewhere = home.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let string = string_in(&added.stdout);
+    let on_command_line = |folder: &Path| {
+        let mut join = command(["client", "join", string]);
+        join.arg("--config").arg(folder.join("a.toml")).arg("--data").arg(folder.join("a"));
+        Postern::start(join).ended()
+    };
+    on_command_line(&elsewhere).assert_failed(2, &["every user of this machine may write", "chmod 700"]);
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+    std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let joined_so = on_command_line(&elsewhere);
+    joined_so.assert_stopped();
+    assert!(joined_so.stderr.contains("other users of this machine can read it"), "{joined_so:?}");
+
     // What is there stays, until it is to be replaced.
     join(home.path(), &added.stdout, &[]).assert_failed(2, &["client.toml is there already", "--force"]);
     join(home.path(), &added.stdout, &["--force"]).assert_stopped();

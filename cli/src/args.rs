@@ -114,9 +114,12 @@ pub(crate) struct Mint {
     /// Mint for the challenge in this gateway's 407; without it for a challenge that names the issuer and no origin
     #[arg(long, value_name = "URL")]
     pub(crate) gateway: Option<String>,
-    /// The account's API key; the environment variable, which the agent reads too, keeps it out of the process list
+    /// The account's API key. Other users of this machine can read it here, not in the environment variable, which the agent reads too
     #[arg(long, value_name = "KEY", env = "POSTERN_ISSUER_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
+    /// A file with the account's API key, or "-" for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
     /// How many tokens
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,

@@ -8,7 +8,7 @@ pub(crate) use made::prepare;
 
 use crate::args::JoinArgs;
 use crate::failure::Failure;
-use crate::stdio::print_line;
+use crate::stdio::{print_line, warn_of_secret};
 use postern_client::join::{JOIN_LIMIT, Join, JoinPlace, JoinWriteError, check_join, write_join};
 use postern_client::{Listen, full_stop};
 use postern_config::Secret;
@@ -22,6 +22,12 @@ const BEGINNING: &str = "postern-join-";
 /// Writes the configuration, and says what to do next.
 pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     let text = read(&args.join)?;
+    if text.expose() == args.join {
+        warn_of_secret(
+            "the join string, which holds the API key,",
+            "give a file, or \"-\" and the string on standard input",
+        );
+    }
     let join = Join::find(text.expose()).map_err(|error| Failure::new(postern_daemon::exit::USAGE, error))?;
     let place = JoinPlace {
         config: args.config.clone(),
@@ -59,7 +65,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
 
 pub(crate) fn unwritten(error: JoinWriteError) -> Failure {
     match error {
-        JoinWriteError::Exists { .. } => Failure::usage(error),
+        JoinWriteError::Exists { .. } | JoinWriteError::Shared { .. } => Failure::usage(error),
         JoinWriteError::Io { .. } => Failure::runtime(error),
         JoinWriteError::Config(_) | JoinWriteError::Start(_) => Failure::configuration(error),
     }

@@ -19,6 +19,13 @@ pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
+/// Warns of a secret that stands where every user of the machine can read it.
+pub(crate) fn warn_of_secret(what: &str, instead: &str) {
+    note(format_args!(
+        "{what} stands on the command line, where other users of this machine can read it, and in the shell's history: {instead}"
+    ));
+}
+
 /// Says something on standard error; where that fails nothing is left to say it on.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");

@@ -4,6 +4,7 @@ use super::output::Output;
 use super::stop::Stop;
 use crate::args::Mint;
 use crate::failure::Failure;
+use crate::stdio::warn_of_secret;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use postern_client::full_stop;
 use postern_client::mint::{ChallengeFetchError, IssuerClient, MintError, fetch_challenge};
@@ -14,8 +15,10 @@ use postern_daemon::tls::OwnCertificate;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{TokenChallenge, TokenType};
 use std::fmt::{self, Display};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 /// The variable of the agent's `issuer.api_key`, which holds the same key.
 const KEY_VARIABLE: &str = "POSTERN_ISSUER_API_KEY";
@@ -123,7 +126,13 @@ impl Display for Counted {
 }
 
 fn api_key(args: &Mint) -> Result<Option<Secret>, Failure> {
+    if let Some(file) = &args.api_key_file {
+        return read_key(file).map(Some);
+    }
     let given = args.api_key.as_ref().filter(|key| !key.is_empty());
+    if given.is_some() && std::env::var(KEY_VARIABLE).ok().as_ref() != given {
+        warn_of_secret("the API key", "give --api-key-file, or set POSTERN_ISSUER_API_KEY");
+    }
     // Without this the request would go out without a key, and the issuer's answer would not show why.
     if given.is_none() && std::env::var_os(OLD_KEY_VARIABLE).is_some() {
         return Err(Failure::usage(format_args!(
@@ -132,6 +141,20 @@ fn api_key(args: &Mint) -> Result<Option<Secret>, Failure> {
         )));
     }
     Ok(given.cloned().map(Secret::new))
+}
+
+fn read_key(file: &Path) -> Result<Secret, Failure> {
+    const MOST: u64 = 64 * 1024;
+    let refused = |error: io::Error| {
+        Failure::runtime(format_args!("the API key in {} cannot be read: {error}", file.display()))
+    };
+    let mut source: Box<dyn Read> = match file.to_str() {
+        Some("-") => Box::new(io::stdin()),
+        _ => Box::new(File::open(file).map_err(refused)?),
+    };
+    let mut key = String::new();
+    source.by_ref().take(MOST).read_to_string(&mut key).map_err(refused)?;
+    Ok(Secret::new(key.trim()))
 }
 
 fn no_challenge(error: ChallengeFetchError) -> Failure {

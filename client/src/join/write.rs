@@ -33,6 +33,17 @@ pub enum JoinWriteError {
         /// The file.
         path: PathBuf,
     },
+    /// Every user may change what is in a folder.
+    #[error(
+        "every user of this machine may write in {} (mode {mode:o}), and so put another key, wallet or configuration there: run \
+         chmod 700 on it, or choose another folder with --config and --data", path.display()
+    )]
+    Shared {
+        /// The folder.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// The system refused.
     #[error("cannot write {}: {source}; check the disk, and that this user may write there", path.display())]
     Io {
@@ -64,6 +75,9 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     if let Some(there) = all.into_iter().flatten().find(|path| !place.replaces && path.exists()) {
         return Err(JoinWriteError::Exists { path: there.clone() });
     }
+    for folder in [Some(data.as_path()), path.parent()].into_iter().flatten() {
+        refuse_shared(folder)?;
+    }
     let text = text(join, &place.listen, &path, &files);
     let config: Config = postern_config::parse(&path.display().to_string(), &text, [])?;
     config.check().map_err(StartError::from)?;
@@ -91,6 +105,20 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     check(&config)?;
     put(&path, &text)?;
     Ok(config)
+}
+
+/// Refuses a folder in which every user may replace files.
+#[cfg(unix)]
+fn refuse_shared(folder: &Path) -> Result<(), JoinWriteError> {
+    use std::os::unix::fs::MetadataExt;
+    let mode = std::fs::metadata(folder).map_or(0, |metadata| metadata.mode() & 0o7777);
+    let is_shared = mode & 0o002 != 0 && mode & 0o1000 == 0; // with the sticky bit each user has their own files
+    if is_shared { Err(JoinWriteError::Shared { path: folder.to_owned(), mode }) } else { Ok(()) }
+}
+
+#[cfg(not(unix))]
+fn refuse_shared(_: &Path) -> Result<(), JoinWriteError> {
+    Ok(())
 }
 
 /// The files beside the configuration; those that the join string has nothing for are absent.
