@@ -9,11 +9,12 @@ use crate::supply::Shortage;
 use crate::thrift::AboveCap;
 use crate::wallet::WalletError;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use postern_daemon::http::text;
+use postern_daemon::http::{head as head_bytes, text};
 use postern_proxy::headers::quoted;
+use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -63,11 +64,20 @@ pub(crate) enum Refusal {
         "programs on this machine send tokens faster than the agent's configuration allows ([wallet] most_per_minute); no token was sent"
     )]
     AboveCap(AboveCap),
-    /// A tunnel was opened, and the target's answer to a plain request did not come through it.
+    /// A tunnel was opened, and the target's answer to a plain request cannot be passed on.
+    #[error("{0}; the token is spent: check the target, or try again")]
+    Upstream(#[from] AnswerFault),
+    /// The request is none for this proxy.
+    #[error("{0}")]
+    Request(&'static str),
+    /// The request's head is too large.
+    #[error("the request's head has more than 1000 fields or 32 KiB: send fewer or shorter fields")]
+    HeaderTooLarge,
+    /// A TRACE or OPTIONS that this proxy is the last to get.
     #[error(
-        "the target broke the connection off before it answered; the token is spent: check the target, or try again"
+        "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS: leave it out to reach the target"
     )]
-    Upstream,
+    LastHop,
 }
 
 fn message_of(reason: &str) -> String {
@@ -101,8 +111,17 @@ impl Refusal {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         match self {
             // Not 421, which a proxy must not send (RFC 9110, section 15.5.20).
-            Self::Target(_) | Self::ForGateway => {
+            Self::Target(_) | Self::Request(_) | Self::ForGateway => {
                 (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
+            }
+            Self::HeaderTooLarge => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "http_request_error",
+                Reply::GeneralFailure,
+                BadRequest,
+            ),
+            Self::LastHop => {
+                (StatusCode::FORBIDDEN, "http_request_denied", Reply::GeneralFailure, BadRequest)
             }
             Self::Passed(Refused {
                 status: status @ (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS),
@@ -140,8 +159,8 @@ impl Refusal {
             Self::AboveCap(_) => {
                 (StatusCode::TOO_MANY_REQUESTS, "http_request_denied", Reply::GeneralFailure, NoToken)
             }
-            Self::Upstream => {
-                (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, TargetFailed)
+            Self::Upstream(fault) => {
+                (StatusCode::BAD_GATEWAY, fault.error(), Reply::GeneralFailure, TargetFailed)
             }
         }
     }
@@ -194,6 +213,15 @@ impl Refusal {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
+    }
+
+    /// The answer as bytes, the last ones on its connection.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        let sentence = full_stop(&self.to_string()) + "\n";
+        let mut head = self.into_response().into_parts().0;
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(sentence.len()));
+        head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        [head_bytes(head.status, &head.headers), sentence.into_bytes()].concat()
     }
 
     /// In whole seconds, rounded up, so that a client that waits this long is not too early.

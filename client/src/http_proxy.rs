@@ -1,29 +1,32 @@
 //! The HTTP proxy: CONNECT, and plain requests in absolute form.
 
-use crate::answer::{self, Refusal};
+use crate::answer::Refusal;
 use crate::body::{Body, boxed, full};
 use crate::catalogue::AgentOutcome;
 use crate::connections::Visitor;
-use crate::forward::Kept;
+use crate::forward::{Failed, Kept};
 use crate::own_pages::{self, Ends};
 use crate::state::AgentState;
 use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
+use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use postern_daemon::answers_only::AnswersOnly;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::Exchange;
+use postern_daemon::farewell::{LINGER, leave, part};
 use postern_daemon::places::Place;
-use postern_proxy::headers::has_other_coding;
+use postern_proxy::headers::{announces_body, forwards_left, has_other_coding};
+use postern_proxy::plain::MOST_FIELDS;
 use postern_proxy::relay::Relay;
+use postern_proxy::reset::{self, Reset};
 use postern_proxy::target::Target;
-use std::convert::Infallible;
-use std::pin::pin;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -33,6 +36,11 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest header, in bytes. Cookies make plain requests long.
 const HEADER_LIMIT: usize = 32 * 1024;
 
+/// A connection that is closed without an answer, so that its client does what it does when a server's connection ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the target closed the connection that the request was sent on")]
+struct Unanswered;
+
 /// Serves one client connection.
 pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentState>) {
     let kept = Arc::new(Kept::default());
@@ -41,81 +49,102 @@ pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentS
     let Ok(ends) = Ends::of(&stream) else { return }; // it is gone already
     // A tunnel goes on in a task of its own.
     let place = Arc::new(Mutex::new(place));
-    let gives_way = exchange.clone();
-    let stream = ClientStream::new(stream, exchange.clone());
+    let (answers, gives_way) = (state.clone(), exchange.clone());
+    let stream = AnswersOnly::new(ClientStream::new(stream, exchange.clone()), exchange.clone());
     let service = service_fn(move |request| {
         let (state, kept, exchange, place) = (state.clone(), kept.clone(), exchange.clone(), place.clone());
         async move {
-            let work = respond(request, ends, state, &kept, &exchange, place);
-            Ok::<_, Infallible>(exchange.answer(work).await)
+            let (answering, version) = (exchange.begin().await, request.version());
+            let mut response = respond(request, ends, state, &kept, &exchange, place).await?;
+            *response.version_mut() = version; // one of HTTP/1.0 is the last: RFC 9112, section 9.3
+            Ok::<_, Unanswered>(response.map(|body| answering.with(body)))
         }
     });
-    let connection = http1::Builder::new()
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new()) // without it the header timeout is silently off
         .header_read_timeout(HEADER_TIMEOUT)
         .half_close(true) // a client may send all it has and then only read
         .max_buf_size(HEADER_LIMIT)
+        .max_headers(MOST_FIELDS)
+        .preserve_header_case(true) // in lower case, a target would know requests of an agent
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    let mut connection = pin!(connection);
     let served = tokio::select! {
         served = &mut connection => served,
         () = gives_way.displaced() => return,
         () = shutdown.draining() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            (&mut connection).await
         }
     };
-    if let Err(error) = served {
-        tracing::debug!("a client connection ended early: {error}"); // hyper's own words, without addresses
+    // Nothing is left of one that became a tunnel.
+    let Some(parts) = connection.into_parts() else { return };
+    let stream = parts.io.into_inner().into_inner().into_inner();
+    let Err(error) = served else { return leave(stream).await };
+    tracing::debug!("a client connection ended early: {error}"); // hyper's own words, without addresses
+    match last_refusal(&error).filter(|_| gives_way.is_idle()) {
+        Some(refusal) => {
+            answers.count(refusal.outcome());
+            part(stream, &refusal.into_bytes()).await;
+        }
+        // A client that reads to the end must not take this for the end of an answer.
+        None if !gives_way.is_idle() && !is_unanswered(&error) => {
+            reset::delivered(&stream, LINGER).await;
+            stream.reset();
+        }
+        None => leave(stream).await,
+    }
+}
+
+fn is_unanswered(error: &hyper::Error) -> bool {
+    error.source().is_some_and(|cause| cause.is::<Unanswered>())
+}
+
+/// The answer to what hyper could not read.
+fn last_refusal(error: &hyper::Error) -> Option<Refusal> {
+    const MALFORMED: &str = "This is no request of HTTP/1.1. In a URL, \", <, >, ` and what is not ASCII are written with a percent \
+                             sign (RFC 3986, section 2.1)";
+    if error.is_parse_too_large() {
+        Some(Refusal::HeaderTooLarge)
+    } else {
+        error.is_parse().then_some(Refusal::Request(MALFORMED))
     }
 }
 
 async fn respond(
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
     ends: Ends,
     state: Arc<AgentState>,
     kept: &Kept,
     exchange: &Exchange,
     place: Arc<Mutex<Place>>,
-) -> Response<Body> {
-    let uri = request.uri();
-    let result = if brings_a_token(request.headers()) {
-        Err(Refusal::ForGateway) // it stays unspent
-    } else if request.method() == Method::CONNECT {
-        let target = uri.authority().map_or("", |authority| authority.as_str());
-        match Target::parse(target, None) {
-            Ok(target) => {
-                let upgrade = hyper::upgrade::on(&mut request);
-                let opened = connect(&target, upgrade, state.clone(), place).await;
-                opened.map(|()| {
-                    exchange.keep();
-                    Response::new(full(Bytes::new()))
-                })
-            }
-            Err(error) => Err(error.into()),
+) -> Result<Response<Body>, Unanswered> {
+    if request.method() != Method::CONNECT && ends.are_meant_by(request.uri()) {
+        return Ok(own_pages::answer(&request, ends, &state).map(boxed));
+    }
+    let (head, body) = request.into_parts();
+    let answered = match check(&head) {
+        Err(refusal) => Err(refusal.into()),
+        Ok(()) if head.method == Method::CONNECT => {
+            connect(Request::from_parts(head, body), state.clone(), exchange, place).await.map_err(Into::into)
         }
-    } else if ends.are_meant_by(uri) {
-        return own_pages::answer(&request, ends, &state).map(boxed);
-    } else if uri.scheme_str() != Some("http") {
-        state.count(AgentOutcome::BadRequest);
-        let sentence = "Only http:// is forwarded in absolute form: use CONNECT for everything else";
-        return answer::bad_request(sentence).map(boxed);
-    } else if request.headers().get_all(HOST).iter().count() > 1 || has_other_coding(request.headers()) {
-        state.count(AgentOutcome::BadRequest);
-        let sentence = "A request has one Host field, and its body no other transfer coding than chunked";
-        return answer::bad_request(sentence).map(boxed);
-    } else {
-        kept.forward(request, &state).await.inspect(|_| exchange.stream())
+        Ok(()) => {
+            let request = Request::from_parts(head, body);
+            kept.forward(request, exchange, &state).await.inspect(|_| exchange.stream())
+        }
     };
-    match result {
+    match answered {
         Ok(response) => {
             state.count(AgentOutcome::Opened);
-            response
+            Ok(response)
         }
-        Err(refusal) => {
+        Err(Failed::Refused(refusal)) => {
             state.count(refusal.outcome());
-            refusal.into_response().map(boxed)
+            Ok(refusal.into_response().map(boxed))
+        }
+        Err(Failed::Lost) => {
+            state.count(AgentOutcome::TargetFailed);
+            Err(Unanswered)
         }
     }
 }
@@ -129,14 +158,39 @@ fn brings_a_token(headers: &HeaderMap) -> bool {
     headers.get_all(PROXY_AUTHORIZATION).iter().any(is_token)
 }
 
+/// Refuses what is no request for a proxy, or could be read in two ways.
+fn check(head: &Parts) -> Result<(), Refusal> {
+    if brings_a_token(&head.headers) {
+        return Err(Refusal::ForGateway); // it stays unspent
+    }
+    let is_connect = head.method == Method::CONNECT;
+    let sentence = if is_connect && head.uri.scheme().is_some() {
+        "CONNECT takes host:port, and no URL"
+    } else if is_connect && announces_body(head) {
+        "A CONNECT request has no body"
+    } else if !is_connect && head.uri.scheme_str() != Some("http") {
+        "Only http:// is forwarded in absolute form: use CONNECT for everything else"
+    } else if head.headers.get_all(HOST).iter().count() > 1 || has_other_coding(&head.headers) {
+        "A request has one Host field, and its body no other transfer coding than chunked"
+    } else if forwards_left(head) == Some(0) {
+        return Err(Refusal::LastHop);
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Request(sentence))
+}
+
 /// Opens the tunnel; the relay starts when hyper has sent the 200.
 async fn connect(
-    target: &Target,
-    upgrade: OnUpgrade,
+    mut request: Request<Incoming>,
     state: Arc<AgentState>,
+    exchange: &Exchange,
     place: Arc<Mutex<Place>>,
-) -> Result<(), Refusal> {
-    let tunnel = state.opener.open(target).await?;
+) -> Result<Response<Body>, Refusal> {
+    let target = request.uri().authority().map_or("", |authority| authority.as_str());
+    let target = Target::parse(target, None)?;
+    let upgrade = hyper::upgrade::on(&mut request);
+    let tunnel = state.opener.open(&target).await?;
     let shutdown = state.shutdown.clone();
     place.lock().keep();
     let received = tunnel.received();
@@ -145,10 +199,14 @@ async fn connect(
         let relaying = async {
             let Ok(upgraded) = upgrade.await else { return };
             // It is the stream that `serve` put in; early bytes of the client come with it.
-            let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream<TcpStream>>>() else { return };
-            Relay::new(parts.io.into_inner().into_inner(), tunnel, &parts.read_buf, None).await;
+            let Ok(parts) = upgraded.downcast::<TokioIo<AnswersOnly<ClientStream<TcpStream>>>>() else {
+                return;
+            };
+            let stream = parts.io.into_inner().into_inner().into_inner();
+            Relay::new(stream, tunnel, &parts.read_buf, None).await;
         };
         shutdown.until_stopped(received.keep_taking(relaying)).await;
     });
-    Ok(())
+    exchange.keep();
+    Ok(Response::new(full(Bytes::new())))
 }

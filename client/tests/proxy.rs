@@ -209,6 +209,52 @@ async fn what_socks_cannot_do_here_is_refused_in_its_own_words() {
     assert!(world.gateway.tokens().is_empty());
 }
 
+/// RFC 9110 and 9112, as the gateway is held to them. The agent says nothing of itself, so its requests look as the client wrote them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_proxy_owes_plain_http() {
+    use postern_testkit::dialogue::{self, Proxy, Step};
+    let world = World::with(|config| (config.wallet.low, config.wallet.high) = (40, 80)).await;
+    let proxy = Proxy { address: world.agent.address, admission: String::new, keeps_case: true };
+    let mut rows = dialogue::rows();
+    let post = "POST http://{target}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n";
+    let posted = "POST / HTTP/1.1\r\nHost: {target}\r\nContent-Length: 4\r\n\r\n";
+    let expected = "POST / HTTP/1.1\r\nHost: {target}\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+    let ok = || Step::Say("HTTP/1.1 200 OK\r\nX-mine: 1\r\nContent-Length: 0\r\n\r\n".into());
+    rows.push((
+        "a client that got no 100 may send its body after the answer, and keeps its connection",
+        vec![
+            Step::Send(format!("{post}Expect: 100-continue\r\n\r\n")),
+            Step::Arrive(expected),
+            ok(),
+            Step::Get(&["HTTP/1.1 200 "]),
+            Step::Send("body".into()),
+            Step::Body("body"),
+            Step::Send(format!("{post}\r\nbody")),
+            Step::Arrive(posted),
+            Step::Body("body"),
+            ok(),
+            Step::Get(&["HTTP/1.1 200 "]),
+        ],
+    ));
+    rows.push((
+        "where a target closes as a request comes, the client's connection ends, and it may repeat the request",
+        vec![
+            Step::Send(format!("{post}\r\nbody")),
+            Step::Arrive(posted),
+            Step::Body("body"),
+            ok(),
+            Step::Get(&["HTTP/1.1 200 "]),
+            Step::Send(format!("{post}\r\nbody")),
+            Step::Arrive(posted),
+            Step::End,
+            Step::Closed,
+        ],
+    ));
+    dialogue::hold(proxy, rows).await;
+    let latin = send(world.agent.address, b"GET http://x.example/\xe9 HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(latin.head.contains("error=http_request_error") && latin.status == 400, "{}", latin.head);
+}
+
 /// A web server that answers every request with the request, as often as `per_connection` on one connection.
 async fn mirror(per_connection: usize, connections: Arc<AtomicUsize>) -> SocketAddr {
     serve(move |mut stream| {
@@ -324,7 +370,13 @@ async fn a_header_that_is_too_long_is_431_and_a_silent_client_is_closed() {
     let mut silent = TcpStream::connect(world.agent.address).await.unwrap();
     let long =
         format!("GET http://target.example/ HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "a".repeat(80_000));
-    assert_eq!(send(world.agent.address, long.as_bytes()).await.status, 431);
+    let answer = send(world.agent.address, long.as_bytes()).await;
+    assert_eq!((answer.status, field(&answer.head, "connection").as_deref()), (431, Some("close")));
+    assert!(
+        answer.head.contains("error=http_request_error") && answer.body.contains("32 KiB"),
+        "{}",
+        answer.head
+    );
     // After ten seconds; it was a minute.
     let closed = timeout(HANG, silent.read(&mut [0])).await;
     assert_eq!(closed.expect("the agent closes the connection").unwrap(), 0);

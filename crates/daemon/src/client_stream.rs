@@ -1,7 +1,9 @@
-//! The stream under hyper: a deadline on writing, and no more reading ahead than there is use for. hyper has a deadline for
-//! reading a header, and none for a client that does not read its answers.
+//! The stream under hyper: a deadline on writing, no more reading ahead than there is use for, and interim answers, which hyper cannot
+//! send. hyper has a deadline for reading a header, and none for a client that does not read its answers.
 
 use crate::exchange::Exchange;
+use crate::http;
+use bytes::{Buf, Bytes};
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -21,6 +23,8 @@ const HEAD_PIECE: usize = 4096;
 pub struct ClientStream<S> {
     stream: S,
     exchange: Exchange,
+    /// The heads of interim answers, as far as they are not written.
+    interim: Bytes,
     waiting: Option<Waiting>,
 }
 
@@ -34,7 +38,7 @@ struct Waiting {
 impl<S> ClientStream<S> {
     /// Bounds what is written to `stream`, and read from it.
     pub fn new(stream: S, exchange: Exchange) -> Self {
-        Self { stream, exchange, waiting: None }
+        Self { stream, exchange, interim: Bytes::new(), waiting: None }
     }
 
     /// The stream without bounds: a tunnel has its own.
@@ -76,6 +80,27 @@ impl<S> ClientStream<S> {
     }
 }
 
+impl<S: AsyncWrite + Unpin> ClientStream<S> {
+    /// Writes the interim answers that came. hyper has nothing unwritten of another message while a service works on an answer
+    /// ([`Exchange::begin`] waits until the one before is taken), and it flushes whenever it has polled the service.
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            while self.interim.has_remaining() {
+                match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.interim))? {
+                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    written => self.interim.advance(written),
+                }
+            }
+            let answers = self.exchange.take_interim();
+            if answers.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let heads = answers.iter().flat_map(|answer| http::head(answer.status(), answer.headers()));
+            self.interim = heads.collect();
+        }
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -100,7 +125,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let written = match self.poll_interim(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_write(cx, buf),
+            other => other.map_ok(|()| 0),
+        };
         self.wrote(cx, written)
     }
 
@@ -109,7 +137,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let written = match self.poll_interim(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+            other => other.map_ok(|()| 0),
+        };
         self.wrote(cx, written)
     }
 
@@ -120,7 +151,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     /// hyper flushes when nothing is left in its own buffer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.exchange.flushed();
-        let done = Pin::new(&mut self.stream).poll_flush(cx);
+        let done = match self.poll_interim(cx) {
+            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_flush(cx),
+            other => other,
+        };
         self.emptied(cx, done)
     }
 

@@ -4,12 +4,14 @@
 //! that answers. An answer is in progress from [`Exchange::begin`] until its body is dropped and hyper, having written
 //! everything, flushes the stream.
 
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -51,6 +53,14 @@ struct State {
     patience: Patience,
     bits: AtomicU8,
     displaced: Notify,
+    interim: Mutex<Interim>,
+}
+
+/// Interim answers (1xx) to the request in progress, which its connection's task has not taken yet.
+#[derive(Debug, Default)]
+struct Interim {
+    answers: Vec<Response<()>>,
+    task: Option<Waker>,
 }
 
 /// Marks an answer as in progress until it is dropped; it is stored with the answer's body.
@@ -61,7 +71,8 @@ impl Exchange {
     /// A connection without a request.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
-        Self(Arc::new(State { patience, bits: AtomicU8::default(), displaced: Notify::new() }))
+        let (bits, displaced, interim) = (AtomicU8::default(), Notify::new(), Mutex::default());
+        Self(Arc::new(State { patience, bits, displaced, interim }))
     }
 
     /// Begins an answer, as soon as the client has taken the ones before: whatever hyper reads ahead, one answer at most
@@ -88,12 +99,32 @@ impl Exchange {
     }
 
     /// Runs a service's `work` as an answer.
-    pub async fn answer<B>(
-        &self,
-        work: impl Future<Output = http::Response<B>>,
-    ) -> http::Response<Answered<B>> {
+    pub async fn answer<B>(&self, work: impl Future<Output = Response<B>>) -> Response<Answered<B>> {
         let answering = self.begin().await;
         work.await.map(|body| answering.with(body))
+    }
+
+    /// Sends an interim answer (1xx) before the one that the service works on: hyper cannot (hyperium/hyper#2565). Any task may
+    /// call it.
+    pub fn send_interim(&self, answer: Response<()>) {
+        let mut interim = self.0.interim.lock();
+        interim.answers.push(answer);
+        interim.task.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs `work` of the service, and has the connection's task poll when interim answers come from other tasks.
+    pub async fn with_interim<F: Future>(&self, work: F) -> F::Output {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            self.0.interim.lock().task = Some(cx.waker().clone());
+            work.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// The interim answers that came, in their order.
+    pub fn take_interim(&self) -> Vec<Response<()>> {
+        std::mem::take(&mut self.0.interim.lock().answers)
     }
 
     /// Whether no answer is in progress.

@@ -222,7 +222,8 @@ pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
 /// Whether a name means the machine on which it is looked up (RFC 6761, section 6.3).
 #[must_use]
 pub fn is_localhost(name: &str) -> bool {
-    name == "localhost" || name.ends_with(".localhost")
+    let last = name.rsplit('.').next();
+    last.is_some_and(|label| label.eq_ignore_ascii_case("localhost"))
 }
 
 /// When an answer was made, by its server's clock, in seconds since 1970 (`Date`: RFC 9110, section 6.6.1).
@@ -236,6 +237,17 @@ pub fn date(headers: &HeaderMap) -> Option<u64> {
 #[must_use]
 pub fn date_now() -> HeaderValue {
     HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).unwrap_or(HeaderValue::from_static("")) // it is ASCII
+}
+
+/// The head of an answer of HTTP/1.1, as bytes, for what hyper does not write.
+#[must_use]
+pub fn head(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
+    let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
+    for (name, value) in fields {
+        head.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    head.extend(b"\r\n");
+    head
 }
 
 /// A plain text answer.

@@ -4,7 +4,8 @@
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
 //!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`client_stream`] and
-//!   [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`farewell`]: the last answer.
+//!   [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`answers_only`] and
+//!   [`farewell`]: the last answer.
 //! - [`tls`]: TLS with a certificate from files or an authority. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
 //!   them. [`seldom`]: log lines that come once in a while at most. [`examination`]: what `postern doctor` finds.
@@ -23,6 +24,7 @@
 //! # });
 //! ```
 
+pub mod answers_only;
 pub mod backoff;
 pub mod client_stream;
 pub mod descriptors;

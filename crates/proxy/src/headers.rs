@@ -1,28 +1,40 @@
 //! What a proxy changes in a message before it passes it on.
 
+use crate::expect::is_continue;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
-use http::{Uri, Version, request};
+use http::{Method, Uri, Version, request};
 
 /// Makes a request in absolute form one for its origin server (RFC 9112, section 3.2): origin form, HTTP/1.1, nothing
 /// of this hop, and the target's authority in place of the client's Host field (section 3.2.2). The authority was read
-/// as a [`Target`](crate::target::Target), so it contains no user name.
+/// as a [`Target`](crate::target::Target), so it contains no user name. The fields that go on keep their order; Host, where there was
+/// none, comes first.
 ///
 /// A body without a length goes on in chunks. hyper would leave out that of a GET.
 pub fn to_origin_form(head: &mut request::Parts, has_body: bool) {
-    remove_hop_by_hop(&mut head.headers);
-    if has_body && !head.headers.contains_key(CONTENT_LENGTH) {
+    one_length(&mut head.headers);
+    let is_chunked = has_body && !head.headers.contains_key(CONTENT_LENGTH);
+    let knows_no_100 = head.version == Version::HTTP_10; // section 10.1.1: its expectation is ignored
+    let named = named_by_connection(&head.headers);
+    retain(&mut head.headers, |name, value| match *name {
+        TRANSFER_ENCODING => is_chunked,
+        EXPECT if knows_no_100 && is_continue(value) => false,
+        _ => !is_of_connection(name, &named),
+    });
+    if is_chunked {
         head.headers.insert(TRANSFER_ENCODING, CHUNKED);
     }
-    head.headers.remove(HOST);
     let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     if let Some(host) = host {
-        head.headers.insert(HOST, host);
+        put_host(&mut head.headers, host);
     }
     join_cookies(&mut head.headers);
+    if let Some(left @ 1..) = forwards_left(head) {
+        head.headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
+    }
     // It is empty and says that it is "/" where the request had only a fragment.
     let path = head.uri.path_and_query().filter(|path| path.as_str() != "/").cloned();
     head.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
@@ -30,6 +42,36 @@ pub fn to_origin_form(head: &mut request::Parts, has_body: bool) {
 }
 
 const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
+
+/// In place where the client had one: the order of fields distinguishes programs.
+fn put_host(headers: &mut HeaderMap, host: HeaderValue) {
+    if headers.contains_key(HOST) {
+        headers.insert(HOST, host);
+        return;
+    }
+    let rest = std::mem::take(headers);
+    headers.insert(HOST, host);
+    headers.extend(rest);
+}
+
+/// How many proxies more a TRACE or OPTIONS may pass (RFC 9110, section 7.6.2). At 0 this one answers it.
+#[must_use]
+pub fn forwards_left(head: &request::Parts) -> Option<u64> {
+    if head.method != Method::TRACE && head.method != Method::OPTIONS {
+        return None;
+    }
+    let digits = head.headers.get(MAX_FORWARDS)?.to_str().ok()?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// Whether a CONNECT announces a body. The bytes after its header belong to the tunnel, so a length that claims them is refused: two
+/// readers of one connection must not disagree about where a request ends. HTTP/2 holds the tunnel itself to a length of 0.
+#[must_use]
+pub fn announces_body(head: &request::Parts) -> bool {
+    let is_none = |length: &HeaderValue| length == "0" && head.version != Version::HTTP_2;
+    let length = head.headers.get(CONTENT_LENGTH);
+    head.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| !is_none(length))
+}
 
 /// Whether a message has a transfer coding that is not read here: any but `chunked`, once. Another one would be lost with its field,
 /// and two readers of a list may disagree about where the body ends (RFC 9112, section 6.1).
@@ -52,8 +94,25 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Removes the fields for one connection only, and those that `Connection` names (RFC 9110, section 7.6.1);
 /// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them; a Content-Length beside
-/// Transfer-Encoding goes (RFC 9112, section 6.3). Framing is hyper's.
+/// Transfer-Encoding goes (RFC 9112, section 6.3). Framing is hyper's. The other fields keep their order.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    one_length(headers);
+    let named = named_by_connection(headers);
+    retain(headers, |name, _| !is_of_connection(name, &named));
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
+        .collect()
+}
+
+fn is_of_connection(name: &HeaderName, named: &[HeaderName]) -> bool {
     const ALWAYS: [HeaderName; 9] = [
         CONNECTION,
         HeaderName::from_static("keep-alive"),
@@ -65,25 +124,28 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         TRANSFER_ENCODING,
         UPGRADE,
     ];
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
-        .collect();
-    if headers.contains_key(TRANSFER_ENCODING) {
-        headers.remove(CONTENT_LENGTH);
+    ALWAYS.contains(name) || named.contains(name)
+}
+
+/// Keeps what `keeps` says, in its order: a map moves its last field to the place of one that is removed. Lines of one name come
+/// together, where the first one was.
+fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName, &HeaderValue) -> bool) {
+    if headers.iter().all(|(name, value)| keeps(name, value)) {
+        return;
     }
-    keep_one_length(headers);
-    for name in named.iter().chain(&ALWAYS) {
-        headers.remove(name);
+    let all = std::mem::take(headers);
+    headers.reserve(all.keys_len());
+    for (name, value) in &all {
+        if keeps(name, value) {
+            headers.append(name.clone(), value.clone());
+        }
     }
 }
 
-/// A length that is there twice, in two fields or in one, is there once (RFC 9110, section 8.6). One that is no number means nothing.
-fn keep_one_length(headers: &mut HeaderMap) {
+/// A length is there once: a second one, in another field or in the same, goes (RFC 9110, section 8.6). One that is no number means
+/// nothing and goes, too, and so does one beside a transfer coding.
+fn one_length(headers: &mut HeaderMap) {
+    let is_coded = headers.contains_key(TRANSFER_ENCODING);
     let mut lengths = headers
         .get_all(CONTENT_LENGTH)
         .iter()
@@ -96,9 +158,10 @@ fn keep_one_length(headers: &mut HeaderMap) {
                 .ok()
         });
     let Some(first) = lengths.next() else { return };
-    let length = first.filter(|first| lengths.all(|length| length == Some(*first)));
-    headers.remove(CONTENT_LENGTH);
-    headers.extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+    match first.filter(|first| !is_coded && lengths.all(|length| length == Some(*first))) {
+        Some(length) => _ = headers.insert(CONTENT_LENGTH, HeaderValue::from(length)),
+        None => retain(headers, |name, _| *name != CONTENT_LENGTH),
+    }
 }
 
 /// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped. An ellipsis, which our
@@ -132,11 +195,47 @@ mod tests {
             .header("X-End", "2");
         let (mut head, ()) = request.body(()).unwrap().into_parts();
         to_origin_form(&mut head, true);
-        let mut left: Vec<_> =
-            head.headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
-        left.sort();
-        assert_eq!(left, ["content-length: \"0\"", "host: \"example.com:8080\"", "x-end: \"2\""]);
+        assert_eq!(
+            lines(&head.headers),
+            ["host: \"example.com:8080\"", "content-length: \"0\"", "x-end: \"2\""]
+        );
         assert_eq!(head.uri, "/a?b");
+    }
+
+    fn lines(headers: &HeaderMap) -> Vec<String> {
+        headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect()
+    }
+
+    #[test]
+    fn fields_keep_their_order() {
+        let sent = |fields: &[(&'static str, &'static str)]| {
+            let fields =
+                fields.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            let (mut head, ()) = Request::post("http://a.example/").body(()).unwrap().into_parts();
+            fields.for_each(|(name, value)| _ = head.headers.append(name, value));
+            to_origin_form(&mut head, true);
+            lines(&head.headers)
+        };
+        let transfer = [
+            ("proxy-connection", "keep-alive"),
+            ("accept", "a"),
+            ("transfer-encoding", "Chunked"),
+            ("host", "x"),
+            ("te", "trailers"),
+            ("cookie", "a=b"),
+            ("x", "1"),
+        ];
+        assert_eq!(
+            sent(&transfer),
+            [
+                "accept: \"a\"",
+                "transfer-encoding: \"chunked\"",
+                "host: \"a.example\"",
+                "cookie: \"a=b\"",
+                "x: \"1\""
+            ]
+        );
+        assert_eq!(sent(&[("content-length", "1"), ("x", "1")])[0], "host: \"a.example\"");
     }
 
     #[test]
@@ -144,7 +243,7 @@ mod tests {
         let kept = |lengths: &[&str]| {
             let fields = lengths.iter().map(|length| (CONTENT_LENGTH, length.parse().unwrap()));
             let mut headers = fields.collect::<HeaderMap>();
-            keep_one_length(&mut headers);
+            one_length(&mut headers);
             headers
                 .get_all(CONTENT_LENGTH)
                 .iter()

@@ -17,6 +17,8 @@ pub use stream::Http2Stream;
 pub use turns::{Turns, Unpaid};
 pub use unsent::Unsent;
 
+use http::{HeaderMap, HeaderValue};
+
 /// How many bytes of a stream may be on their way or unread by its target; the most for one round trip.
 pub const STREAM_WINDOW: u32 = 512 << 10;
 /// How many bytes of a connection may be unread. As many as the protocol allows: the windows of its streams are the bound,
@@ -31,3 +33,15 @@ pub const PIECE: usize = FRAME as usize - 9;
 pub const SEND_QUEUE: usize = 128 << 10;
 /// What small DATA frames that no task has taken yet may cost, in bytes as `h2` reckons: some 16,000 frames.
 pub const FRAME_BUDGET: usize = 4 << 20;
+
+/// Whether the value of a field begins or ends with white space, which makes its message malformed (RFC 9113, section 8.2.1). `h2` lets
+/// it pass.
+#[must_use]
+pub fn has_padded_value(fields: &HeaderMap) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let is_padded = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        is_space(value.first()) || is_space(value.last())
+    };
+    fields.values().any(is_padded)
+}

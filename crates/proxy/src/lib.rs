@@ -1,7 +1,8 @@
 //! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]),
 //! asks another proxy for a tunnel ([`tunnel`]), copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
-//! sent ([`reset`]), rewrites [`headers`], bounds the heads of answers ([`answer_head`]) and the time in which nothing moves
-//! ([`idle`]), and distinguishes public addresses from others ([`address`]).
+//! sent ([`reset`]), rewrites [`headers`], holds a body back until its target wants it ([`expect`]), judges answers ([`plain`]), bounds
+//! their heads ([`answer_head`]) and the time in which nothing moves ([`idle`]), and distinguishes public addresses from others
+//! ([`address`]).
 //!
 //! ```
 //! use http::{HeaderMap, header};
@@ -17,9 +18,11 @@
 
 pub mod address;
 pub mod answer_head;
+pub mod expect;
 pub mod headers;
 pub mod http2;
 pub mod idle;
+pub mod plain;
 pub mod relay;
 pub mod reset;
 pub mod target;

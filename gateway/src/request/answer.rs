@@ -12,9 +12,9 @@ use postern_proxy::headers::quoted;
 pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
 
 /// RFC 9209, section 2: which hop answered, and why.
-pub(crate) const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// The name of this proxy in Proxy-Status and Via.
-pub(crate) const OWN_NAME: &str = "postern";
+const OWN_NAME: &str = "postern";
 
 /// The tunnel is open: 200 with no body (RFC 9110, section 9.3.6).
 pub(crate) fn opened() -> Response<Body> {

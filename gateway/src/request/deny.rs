@@ -8,6 +8,7 @@ use crate::observe::labels::Outcome;
 use crate::request::egress::PolicyRefusal;
 use http::StatusCode;
 use postern_daemon::rates::AboveRate;
+use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
 use postern_spend::Unknown;
 use postern_token::header::AuthorizationError;
@@ -69,12 +70,10 @@ pub(crate) enum Refusal {
     NextHopRefused,
     /// The request has come through this gateway before, or leads back to one that it has come through.
     Loop,
-    /// The target's answer to a plain `http://` request broke.
-    UpstreamBroken,
+    /// The target's answer to a plain `http://` request cannot be passed on.
+    Upstream(AnswerFault),
     /// The target's answer to a plain `http://` request did not begin in time.
     UpstreamTimeout,
-    /// The target asked for the credentials that only a proxy asks for.
-    UpstreamCredentials,
     /// The body of a plain `http://` request is not valid, or the client broke it off.
     BodyBroken,
     /// The client did not send the body of a plain `http://` request in time.
@@ -93,6 +92,8 @@ pub(crate) enum Refusal {
     ConnectBody,
     /// A body in another transfer coding than chunked.
     Coding,
+    /// A TRACE or OPTIONS that this proxy is the last to get.
+    LastHop,
     /// Neither CONNECT nor an absolute `http://` URL.
     NotProxied,
     /// An absolute URL with another scheme than http.
@@ -221,9 +222,8 @@ impl Refusal {
             Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
             Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),
             Self::Loop => (S::LOOP_DETECTED, O::Looped, "proxy_loop_detected", LOOP),
-            Self::UpstreamBroken => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
+            Self::Upstream(fault) => (S::BAD_GATEWAY, O::UpstreamBroken, fault.error(), TARGET),
             Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
-            Self::UpstreamCredentials => (S::BAD_GATEWAY, O::UpstreamBroken, "http_protocol_error", TARGET),
             Self::BodyBroken => (S::BAD_REQUEST, O::BodyFailed, MALFORMED, BODY),
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, O::BodyFailed, MALFORMED, BODY),
             Self::Target(_)
@@ -235,6 +235,12 @@ impl Refusal {
             Self::NoHost | Self::NotProxied | Self::Scheme | Self::Malformed => {
                 (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
             }
+            Self::LastHop => (
+                S::FORBIDDEN,
+                O::BadRequest,
+                DENIED,
+                "Leave Max-Forwards out to reach the target; no token was spent.",
+            ),
             Self::HeaderTooLarge => (
                 S::REQUEST_HEADER_FIELDS_TOO_LARGE,
                 O::HeaderTooLarge,
@@ -300,9 +306,8 @@ impl Refusal {
                 "the proxy that this gateway reaches the target through does not open this tunnel".into()
             }
             Self::Loop => "the request came back to a gateway that it had passed".into(),
-            Self::UpstreamBroken => "the target's answer was not valid HTTP or broke off".into(),
+            Self::Upstream(fault) => fault.to_string(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),
-            Self::UpstreamCredentials => "the target asked for proxy credentials, as only a proxy may".into(),
             Self::BodyBroken => "the request's body is not valid or broke off".into(),
             Self::BodyTimeout => "the request's body did not arrive in time".into(),
             Self::Target(error) => error.to_string(),
@@ -312,9 +317,14 @@ impl Refusal {
             Self::OtherHost => "the Host field differs from :authority (RFC 9113, section 8.3.1)".into(),
             Self::ConnectBody => "a CONNECT request has no body".into(),
             Self::Coding => "the request's body has another transfer coding than chunked".into(),
+            Self::LastHop => {
+                "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS".into()
+            }
             Self::NotProxied => "this is a forward proxy, not a web server".into(),
             Self::Scheme => "only http:// URLs are forwarded; use CONNECT for anything else".into(),
-            Self::Malformed => "the request is not valid HTTP/1.1".into(),
+            Self::Malformed => "the request is not valid HTTP/1.1; in a URL, \", <, >, ` and what is not ASCII are written with a \
+                                percent sign"
+                .into(),
             Self::HeaderTooLarge => "the request's header is too large".into(),
             Self::HeaderTimeout => "the request's header did not arrive in time".into(),
             Self::TooMany => "too many connections are open".into(),
@@ -328,6 +338,12 @@ impl Refusal {
             }
             Self::Displaced => "the request was not complete when another connection needed its place".into(),
         }
+    }
+}
+
+impl From<AnswerFault> for Refusal {
+    fn from(fault: AnswerFault) -> Self {
+        Self::Upstream(fault)
     }
 }
 

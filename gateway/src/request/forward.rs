@@ -1,20 +1,20 @@
 //! A plain `http://` request in absolute form (RFC 9112, section 3.2.2): the same token, then the request itself is
 //! sent on, without what concerns only this hop.
 
-use crate::request::answer::{OWN_NAME, PROXY_STATUS};
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
 use crate::request::upload::{Progress, RequestBody, Upload};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, VIA};
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{Request, Response, Version};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use postern_proxy::answer_head::{AnswerStream, HeadLimit, LIMIT};
-use postern_proxy::headers::{has_other_coding, remove_hop_by_hop, to_origin_form};
+use postern_daemon::exchange::Exchange;
+use postern_proxy::answer_head::HeadLimit;
+use postern_proxy::expect::{Following, Gate};
+use postern_proxy::headers::to_origin_form;
 use postern_proxy::idle::Idle;
+use postern_proxy::plain::{self, AnswerFault};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,30 +22,37 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// This hop in the Via field (RFC 9110, section 7.6.3): the protocol in which a message came, and a pseudonym.
-const VIA_SELF: HeaderValue = HeaderValue::from_static("1.1 postern");
-const VIA_SELF_2: HeaderValue = HeaderValue::from_static("2.0 postern");
+const fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_2 => "2.0 postern",
+        Version::HTTP_10 => "1.0 postern",
+        _ => "1.1 postern",
+    })
+}
 
-/// Sends the request on and returns the answer, whose body is still coming. `idle` bounds the wait for each piece of the
-/// request's body, for the answer's head, and then for each piece of its body.
+/// Sends the request on and returns the answer, whose body is still coming. Interim answers go to `exchange`. `idle` bounds the wait
+/// for each piece of the request's body, for the answer's head, and then for each piece of its body.
 pub(crate) async fn send(
     request: Request<RequestBody>,
     dialled: Dialled,
+    exchange: &Exchange,
     idle: Duration,
 ) -> Result<Response<ForwardedBody>, Refusal> {
     let (mut head, body) = request.into_parts();
-    let via = if head.version == Version::HTTP_2 { VIA_SELF_2 } else { VIA_SELF };
+    let (version, gate) = (head.version, Gate::of(&head, !body.is_end_stream()));
     to_origin_form(&mut head, !body.is_end_stream());
-    head.headers.append(VIA, via);
-    let (upload, progress) = Upload::new(body);
-    let request = Request::from_parts(head, upload);
+    head.headers.append(VIA, via(version));
+    let (upload, progress) = Upload::new(body, gate.clone());
+    let mut request = Request::from_parts(head, upload);
+    let (exchange, heard) = (exchange.clone(), progress.clone());
+    gate.watch(&mut request, version, move |mut interim| {
+        heard.hear();
+        interim.headers_mut().append(VIA, via(Version::HTTP_11));
+        exchange.send_interim(interim);
+    });
     let limit = HeadLimit::begun();
     let received = dialled.stream.received();
-    let stream = AnswerStream::new(dialled.stream, limit.clone());
-    let (mut sender, connection) = http1::Builder::new()
-        .max_buf_size(LIMIT)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|_| Refusal::UpstreamBroken)?;
+    let (mut sender, connection) = plain::handshake(dialled.stream, limit.clone()).await?;
     let connection = Box::pin(async move {
         // Its errors reach the reader of the body.
         let _ = received.keep_taking(connection).await;
@@ -53,47 +60,26 @@ pub(crate) async fn send(
     // Driven here and then by the body, not by a task: when the client goes, so does the connection to the target.
     let mut connection: Driver = Some(connection);
     let answer = drive(&mut connection, sender.send_request(request));
-    let response = match Idle::new(idle).during(|| progress.moved(), answer).await {
-        Some(Ok(response)) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-            return Err(Refusal::UpstreamCredentials);
-        }
-        // What the client asked to upgrade to was not passed on.
-        Some(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            return Err(Refusal::UpstreamBroken);
-        }
-        Some(Ok(response)) if has_other_coding(response.headers()) => return Err(Refusal::UpstreamBroken),
+    let mut response = match Idle::new(idle).during(|| progress.moved(), answer).await {
         Some(Ok(response)) => response,
         Some(Err(_)) if progress.is_broken() => return Err(Refusal::BodyBroken),
-        Some(Err(_)) => return Err(Refusal::UpstreamBroken),
+        Some(Err(error)) => return Err(AnswerFault::of(&error).into()),
         None if progress.waits_for_client() => return Err(Refusal::BodyTimeout),
         None => return Err(Refusal::UpstreamTimeout),
     };
+    plain::check(&mut response)?;
     limit.end();
     let (mut head, body) = response.into_parts();
-    remove_hop_by_hop(&mut head.headers);
-    remove_own_status(&mut head.headers);
-    head.headers.append(VIA, VIA_SELF);
+    head.headers.append(VIA, via(head.version));
     head.version = Version::HTTP_11;
-    let (idle, moved) = (Idle::new(idle), Instant::now());
+    let (body, idle, moved) = (Following::new(body, gate), Idle::new(idle), Instant::now());
     Ok(Response::from_parts(head, ForwardedBody { body, connection, progress, moved, idle }))
-}
-
-/// A target may say what proxies on its side did (RFC 9209), but not what this one did.
-fn remove_own_status(headers: &mut HeaderMap) {
-    let is_own = |value: &HeaderValue| {
-        value.as_bytes().to_ascii_lowercase().windows(OWN_NAME.len()).any(|part| part == OWN_NAME.as_bytes())
-    };
-    let kept: Vec<HeaderValue> =
-        headers.get_all(PROXY_STATUS).iter().filter(|value| !is_own(value)).cloned().collect();
-    headers.remove(PROXY_STATUS);
-    kept.into_iter().for_each(|value| _ = headers.append(PROXY_STATUS, value));
 }
 
 /// Trailer fields without those that mean something in a header alone (RFC 9110, section 6.5.1).
 fn harmless(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut() {
-        remove_hop_by_hop(trailers);
-        remove_own_status(trailers);
+        plain::clean(trailers);
         for name in [CONTENT_LENGTH, HOST] {
             trailers.remove(name);
         }
@@ -124,7 +110,7 @@ fn poll_driver(connection: &mut Driver, cx: &mut Context<'_>) {
 
 /// The body of a target's answer. It drives the connection it comes from, and fails when nothing moves for too long.
 pub(crate) struct ForwardedBody {
-    body: Incoming,
+    body: Following<Incoming>,
     connection: Driver,
     /// The request's body may still be on its way.
     progress: Progress,

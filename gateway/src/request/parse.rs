@@ -6,10 +6,10 @@ use crate::keys::offer::Answered;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::state::{Generation, Worker};
-use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHORIZATION, TRANSFER_ENCODING};
+use http::header::{HOST, PROXY_AUTHORIZATION};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
-use postern_proxy::headers::has_other_coding;
+use postern_proxy::headers::{announces_body, forwards_left, has_other_coding};
 use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
@@ -125,6 +125,15 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
         Some(scheme) if *scheme == Scheme::HTTP && has_other_coding(&head.headers) => {
             return Err(Refusal::Coding);
         }
+        Some(scheme) if *scheme == Scheme::HTTP && forwards_left(head) == Some(0) => {
+            return Err(Refusal::LastHop);
+        }
+        // What has no path is for OPTIONS alone (RFC 9113, section 8.3.1).
+        Some(scheme)
+            if *scheme == Scheme::HTTP && head.uri.path() == "*" && head.method != Method::OPTIONS =>
+        {
+            return Err(Refusal::NotProxied);
+        }
         Some(scheme) if *scheme == Scheme::HTTP => Target::parse(authority, Some(80)),
         _ => return Err(Refusal::Scheme),
     };
@@ -139,14 +148,6 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
 fn names(host: &HeaderValue, target: &Target) -> bool {
     let host = host.to_str().ok().and_then(|host| Target::parse(host, Some(target.port())).ok());
     host.as_ref() == Some(target)
-}
-
-/// Bytes after a CONNECT's header belong to the tunnel, so a length that claims them for a body is refused: two
-/// readers of one connection must not disagree about where a request ends. HTTP/2 holds the tunnel itself to a length of 0.
-fn announces_body(head: &request::Parts) -> bool {
-    let is_none = |length: &HeaderValue| length == "0" && head.version != Version::HTTP_2;
-    let length = head.headers.get(CONTENT_LENGTH);
-    head.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| !is_none(length))
 }
 
 /// The one token that the request presents.

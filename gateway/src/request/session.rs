@@ -29,6 +29,7 @@ use crate::request::verify::Verified;
 use crate::state::{Generation, Worker};
 use http::{Method, Request, Response, request};
 use http_body_util::Either;
+use postern_daemon::exchange::Exchange;
 use postern_daemon::sources::Source;
 use postern_spend::Unknown;
 use postern_token::{KeyRefusal, UnixSeconds};
@@ -58,11 +59,12 @@ pub(crate) struct Client {
     pub(crate) peer: Option<Peer>,
 }
 
-/// Answers one request, and records the answer.
+/// Answers one request, and records the answer. Interim answers go to `exchange`.
 pub(crate) async fn answer(
     worker: &Worker,
     limits: &Limits,
     client: Client,
+    exchange: &Exchange,
     request: Request<RequestBody>,
 ) -> Answer {
     let core = &worker.core;
@@ -79,7 +81,8 @@ pub(crate) async fn answer(
         Ok(dialled) => {
             let request = Request::from_parts(head, body);
             // Boxed: most requests are a CONNECT or refused, and would move its room for nothing.
-            let response = Box::pin(forward::send(request, dialled, limits.idle_timeout.get())).await;
+            let response =
+                Box::pin(forward::send(request, dialled, exchange, limits.idle_timeout.get())).await;
             response.map(|response| (response.map(Either::Right), None))
         }
         Err(refusal) => Err(refusal),

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
+use postern_proxy::expect::{Gate, Held};
 use postern_proxy::http2::Inbox;
 use std::error::Error;
 use std::pin::Pin;
@@ -60,9 +61,9 @@ impl Body for RequestBody {
     }
 }
 
-/// The client's body, passed on as it comes.
+/// The client's body, passed on as it comes, once its target wants it.
 pub(crate) struct Upload {
-    body: RequestBody,
+    body: Held<RequestBody>,
     progress: Progress,
 }
 
@@ -77,15 +78,20 @@ struct Seen {
 }
 
 impl Upload {
-    pub(crate) fn new(body: RequestBody) -> (Self, Progress) {
+    pub(crate) fn new(body: RequestBody, gate: Gate) -> (Self, Progress) {
         let seen = Seen { moved: Instant::now(), waits_for_client: false, is_broken: false };
         let progress = Progress(Arc::new(Mutex::new(seen)));
-        (Self { body, progress: progress.clone() }, progress)
+        (Self { body: Held::new(body, gate), progress: progress.clone() }, progress)
     }
 }
 
 impl Progress {
-    /// When the client's last piece was passed on.
+    /// The target said something: a wait for its answer begins again.
+    pub(crate) fn hear(&self) {
+        self.0.lock().moved = Instant::now();
+    }
+
+    /// When the client's last piece was passed on, or the target was heard.
     pub(crate) fn moved(&self) -> Instant {
         self.0.lock().moved
     }
@@ -110,8 +116,9 @@ impl Body for Upload {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let waits_for_target = self.body.waits();
         let mut seen = self.progress.0.lock();
-        seen.waits_for_client = polled.is_pending();
+        seen.waits_for_client = polled.is_pending() && !waits_for_target;
         match &polled {
             Poll::Ready(Some(Err(_))) => seen.is_broken = true,
             Poll::Ready(_) => seen.moved = Instant::now(),

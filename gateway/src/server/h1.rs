@@ -5,7 +5,6 @@ use crate::request::answer::Body;
 use crate::request::deny::Refusal;
 use crate::request::session::{self, Answer, Client, Opened};
 use crate::request::upload::RequestBody;
-use crate::server::answers_only::AnswersOnly;
 use crate::state::Worker;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -14,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use postern_daemon::answers_only::AnswersOnly;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::early;
 use postern_daemon::exchange::{Answered, Exchange};
@@ -184,8 +184,9 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<Answered<Body>>, Infallible> {
     let answering = exchange.begin().await;
+    let version = request.version();
     let request = request.map(RequestBody::Http1);
-    let response = match session::answer(&worker, &limits, client, request).await {
+    let mut response = match session::answer(&worker, &limits, client, &exchange, request).await {
         Answer::Tunnel(response, tunnel) => {
             *served.opened.lock() = Some(tunnel);
             exchange.keep();
@@ -197,5 +198,6 @@ async fn respond(
             response
         }
     };
+    *response.version_mut() = version; // one of HTTP/1.0 is the last: RFC 9112, section 9.3
     Ok(response.map(|body| answering.with(body)))
 }

@@ -1,7 +1,6 @@
 //! From a listening socket to requests: accepting, limits on connections, and the driver of each HTTP version.
 
 pub(crate) mod accept;
-mod answers_only;
 pub(crate) mod connection;
 mod h1;
 mod h2;

@@ -4,6 +4,7 @@ use crate::support::client::{Client, find};
 use crate::support::target::Held;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
+use postern_testkit::dialogue::{self, Proxy};
 use postern_testkit::ports;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -42,8 +43,11 @@ async fn a_target_that_sends_interim_answers_without_end_is_502() {
         let interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(100);
         while far.write_all(&interim).await.is_ok() {}
     });
-    let answer = client.answer().await;
-    assert_eq!(answer.status, 502);
+    let mut answer = client.answer().await;
+    while answer.status == 103 {
+        answer = client.answer().await;
+    }
+    answer.assert_refused(502, "http_response_header_section_size", "128 KiB");
     tokio::time::timeout(crate::support::PATIENCE, sending).await.unwrap().unwrap();
 }
 
@@ -167,24 +171,18 @@ async fn of_a_length_and_chunks_only_the_chunks_go_on() {
     }
 }
 
+/// RFC 9110 and 9112, as the agent is held to them.
 #[tokio::test]
-async fn an_upload_that_expects_100_gets_it() {
-    let (gateway, mut target) = (Running::start().await, Held::start().await);
-    let mut client = Client::connect(gateway.address).await;
-    let fields = "Content-Length: 4\r\nExpect: 100-continue\r\n";
-    client.send(request("POST", &url(target.address, "/up"), fields)).await;
-    assert_eq!(client.head().await.status, 100);
-    client.send("body").await;
-    let mut far = target.next().await;
-    received(&mut far, "body").await;
-    far.write_all(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
-        .await
-        .unwrap();
-    assert_eq!(client.answer().await.status, 201);
-    // Without a token the target gets no request.
-    let mut client = Client::connect(gateway.address).await;
-    client.send(format!("POST {} HTTP/1.1\r\nHost: x\r\n{fields}\r\n", url(target.address, "/"))).await;
-    client.answer().await.assert_refused(407, "http_request_denied", "no token");
+async fn what_a_proxy_owes_plain_http() {
+    let gateway = Running::start().await;
+    let admission = || format!("Proxy-Authorization: {}\r\n", ISSUER.authorization());
+    let proxy = Proxy { address: gateway.address, admission, keeps_case: false };
+    dialogue::hold(proxy, dialogue::rows()).await;
+    // Without a token the target gets no request, and the client no 100.
+    let fields = "Host: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n";
+    let answer =
+        Client::ask(gateway.address, format!("POST http://a.example/ HTTP/1.1\r\n{fields}\r\n")).await;
+    answer.assert_refused(407, "http_request_denied", "no token");
 }
 
 #[tokio::test]
@@ -341,14 +339,6 @@ async fn a_target_that_fails_is_502_or_504() {
     let mut client = Client::connect(gateway.address).await;
     client.send(request("GET", &url(ports::closed(), "/"), "")).await;
     client.answer().await.assert_refused(502, "connection_refused", "refused");
-    for nonsense in [&b"220 smtp.example ESMTP\r\n"[..], b"", b"HTTP/1.1 200 OK\r\nContent-"] {
-        client.send(request("GET", &url(target.address, "/"), "")).await;
-        let mut far = target.next().await;
-        received(&mut far, "\r\n\r\n").await;
-        far.write_all(nonsense).await.unwrap();
-        drop(far);
-        client.answer().await.assert_refused(502, "http_protocol_error", "not valid HTTP or broke off");
-    }
     client.send(request("GET", &url(target.address, "/"), "")).await;
     let _silent = target.next().await;
     client.answer().await.assert_refused(504, "http_response_timeout", "in time");

@@ -1,5 +1,6 @@
 //! What a stream has received and its reader has not taken.
 
+use super::has_padded_value;
 use super::turns::Unpaid;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
@@ -147,8 +148,11 @@ impl Inbox {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let received = self.0.lock();
-        received.next().is_none()
-            && (matches!(received.end, Some(End::Ended)) || received.stream.is_end_stream())
+        let has_ended = match received.end {
+            Some(end) => matches!(end, End::Ended),
+            None => received.stream.is_end_stream(),
+        };
+        received.next().is_none() && has_ended
     }
 }
 
@@ -165,7 +169,14 @@ impl Received {
                     self.fresh.push_back(bytes);
                 }
                 Poll::Ready(Some(Err(error))) => self.end = Some(End::Broken(kind(&error))),
-                Poll::Ready(None) => self.end = Some(End::Ended),
+                Poll::Ready(None) => match self.stream.poll_trailers(cx) {
+                    Poll::Pending => return,
+                    Poll::Ready(Ok(Some(trailers))) if has_padded_value(&trailers) => {
+                        self.end = Some(End::Broken(io::ErrorKind::InvalidData));
+                    }
+                    Poll::Ready(Ok(_)) => self.end = Some(End::Ended),
+                    Poll::Ready(Err(error)) => self.end = Some(End::Broken(kind(&error))),
+                },
             }
         }
     }

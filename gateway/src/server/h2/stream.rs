@@ -17,7 +17,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Collected};
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::places::{Bounds, NoPlace, Place};
-use postern_proxy::http2::{Http2Stream, Inbox};
+use postern_proxy::http2::{Http2Stream, Inbox, has_padded_value};
 use postern_proxy::reset::Reset;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -97,9 +97,15 @@ async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> 
             return None;
         }
     };
+    if has_padded_value(request.headers()) {
+        core.refused(client.source, &limits, &Refusal::Malformed);
+        core.recorder.turned_away(&Refusal::Malformed);
+        respond.send_reset(Reason::PROTOCOL_ERROR);
+        return None;
+    }
     let waits = request.method() != Method::CONNECT && request.headers().contains_key(EXPECT);
-    let answer = session::answer(&worker, &limits, client, request);
-    let Some(answer) = unless_reset(&mut respond, waits.then_some(&inbox), answer).await else {
+    let answer = session::answer(&worker, &limits, client, &exchange, request);
+    let Some(answer) = unless_reset(&mut respond, &exchange, waits.then_some(&inbox), answer).await else {
         // Counted like a refusal: who resets what it asks for could ask without end.
         core.refused(client.source, &limits, &Refusal::Malformed);
         return None;
@@ -125,10 +131,11 @@ async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> 
     }
 }
 
-/// Runs `work` unless the client resets the stream, or its connection goes. A client that `waits` with its request's body may
-/// go on once `work` reads it (RFC 9110, section 10.1.1).
+/// Runs `work` unless the client resets the stream, or its connection goes, and sends the interim answers that come meanwhile. A
+/// client that `waits` with its request's body may go on once `work` reads it (RFC 9110, section 10.1.1).
 async fn unless_reset<F: Future>(
     respond: &mut SendResponse<Bytes>,
+    exchange: &Exchange,
     mut waits: Option<&Inbox>,
     work: F,
 ) -> Option<F::Output> {
@@ -138,6 +145,9 @@ async fn unless_reset<F: Future>(
             return Poll::Ready(None);
         }
         let done = work.as_mut().poll(cx);
+        for interim in exchange.take_interim() {
+            let _ = respond.send_informational(interim); // it fails for a stream that is over
+        }
         if done.is_pending() && waits.take_if(|inbox| inbox.is_wanted()).is_some() {
             let mut proceed = Response::new(());
             *proceed.status_mut() = StatusCode::CONTINUE;

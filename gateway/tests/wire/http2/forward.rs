@@ -138,19 +138,39 @@ async fn an_answer_that_breaks_off_ends_in_a_reset() {
     assert!(sent.answer_or_reset().await.unwrap_err().is_reset());
 }
 
-/// curl waits for a second where it hears nothing.
+/// RFC 9110, sections 10.1.1 and 15.2: what the target says comes, in its order, and no 100 but its own.
 #[tokio::test]
-async fn a_client_that_waits_before_it_sends_is_told_to_go_on() {
+async fn interim_answers_are_the_targets() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);
     let mut client = Http2::connect(gateway.address).await;
-    let request = post(&target).header("expect", "100-continue").body(()).unwrap();
-    let mut sent = client.send(request, false).await;
-    let mut far = target.next().await;
-    let proceed = std::future::poll_fn(|cx| sent.response.poll_informational(cx));
-    let proceed = timeout(PATIENCE, proceed).await.unwrap().unwrap().unwrap();
-    assert_eq!(proceed.status(), 100);
-    sent.body.send_data(Bytes::from_static(b"hello"), true).unwrap();
-    received(&mut far, "hello").await;
-    far.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
-    assert_eq!(sent.answer().await.status, 200);
+    for is_wanted in [true, false] {
+        let request = post(&target).header("expect", "100-continue").body(()).unwrap();
+        let mut sent = client.send(request, false).await;
+        let mut far = target.next().await;
+        let got = received(&mut far, "\r\n\r\n").await;
+        assert!(got.contains("expect: 100-continue\r\n"), "{got}");
+        far.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\nConnection: x\r\nX: y\r\n\r\n")
+            .await
+            .unwrap();
+        let interim = async |sent: &mut Sent| {
+            let interim = std::future::poll_fn(|cx| sent.response.poll_informational(cx));
+            timeout(PATIENCE, interim).await.unwrap().unwrap().unwrap()
+        };
+        let hints = interim(&mut sent).await;
+        assert_eq!((hints.status().as_u16(), &hints.headers()["link"]), (103, &"<a>".parse().unwrap()));
+        assert!(!hints.headers().contains_key("x"), "{hints:?}");
+        if is_wanted {
+            far.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+            assert_eq!(interim(&mut sent).await.status(), 100);
+            sent.body.send_data(Bytes::from_static(b"hello"), true).unwrap();
+            received(&mut far, "hello").await;
+        }
+        far.write_all(b"HTTP/1.1 307 Elsewhere\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        if !is_wanted {
+            let next =
+                timeout(PATIENCE, std::future::poll_fn(|cx| sent.response.poll_informational(cx))).await;
+            assert!(next.unwrap().is_none(), "an interim answer that the target did not give");
+        }
+        assert_eq!(sent.answer().await.status, 307);
+    }
 }

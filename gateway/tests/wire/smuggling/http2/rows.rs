@@ -78,6 +78,10 @@ pub(super) const POSTS: &[Row] = &[
     Row(&[(":status", "200")], &["x"], &[], Reset, &[]),
     Row(&[("x", "y"), (":path", "/2")], &["x"], &[], Reset, &[]),
     Row(&[(":protocol", "websocket")], &["x"], &[], Reset, &[]),
+    // White space at the ends of a value (RFC 9113, section 8.2.1).
+    Row(&[("x", " y")], &["x"], &[], Reset, &[]),
+    Row(&[("x", "y\t")], &["x"], &[], Reset, &[]),
+    Row(&[], &["x"], &[("x", "y ")], Refused, &[Cut]),
     // Trailer fields go no further.
     Row(&[], &["x"], &[("x", "y")], Ok, &[One("x")]),
     Row(&[], &["x"], &[("content-length", "9"), ("proxy-authorization", "z")], Ok, &[One("x")]),
@@ -153,6 +157,20 @@ pub(super) const REQUESTS: &[Row] = &[
         &[],
         &[],
         Reset,
+        &[],
+    ),
+    Row(
+        &[(":method", "OPTIONS"), (":scheme", "http"), (":authority", "{target}"), (":path", "*")],
+        &[],
+        &[],
+        Ok,
+        &[One("")],
+    ),
+    Row(
+        &[(":method", "GET"), (":scheme", "http"), (":authority", "{target}"), (":path", "*")],
+        &[],
+        &[],
+        Refused,
         &[],
     ),
     Row(

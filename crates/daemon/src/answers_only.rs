@@ -1,29 +1,32 @@
-//! Passes only the gateway's own answers to the client, and discards what hyper writes on its own account.
+//! Passes only a service's own answers to the client, and discards what hyper writes on its own account.
 //!
-//! To a request it cannot parse, hyper answers with a bare status line and closes. Every refusal of the gateway has
-//! Proxy-Status and a body with what to do next, so bytes that hyper writes on its own account are discarded here, and
-//! the connection's task writes the answer of `deny` once hyper has returned the connection.
+//! To a request it cannot parse, hyper answers with a bare status line and closes. Every refusal of ours has Proxy-Status and a body
+//! with what to do next, so bytes that hyper writes on its own account are discarded here, and the connection's task writes its own
+//! last answer once hyper has returned the connection.
 //!
-//! [`Exchange`] distinguishes the two: while no answer is in progress, hyper has no answer of the gateway to write.
+//! [`Exchange`] distinguishes the two: while no answer is in progress, hyper has no answer of the service to write.
 
-use postern_daemon::exchange::Exchange;
+use crate::exchange::Exchange;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream that discards writes while no answer is in progress.
-pub(crate) struct AnswersOnly<S> {
+#[derive(Debug)]
+pub struct AnswersOnly<S> {
     stream: S,
     exchange: Exchange,
 }
 
 impl<S> AnswersOnly<S> {
-    pub(crate) fn new(stream: S, exchange: Exchange) -> Self {
+    /// Discards what is written to `stream` while `exchange` is idle.
+    pub const fn new(stream: S, exchange: Exchange) -> Self {
         Self { stream, exchange }
     }
 
-    pub(crate) fn into_inner(self) -> S {
+    /// The stream, which no longer discards anything.
+    pub fn into_inner(self) -> S {
         self.stream
     }
 }
@@ -74,6 +77,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AnswersOnly<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_stream::ClientStream;
+    use crate::exchange::Patience;
     use bytes::Bytes;
     use http::{Request, Response};
     use http_body_util::{BodyExt, Full};
@@ -81,8 +86,6 @@ mod tests {
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
-    use postern_daemon::client_stream::ClientStream;
-    use postern_daemon::exchange::Patience;
     use std::convert::Infallible;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
