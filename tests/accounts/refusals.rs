@@ -54,6 +54,7 @@ fn a_newer_a_damaged_and_a_foreign_database_are_told_with_the_way_out() {
     let secret = home.path().join("issuer/accounts.secret");
     let kept = std::fs::read(&secret).unwrap();
     std::fs::remove_file(&secret).unwrap();
+    refused(&config, &["accounts.secret", "missing", "restore the file"]);
     issuer(&config, &["account", "list"])
         .assert_failed(70, &["accounts.secret", "missing", "restore the file"]);
     std::fs::write(&secret, "00".repeat(32)).unwrap();

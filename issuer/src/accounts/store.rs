@@ -125,22 +125,36 @@ pub(crate) fn set_needs_account(connection: &Connection) -> rusqlite::Result<()>
 /// A lost secret is made anew only while no key depends on it.
 fn open_secret(connection: &Connection, path: &Path, file: &Path) -> Result<KeySecret, AccountsError> {
     let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
-    let refused = |reason: &str| AccountsError::Secret { path: file.to_owned(), reason: reason.to_owned() };
-    let has_keys = records::has_keys(connection).map_err(failed)?;
-    let secret = match KeySecret::read(file)? {
+    let secret = match known_secret(connection, path, file)? {
         Some(secret) => secret,
-        None if has_keys => return Err(refused("the secret of the API keys is missing")),
         None => KeySecret::make(file)?,
     };
     let check = secret.check();
-    match records::setting(connection, SECRET_CHECK).map_err(failed)? {
-        Some(known) if known == check => {}
-        Some(_) if has_keys => {
-            return Err(refused("it is not the secret that the API keys are stored under"));
-        }
-        _ => records::set(connection, SECRET_CHECK, &check).map_err(failed)?,
+    if records::setting(connection, SECRET_CHECK).map_err(failed)?.as_ref() != Some(&check) {
+        records::set(connection, SECRET_CHECK, &check).map_err(failed)?;
     }
     Ok(secret)
+}
+
+/// The secret of the file, if API keys can be stored under it; none where there are neither a secret nor keys.
+fn known_secret(
+    connection: &Connection,
+    path: &Path,
+    file: &Path,
+) -> Result<Option<KeySecret>, AccountsError> {
+    let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
+    let refused = |reason: &str| AccountsError::Secret { path: file.to_owned(), reason: reason.to_owned() };
+    let secret = KeySecret::read(file)?;
+    if !records::has_keys(connection).map_err(failed)? {
+        return Ok(secret);
+    }
+    let Some(secret) = secret else { return Err(refused("the secret of the API keys is missing")) };
+    match records::setting(connection, SECRET_CHECK).map_err(failed)? {
+        Some(known) if known != secret.check() => {
+            Err(refused("it is not the secret that the API keys are stored under"))
+        }
+        _ => Ok(Some(secret)),
+    }
 }
 
 /// Once: then the file has another name. If that fails it is read again, and lowers nothing.
@@ -177,15 +191,25 @@ fn read_counts(file: &Path) -> Result<Option<BTreeMap<String, Usage>>, AccountsE
 
 /// Finds what [`Store::open`] would refuse; it makes no file, and takes no lock.
 pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
-    database::inspect(&directory.join(FILE_NAME))?;
-    KeySecret::read(&directory.join(SECRET_FILE))?;
+    let (path, file) = (directory.join(FILE_NAME), directory.join(SECRET_FILE));
+    database::inspect(&path)?;
+    if has_database(&path) {
+        known_secret(&database::open_to_read(&path)?, &path, &file)?;
+    } else {
+        KeySecret::read(&file)?;
+    }
     read_counts(&directory.join(OLD_COUNTS)).map(drop)
+}
+
+/// Whether something was ever written to the database at `path`.
+fn has_database(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0)
 }
 
 /// Whether the database in `directory` says that tokens are for accounts, before the issuer has opened it.
 pub(crate) fn has_accounts(directory: &Path) -> Result<bool, AccountsError> {
     let path = directory.join(FILE_NAME);
-    if std::fs::metadata(&path).map_or(0, |metadata| metadata.len()) == 0 {
+    if !has_database(&path) {
         return Ok(false);
     }
     database::inspect(&path)?;
