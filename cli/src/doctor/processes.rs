@@ -65,7 +65,7 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
     } else if let Some(bad) = links::bad(&url).await.ok().filter(|bad| !bad.is_empty()) {
         let bad = bad.join(", ");
         Finding::bad(&what, format!("{url} lost more than 1 of 100 attempts in 10 minutes: {bad}"))
-            .costs("each was answered with an error, or made again")
+            .costs("a request that needed one of them waited, or was refused where no other address could answer it")
             .remedy(format!(
                 "postern doctor --links {url} has each link; look at what is there, and the way to it"
             ))

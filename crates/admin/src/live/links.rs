@@ -9,8 +9,8 @@ use postern_telemetry::catalogue::ADDRESS;
 use postern_telemetry::metrics::from_zero;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The record of one link. Clones share it.
@@ -22,6 +22,8 @@ struct Record {
     address: String,
     attempts: AtomicU64,
     lost: AtomicU64,
+    /// Attempts that were lost before the first answer.
+    lost_before: OnceLock<u64>,
     latency: Latency,
     counters: (Counter, Counter),
     histogram: Histogram,
@@ -35,6 +37,7 @@ impl Link {
             address: address.to_owned(),
             attempts: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            lost_before: OnceLock::new(),
             latency: Latency::default(),
             counters: (
                 from_zero(counter!(catalogue::LINK_ATTEMPTS, &labels)),
@@ -46,6 +49,7 @@ impl Link {
 
     /// An attempt was answered, whatever the answer was.
     pub fn answered(&self, took: Duration) {
+        self.0.lost_before.get_or_init(|| self.0.lost.load(Relaxed));
         self.0.attempts.fetch_add(1, Relaxed);
         self.0.counters.0.increment(1);
         self.0.latency.record(took);
@@ -81,8 +85,10 @@ pub(super) struct Links(Mutex<Vec<Watched>>);
 struct Watched {
     link: Link,
     windows: Windows,
-    /// The totals at each tick.
+    /// The totals at each tick, from the first answer on: what was tried before it found a server that was still starting.
     totals: VecDeque<(u64, u64)>,
+    /// There was an answer.
+    is_answered: bool,
 }
 
 /// Ticks in ten minutes, and the one they began with.
@@ -93,6 +99,12 @@ impl Watched {
     fn tick(&mut self) -> [(u64, u64); 2] {
         self.windows.tick();
         let now = self.link.totals();
+        if !self.is_answered
+            && let Some(before) = self.link.0.lost_before.get()
+        {
+            self.is_answered = true;
+            self.totals = VecDeque::from([(*before, *before)]);
+        }
         self.totals.push_back(now);
         if self.totals.len() > TICKS {
             self.totals.pop_front();
@@ -111,7 +123,7 @@ impl Links {
         }
         let link = Link::new(kind, address);
         let (windows, totals) = (Windows::over(&link.0.latency), VecDeque::from([(0, 0)]));
-        links.push(Watched { link: link.clone(), windows, totals });
+        links.push(Watched { link: link.clone(), windows, totals, is_answered: false });
         link
     }
 
@@ -189,6 +201,23 @@ mod tests {
         (0..600).for_each(|_| drop(links.section()));
         link.answered(Duration::from_millis(1));
         assert_eq!(row(&links), (json!(1), json!(0.0)));
+    }
+
+    #[test]
+    fn attempts_before_the_first_answer_count_only_while_there_is_none() {
+        let links = Links::default();
+        let link = links.get(LinkKind::Store, "10.0.0.1:11211");
+        let share = |links: &Links| {
+            serde_json::to_value(links.section().unwrap()).unwrap()["tables"][0]["rows"][0][4].clone()
+        };
+        link.lost(9);
+        assert_eq!(share(&links), json!(1.0), "a server that never answered");
+        link.lost(1);
+        link.answered(Duration::from_millis(1));
+        assert_eq!(share(&links), json!(0.0), "a server that was started later");
+        link.lost(1);
+        assert_eq!(share(&links), json!(0.5));
+        assert_eq!(link.totals(), (12, 11));
     }
 
     #[test]
