@@ -251,8 +251,10 @@ test('the page of a gateway that stops reports it, keeps its figures, and recove
             await running.stop();
             assert.ok(performance.now() - stopping < 5_000, 'an open page holds up the end of the gateway');
             running = null;
-            await eventually('the page notices', async () => /^reconnecting since \d/.test(await connection.textContent()));
+            await eventually('the page notices', async () => /^reconnecting$/.test(await connection.textContent()));
             assert.ok(await page.evaluate(() => document.body.classList.contains('stale')));
+            assert.match(await page.textContent('#state'), /^no contact since \d/);
+            assert.match(await page.title(), /^○ no contact since .* · 127\.0\.0\.1:\d+$/);
             assert.ok((await page.locator('main').innerText()).length > figures.length / 2, 'the figures are gone');
 
             running = await gateway(admin);

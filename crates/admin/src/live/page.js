@@ -242,11 +242,12 @@ const STATES = {
 function render(snapshot) {
     const [state, word] = STATES[snapshot.state] ?? ['warn', String(snapshot.state)];
     setText($('name'), snapshot.name);
+    setText($('address'), location.host);
     setText($('version'), snapshot.version);
     setText($('uptime'), `up ${age(snapshot.uptime)}`);
     setText($('state'), word);
     $('state').dataset.state = state;
-    document.title = `${{ ok: '✓', warn: '▲', bad: '✕' }[state]} ${word} · ${snapshot.name}`;
+    document.title = `${{ ok: '✓', warn: '▲', bad: '✕' }[state]} ${word} · ${snapshot.name} · ${location.host}`;
     each($('reasons'), snapshot.reasons ?? [], (reason) => reason, () => {
         const item = make('li');
         item.update = (reason) => setText(item, reason);
@@ -263,6 +264,16 @@ function render(snapshot) {
     }
     half?.classList.add('wide');
     document.querySelector('noscript')?.remove();
+    if (lost) renderLoss();
+}
+
+/** What was known last is no state of a daemon that does not answer. */
+function renderLoss() {
+    const word = `no contact since ${clock(lost)}`;
+    setText($('state'), word);
+    $('state').dataset.state = 'gone';
+    for (const item of $('reasons').children) item.dataset.state = 'gone';
+    document.title = `○ ${word} · ${latest?.name ?? 'Postern'} · ${location.host}`;
 }
 
 function navNode({ id }) {

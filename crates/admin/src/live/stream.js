@@ -2,7 +2,7 @@
 
 let source;
 let heard = 0; // When the last snapshot came, or the stream was opened.
-let lost = false; // Whether the figures are stale.
+let lost = null; // Since when the figures are stale.
 
 function connect() {
     source?.close();
@@ -26,7 +26,7 @@ function connect() {
 function receive(snapshot) {
     if (!snapshot.sections) return; // The server has only just started.
     heard = performance.now();
-    lost = false;
+    lost = null;
     latest = snapshot;
     remember(snapshot);
     document.body.classList.remove('stale');
@@ -55,10 +55,11 @@ function remember({ at, sections }) {
 
 function disconnected() {
     if (lost) return;
-    lost = true;
+    lost = new Date();
     document.body.classList.add('stale');
     $('connection').dataset.is = 'lost';
-    setText($('connection'), `reconnecting since ${clock(new Date())}`);
+    setText($('connection'), 'reconnecting');
+    renderLoss();
 }
 
 /** The browser reconnects by itself, but not after every error, and it does not notice a server that hangs. */
