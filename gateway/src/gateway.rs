@@ -9,6 +9,7 @@ use crate::keys::offer::Offer;
 use crate::keys::refresh::{Refresh, Supply};
 use crate::keys::source;
 use crate::maintenance::{Maintenance, StoreMaintenance};
+use crate::memories::Memories;
 use crate::next_hops::{self, Connections};
 use crate::observe::page;
 use crate::observe::recorder::Recorder;
@@ -121,6 +122,7 @@ impl Gateway {
             settings,
             keyring: ArcSwap::from_pointee(saved),
             key_types,
+            memories: Memories::default(),
             recorder: Recorder::new(&process.live, &generation.backend, tracer, config.log.access),
             generation: ArcSwap::from_pointee(generation),
             shutdown: process.shutdown.clone(),

@@ -68,7 +68,7 @@ pub(crate) struct Findings {
     pub(crate) strays: Option<String>,
     /// Buckets of the store that no longer know the mark on offer.
     pub(crate) torn: usize,
-    /// Of three replicas, those that do not answer.
+    /// Of three replicas, those that do not answer or reject records.
     pub(crate) away: usize,
     /// Buckets in which some replica does not know the mark on offer.
     pub(crate) lacking: usize,
@@ -76,6 +76,8 @@ pub(crate) struct Findings {
     pub(crate) overlaps: bool,
     /// Addresses of servers that drop records when they are full.
     pub(crate) evicting: Vec<String>,
+    /// A sentence for each server that is nearly full.
+    pub(crate) filling: Vec<String>,
     /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
     pub(crate) keys: usize,
     pub(crate) refused_keys: usize,
@@ -153,8 +155,9 @@ impl Findings {
         }
         if self.away > 0 {
             found.push(
-                "one of the three replicas of the store does not answer: the other two decide, and none of them may fail now. \
-                 Start its servers, or mend the way to them"
+                "one of the three replicas of the store does not answer, or rejects records as a full one does: the other two \
+                 decide, and none of them may fail now. Start its servers, give the full ones more memory (-m), or mend the way \
+                 to them"
                     .to_owned(),
             );
         }
@@ -172,6 +175,7 @@ impl Findings {
                 self.evicting.join(", ")
             ));
         }
+        found.extend(self.filling.iter().cloned());
         if self.lost > 0 {
             found.push(self.lost());
         }
@@ -291,7 +295,7 @@ impl LoggedGate {
             self.logged = kind;
             let name = self.name;
             match &condition {
-                Condition::Ready => tracing::info!("{name}: all clients are served again"),
+                Condition::Ready => tracing::info!("{name}: in order again"),
                 Condition::Degraded(reason) => tracing::warn!("degraded: {name}: {reason}"),
                 Condition::NotReady(reason) => tracing::warn!("not ready: {name}: {reason}"),
             }
@@ -322,6 +326,7 @@ mod tests {
         lacking: 0,
         overlaps: false,
         evicting: Vec::new(),
+        filling: Vec::new(),
         keys: 2,
         refused_keys: 0,
         lost: 0,
@@ -391,6 +396,8 @@ mod tests {
     fn a_replica_that_is_away_is_degraded() {
         let text = degraded(&Findings { away: 1, ..WELL });
         assert!(text.starts_with("one of the three replicas of the store does not answer"), "{text}");
+        let filling = vec!["the memcached at a:1 uses 81% of its memory".to_owned()];
+        assert!(degraded(&Findings { filling, ..WELL }).starts_with("the memcached at a:1 uses 81%"));
         let text = degraded(&Findings { lacking: 512, ..WELL });
         assert!(text.contains("does not know the present mark for 50% of the tokens"), "{text}");
         let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), overlaps: true, ..WELL });

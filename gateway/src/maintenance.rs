@@ -1,6 +1,5 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
 
-use crate::evictions::Evictions;
 use crate::health::{self, Checks, Findings, LoggedGate, Recent};
 use crate::keys::refresh::Refresh;
 use crate::next_hops;
@@ -43,18 +42,17 @@ pub(crate) struct StoreMaintenance {
     gate: LoggedGate,
     metrics: StoreMetrics,
     recent: Recent,
-    evictions: Arc<Evictions>,
 }
 
 impl StoreMaintenance {
     pub(crate) fn new(core: Arc<Core>, gate: LoggedGate) -> Self {
         let metrics = StoreMetrics::new(&core.generation.load().backend);
-        Self { core, gate, metrics, recent: Recent::default(), evictions: Arc::default() }
+        Self { core, gate, metrics, recent: Recent::default() }
     }
 
     async fn run(self) {
-        let (core, evictions) = (Arc::clone(&self.core), Arc::clone(&self.evictions));
-        tokio::join!(evictions.watch(&core), self.keep_ready());
+        let core = Arc::clone(&self.core);
+        tokio::join!(core.memories.watch(&core), self.keep_ready());
     }
 
     async fn keep_ready(mut self) {
@@ -127,7 +125,8 @@ impl StoreMaintenance {
             away,
             lacking,
             overlaps,
-            evicting: self.evictions.found(),
+            evicting: core.memories.evicting(),
+            filling: core.memories.nearly_full(),
             keys,
             refused_keys,
             lost,

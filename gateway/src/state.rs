@@ -4,6 +4,7 @@ use crate::config::{CheckTiming, Config, Limits, LossPolicy, ResolverConfig};
 use crate::keys::key_types::KeyTypes;
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
+use crate::memories::Memories;
 use crate::next_hops::Connections;
 use crate::observe::catalogue;
 use crate::observe::recorder::Recorder;
@@ -38,6 +39,7 @@ pub(crate) struct Core {
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) key_types: KeyTypes,
     pub(crate) recorder: Recorder,
+    pub(crate) memories: Memories,
     pub(crate) shutdown: Shutdown,
     pub(crate) places: Places,
     pub(crate) rates: Rates,

@@ -127,6 +127,28 @@ async fn replicas_may_be_lost_one_after_another() {
     admit_none(&other, &early).await;
 }
 
+/// It answers every read, so only its answers to spends show it.
+#[tokio::test]
+async fn a_replica_that_is_full_counts_as_away_until_it_takes_records_again() {
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::tcp(&["-m", "8", "-M"]));
+    let gateway = Gateway::start(quorum(&servers), epoch(), true).await;
+    let health = || gateway.store.health();
+    let rejecting = || health().endpoints.iter().filter(|endpoint| endpoint.rejects).count();
+    serves(&gateway).await;
+    assert_eq!((health().away, rejecting()), (0, 0));
+    servers[2].fill();
+    let token = gateway.token(gateway.mark().await);
+    assert_eq!(gateway.spend(&token).await, Ok(Spend::Admitted), "by the other two");
+    eventually("the full one is away", async || {
+        let token = gateway.token(gateway.mark().await);
+        assert_eq!(gateway.spend(&token).await, Ok(Spend::Admitted));
+        ((health().away, rejecting()) == (1, 1)).then_some(())
+    })
+    .await;
+    servers[2].flush();
+    eventually("it is back", async || ((health().away, rejecting()) == (0, 0)).then_some(())).await;
+}
+
 /// One replica lost its witnesses of a mark and another one is away: no token of it can be admitted, and the next mark's can.
 #[tokio::test]
 async fn tokens_of_the_mark_before_are_void_while_only_one_replica_that_knows_it_answers() {

@@ -2,7 +2,7 @@
 
 use crate::ports;
 use std::fmt::Debug;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -113,16 +113,17 @@ impl Server {
 
     /// Fills it with records of others until it takes no more, which one started with `-M` does.
     pub fn fill(&self) {
+        const BATCH: u32 = 500;
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
-        let mut said = [0; 4096];
+        let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
         // Items of one size share pages: every size that a record may have.
         for size in (1..400).step_by(8) {
-            for number in 0_u32.. {
-                let value = "x".repeat(size);
-                let command = format!("set fill-{size}-{number} 0 0 {size}\r\n{value}\r\n");
-                stream.write_all(command.as_bytes()).unwrap();
-                let read = stream.read(&mut said).unwrap();
-                if !said[..read].starts_with(b"STORED") {
+            let value = "x".repeat(size);
+            for batch in 0_u32.. {
+                let set = |n: u32| format!("set fill-{size}-{} 0 0 {size}\r\n{value}\r\n", batch * BATCH + n);
+                stream.write_all((0..BATCH).map(set).collect::<String>().as_bytes()).unwrap();
+                let said = (0..BATCH).map(|_| replies.next().unwrap().unwrap());
+                if said.filter(|reply| reply == "STORED").count() < BATCH as usize {
                     break;
                 }
             }

@@ -1,7 +1,7 @@
 //! The double-spend store of a configuration: is it there, does it keep records, is it of a version without known faults?
 
 use crate::backend;
-use crate::config::{Config, StoreConfig, StoreKind};
+use crate::config::{Config, MemcachedConfig, StoreConfig, StoreKind};
 use crate::health::way_out;
 use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, written};
@@ -10,6 +10,7 @@ use postern_daemon::utc::rough;
 use postern_spend::memcached::{Address, Memory, Server, Tls, inspect, release};
 use postern_token::UnixSeconds;
 use std::time::Duration;
+use tokio::net::lookup_host;
 
 /// What it costs to be without the store.
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
@@ -67,6 +68,7 @@ pub(super) fn begin(config: &Config, examinations: &mut Examinations) {
     }
     let Ok(tls) = store.memcached.tls.as_ref().map(backend::store_tls).transpose() else { return };
     let timeout = store.memcached.timeout.get();
+    begin_together(&store.memcached, tls.as_ref(), examinations);
     for address in addresses(&store) {
         begin_certificate(&address, tls.as_ref(), examinations);
         let tls = tls.clone();
@@ -84,6 +86,76 @@ pub(super) fn begin(config: &Config, examinations: &mut Examinations) {
                 ],
             }
         });
+    }
+}
+
+/// What no address shows by itself.
+fn begin_together(config: &MemcachedConfig, tls: Option<&Tls>, examinations: &mut Examinations) {
+    let of = |texts: &[String]| texts.iter().filter_map(|text| text.parse().ok()).collect::<Vec<Address>>();
+    let (plain, tls) = (of(&config.addresses), tls.cloned());
+    let replicas: Vec<Vec<Address>> = config.replicas.iter().map(|replica| of(replica)).collect();
+    let late = Finding::look("store", "whether its addresses lead to the same records was not seen in time");
+    examinations.begin(late, async move {
+        let apart = apart(&plain, tls.as_ref()).await;
+        let twice = twice(&replicas).await;
+        apart.into_iter().chain(twice).collect()
+    });
+}
+
+/// Two addresses of one store that are two memcacheds, each with records of its own.
+async fn apart(addresses: &[Address], tls: Option<&Tls>) -> Option<Finding> {
+    let mut servers: Vec<(&Address, Memory)> = Vec::new();
+    for address in addresses {
+        let server = inspect(address, tls, PATIENCE).await.ok();
+        servers.extend(server.and_then(|server| Some((address, server.memcached?))));
+    }
+    let (first, of_first) = servers.first()?;
+    let started = |memory: &Memory| memory.time.saturating_sub(memory.uptime);
+    let is_other =
+        |memory: &Memory| memory.pid != of_first.pid || started(memory).abs_diff(started(of_first)) > 2;
+    let (other, _) = servers.iter().find(|(_, memory)| is_other(memory))?;
+    Some(
+        Finding::bad(
+            "store",
+            format!("{first} and {other} are two memcacheds, and store.memcached.addresses is of one store"),
+        )
+        .costs("a token could be spent once on each: the gateway notices, and answers every request 503")
+        .remedy("name one of them, or a router before both; or three lists in store.memcached.replicas"),
+    )
+}
+
+/// One server in two replicas, under one name or two.
+async fn twice(replicas: &[Vec<Address>]) -> Option<Finding> {
+    let mut known: Vec<(usize, String, &Address)> = Vec::new();
+    for (number, replica) in replicas.iter().enumerate() {
+        for address in replica {
+            for place in places(address).await {
+                let is_it = |(of, at, _): &&(usize, String, &Address)| *of != number && *at == place;
+                if let Some((.., before)) = known.iter().find(is_it) {
+                    return Some(one_server(before, address));
+                }
+                known.push((number, place, address));
+            }
+        }
+    }
+    None
+}
+
+fn one_server(before: &Address, address: &Address) -> Finding {
+    let seen = format!("{before} and {address} are one server, in two lists of store.memcached.replicas");
+    Finding::bad("store", seen)
+        .costs("its votes are one, so no mark is offered, and every request is answered 503")
+        .remedy("give each of the three lists servers of its own")
+}
+
+/// Where connections to an address go.
+async fn places(address: &Address) -> Vec<String> {
+    match address {
+        Address::Unix(path) => vec![path.display().to_string()],
+        Address::Tcp { host, port } => match lookup_host((host.trim_matches(['[', ']']), *port)).await {
+            Ok(found) => found.map(|place| place.to_string()).collect(),
+            Err(_) => Vec::new(), // another finding says so
+        },
     }
 }
 
@@ -145,11 +217,21 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
         found.push(finding);
     }
     let is_full = |used: u64, most: u64| most > 0 && used as f64 >= FULL * most as f64;
-    if is_full(memory.used, memory.most) && !memory.evicts {
+    let is_short = is_full(memory.used, memory.most) && !memory.evicts;
+    if is_short && memory.rejected == 0 {
         let seen = format!("{address} uses {} of its {} MiB", memory.used >> 20, memory.most >> 20);
         let finding = Finding::look("store", seen)
-            .costs("once it is full, tokens cannot be spent: requests are answered 503")
-            .remedy("start memcached with a larger -m: postern doctor --plan says how large");
+            .costs("once it is full it rejects every new record: of three replicas it has no vote then, and alone it has requests refused with 503")
+            .remedy("start memcached with a larger -m (docs/operate/capacity.md), one replica after the other");
+        found.push(finding);
+    }
+    if is_short && memory.rejected > 0 {
+        let finding = Finding::bad(
+            "store",
+            format!("{address} is full: it has rejected {} records since its start", memory.rejected),
+        )
+        .costs("of three replicas it has no vote now; alone it has every request refused with 503")
+        .remedy("start memcached with a larger -m (docs/operate/capacity.md)");
         found.push(finding);
     }
     if is_full(memory.connections, memory.most_connections) {
@@ -181,11 +263,14 @@ mod tests {
     const MEMORY: Memory = Memory {
         evicts: false,
         evicted: 0,
+        rejected: 0,
         used: 1 << 20,
         most: 64 << 20,
         connections: 10,
         most_connections: 1024,
         time: 1_000_000,
+        pid: 7,
+        uptime: 60,
     };
 
     fn verdicts(memory: Memory, version: &str) -> Vec<(Verdict, String)> {
@@ -209,6 +294,12 @@ mod tests {
         for (memory, version, verdict, part) in [
             (Memory { evicts: true, evicted: 7, ..MEMORY }, "1.6.18", Verdict::Bad, "has dropped 7 since"),
             (Memory { used: 60 << 20, ..MEMORY }, "1.6.18", Verdict::Look, "uses 60 of its 64 MiB"),
+            (
+                Memory { used: 60 << 20, rejected: 3, ..MEMORY },
+                "1.6.18",
+                Verdict::Bad,
+                "it has rejected 3 records",
+            ),
             (Memory { connections: 1000, ..MEMORY }, "1.6.18", Verdict::Look, "has 1000 of at most 1024"),
             (Memory { time: 1_007_200, ..MEMORY }, "1.6.18", Verdict::Bad, "is 2 h ahead of this machine's"),
             (Memory { time: 990_000, ..MEMORY }, "1.6.18", Verdict::Bad, "behind this machine's"),

@@ -78,6 +78,12 @@ postern_telemetry::catalogue! {
     /// The most commands that may be without an answer: connections of the pools, or places in the queues.
     STORE_CAPACITY: Gauge = "postern_store_capacity_commands" [ADDRESS];
 
+    /// Bytes that a memcached of the shared double-spend store uses, by address, as it said within the last minute. None behind a router.
+    STORE_MEMORY: Gauge = "postern_store_memory_bytes" [ADDRESS];
+
+    /// Bytes that it may use (`-m`): beyond, it rejects every new record.
+    STORE_MEMORY_LIMIT: Gauge = "postern_store_memory_limit_bytes" [ADDRESS];
+
     /// Commands that found every connection of the pool in use: the pool is too small when this grows.
     STORE_POOL_WAITS: Counter = "postern_store_pool_waits_total";
 
@@ -110,7 +116,7 @@ postern_telemetry::catalogue! {
     /// Buckets of the shared store, of 1,024, in which some replica does not know the mark on offer.
     STORE_BUCKETS_LACKING: Gauge = "postern_store_buckets_lacking";
 
-    /// Of three replicas of the shared store, those that do not answer. Two decide; with two away nothing is admitted.
+    /// Of three replicas of the shared store, those that do not answer, or reject records. Two decide; with two away nothing is admitted.
     STORE_REPLICAS_AWAY: Gauge = "postern_store_replicas_away";
 
     /// Token keys that the gateway knows, by where in their life they are.

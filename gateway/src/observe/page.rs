@@ -70,15 +70,16 @@ fn store() -> impl FnMut(&Core) -> Section + Send {
             let records = store.stats().records as f64;
             Section::new("store", "Store: embedded").tile("Records", Show::Count, records)
         }
-        Backend::Memcached(memcached) => shared(memcached, &mut hits),
+        Backend::Memcached(memcached) => shared(core, memcached, &mut hits),
     }
 }
 
-fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
+fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
     let (health, totals) = (memcached.health(), memcached.totals());
     let columns = [
         ("address", Show::Text),
         ("state", Show::State),
+        ("memory", Show::Percent),
         ("connections", Show::Count),
         ("outstanding", Show::Count),
         ("occupancy", Show::Percent),
@@ -94,6 +95,7 @@ fn shared(memcached: &Memcached, hits: &mut Rate) -> Section {
         endpoints.row(vec![
             json!(name_of(endpoint, replicas)),
             json!(state(endpoint)),
+            json!(core.memories.share(&endpoint.address.to_string())),
             json!(endpoint.connections),
             json!(endpoint.outstanding),
             occupancy,
@@ -118,10 +120,11 @@ fn name_of(endpoint: &EndpointHealth, replicas: usize) -> String {
 }
 
 fn state(endpoint: &EndpointHealth) -> String {
-    match (endpoint.foreign, endpoint.failure) {
-        (true, _) => "bad: leads to other records".to_owned(),
-        (false, Some(failure)) => format!("bad: {failure}"),
-        (false, None) => "ok".to_owned(),
+    match (endpoint.foreign, endpoint.failure, endpoint.rejects) {
+        (true, ..) => "bad: leads to other records".to_owned(),
+        (false, Some(failure), _) => format!("bad: {failure}"),
+        (false, None, true) => "bad: rejects records, as a full server does".to_owned(),
+        (false, None, false) => "ok".to_owned(),
     }
 }
 

@@ -179,8 +179,12 @@ impl Endpoint {
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
+            let meanwhile = match self.probes {
+                Some(_) => "checks that no other address can answer are refused until then",
+                None => "the other two replicas decide until then, as long as both answer",
+            };
             tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost \
-                and is opened again; checks that need it are refused until then");
+                and is opened again; {meanwhile}");
         }
     }
 
@@ -210,6 +214,7 @@ impl Endpoint {
             connect_failures: self.connect_failures.load(Ordering::Relaxed),
             foreign: self.is_foreign(),
             strayed: self.strayed.lock().map(since),
+            rejects: false,
             failure: (connections == 0).then(|| self.failure()),
         }
     }

@@ -32,6 +32,8 @@ pub struct Memory {
     pub evicts: bool,
     /// Records that it has dropped since it was started.
     pub evicted: u64,
+    /// Records that it has rejected since it was started, for want of memory.
+    pub rejected: u64,
     /// Bytes in use.
     pub used: u64,
     /// Bytes that it may use.
@@ -42,6 +44,10 @@ pub struct Memory {
     pub most_connections: u64,
     /// Its clock, in seconds since 1970.
     pub time: u64,
+    /// Its process.
+    pub pid: u64,
+    /// How long it has run, in seconds.
+    pub uptime: u64,
 }
 
 /// Reads what is at `address`, each step within `patience`.
@@ -77,16 +83,22 @@ pub fn release(version: &str) -> Option<[u32; 3]> {
 async fn memory(stream: &mut Stream, patience: Duration) -> Option<Memory> {
     let settings = ask(stream, "stats settings", "END\r\n", patience).await?;
     let state = ask(stream, "stats", "END\r\n", patience).await?;
+    let items = ask(stream, "stats items", "END\r\n", patience).await?;
     let (settings, state) = (values(&settings), values(&state));
+    let of_class =
+        |(name, number): (&&str, &&str)| name.ends_with(":outofmemory").then(|| number.parse().ok());
     let number = |of: &HashMap<&str, &str>, name| of.get(name)?.parse::<u64>().ok();
     Some(Memory {
         evicts: *settings.get("evictions")? != "off",
         evicted: number(&state, "evictions")?,
+        rejected: values(&items).iter().filter_map(of_class).flatten().fold(0, u64::saturating_add),
         used: number(&state, "bytes")?,
         most: number(&state, "limit_maxbytes")?,
         connections: number(&state, "curr_connections")?,
         most_connections: number(&settings, "maxconns")?,
         time: number(&state, "time")?,
+        pid: number(&state, "pid")?,
+        uptime: number(&state, "uptime")?,
     })
 }
 

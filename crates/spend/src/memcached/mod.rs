@@ -102,8 +102,10 @@ struct SharedStore {
     marked: Marked,
     /// What the watch's last round could not read.
     round: Mutex<Round>,
-    /// Replicas that did not answer in it.
+    /// Replicas that did not answer in it, or took no record.
     away: AtomicUsize,
+    /// Replicas that answered a spend with an error, until the watch has written to them again.
+    rejecting: [AtomicBool; votes::REPLICAS],
     /// Two replicas lead to the same servers.
     overlaps: AtomicBool,
     /// Wakes the watch.
@@ -125,7 +127,7 @@ pub struct Health {
     pub lacking: usize,
     /// Two replicas lead to the same servers, so no mark is offered.
     pub overlaps: bool,
-    /// Of three replicas, those that do not answer the watch. The others decide, as long as they are two.
+    /// Of three replicas, those that do not answer the watch, or reject records. The others decide, as long as they are two.
     pub away: usize,
     /// Each address.
     pub endpoints: Vec<EndpointHealth>,
@@ -172,6 +174,8 @@ pub struct EndpointHealth {
     /// How long ago a connection to it led to other records than the rest, as where a balancer spreads connections over
     /// routers with different lists of servers. Such a connection is not used.
     pub strayed: Option<Duration>,
+    /// Its replica rejects records, as one does that is out of memory.
+    pub rejects: bool,
     /// How the last connection failed; `None` while there is one.
     pub failure: Option<Unknown>,
 }
@@ -241,6 +245,7 @@ impl Memcached {
             marked: Marked::default(),
             round: Mutex::default(),
             away: AtomicUsize::new(0),
+            rejecting: Default::default(),
             overlaps: AtomicBool::new(false),
             wake_watch,
             options,
@@ -276,7 +281,7 @@ impl Memcached {
             lacking: self.store.marked.lacking(),
             overlaps: self.store.overlaps.load(Ordering::Relaxed),
             away: self.store.away.load(Ordering::Relaxed),
-            endpoints: endpoints.iter().map(|endpoint| endpoint.health()).collect(),
+            endpoints: endpoints.iter().map(|endpoint| self.store.health_of(endpoint)).collect(),
             remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
             round: *self.store.round.lock(),
             watched: self.store.watched.age(),

@@ -2,15 +2,18 @@
 
 use super::bucket::Bound;
 use super::client::ClientState;
+use super::endpoint::Endpoint;
 use super::epochs::EpochState;
 use super::failure::Failure;
 use super::protocol::Value;
 use super::votes::{REPLICAS, Vote, Votes};
 use super::world::random_bytes;
+use super::{EndpointHealth, SharedStore};
 use crate::{ExchangeLog, Spend, Unknown};
 use postern_token::{MarkId, SpentKey};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
 impl ClientState {
@@ -67,6 +70,24 @@ impl ClientState {
     ) -> Vote {
         let (expires, value) = (epoch.expires().ok_or(Unknown::TimedOut)?, Value::of_bucket(random_bytes()));
         let reply = self.send_bound(replica, bound, value, expires, log).await.map_err(Failure::unknown)?;
-        self.read_bound(reply, epoch, expires)
+        let vote = self.read_bound(reply, epoch, expires);
+        if vote == Err(Unknown::Rejected) {
+            self.store.rejected(replica);
+        }
+        vote
+    }
+}
+
+impl SharedStore {
+    /// A replica answered a spend with an error. The watch finds out whether it takes any record.
+    fn rejected(&self, replica: usize) {
+        if !self.rejecting[replica].swap(true, Relaxed) {
+            self.wake_watch.notify_one();
+        }
+    }
+
+    pub(super) fn health_of(&self, endpoint: &Endpoint) -> EndpointHealth {
+        let rejects = self.options.replicas.are_three() && self.rejecting[endpoint.replica()].load(Relaxed);
+        EndpointHealth { rejects, ..endpoint.health() }
     }
 }

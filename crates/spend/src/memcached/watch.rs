@@ -120,7 +120,7 @@ impl Rounds {
             (self.round, self.unanswered, self.failed) = (Round::default(), 0, Unknown::Rejected);
             let now = self.now();
             let replicas = if self.store.options.replicas.are_three() {
-                self.answering().await
+                self.answering(now).await
             } else {
                 self.watch_one(now).await.into_iter().collect()
             };
@@ -180,7 +180,7 @@ impl Rounds {
 
     /// Of three replicas, those that answer, each by one of its endpoints. Connections are not compared and no canaries are
     /// written: each vote carries its own proof.
-    async fn answering(&mut self) -> Vec<usize> {
+    async fn answering(&mut self, now: UnixSeconds) -> Vec<usize> {
         let count = self.store.options.replicas.count();
         let mut answering: Vec<Option<usize>> = vec![None; count];
         for endpoint in 0..self.store.endpoints.len() {
@@ -195,11 +195,26 @@ impl Rounds {
             }
         }
         let answering: Vec<_> = answering.into_iter().flatten().collect();
-        self.store.away.store(count - answering.len(), Relaxed);
+        let mut full = 0;
+        for endpoint in &answering {
+            full += usize::from(self.rejects(*endpoint, now).await);
+        }
+        self.store.away.store(count - answering.len() + full, Relaxed);
         if answering.len() >= self.store.options.replicas.majority() {
             self.store.watched.full_round();
         }
         answering
+    }
+
+    /// Whether the replica behind an endpoint rejected a spend, and rejects records still: it can be read, and has no vote.
+    async fn rejects(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
+        let replica = self.store.endpoints[endpoint].replica();
+        if !self.store.rejecting[replica].load(Relaxed) {
+            return false;
+        }
+        let rejects = self.write(endpoint, Probes::brief(now)).await.is_none();
+        self.store.rejecting[replica].store(rejects, Relaxed);
+        rejects
     }
 
     /// Whether as many of the replicas as decide take a record.
