@@ -1,5 +1,6 @@
 //! `postern doctor`: exit codes and what it prints.
 
+mod broken;
 mod machine;
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};

@@ -12,6 +12,7 @@ mod machine;
 mod plan;
 pub(crate) mod processes;
 mod ready;
+mod together;
 
 use crate::args::{Doctor, Question};
 use crate::failure::Failure;

@@ -19,15 +19,15 @@ use tempfile::TempDir;
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// What was found of one configuration: verdict, subject, and everything that is said.
-struct Findings(Vec<[String; 3]>);
+pub(super) struct Findings(Vec<[String; 3]>);
 
 impl Findings {
     /// Of `postern doctor --json FILE`, which says nothing else.
-    fn of(file: &Path) -> Self {
+    pub(super) fn of(file: &Path) -> Self {
         Self::read(&run(["doctor".as_ref(), "--json".as_ref(), file.as_os_str()]), file)
     }
 
-    fn read(ended: &Ended, file: &Path) -> Self {
+    pub(super) fn read(ended: &Ended, file: &Path) -> Self {
         let value: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:#?}"));
         let found = value["findings"].as_array().unwrap();
         let is_bad = found.iter().any(|finding| finding["verdict"] == "bad");
@@ -41,9 +41,19 @@ impl Findings {
 
     /// The finding with this verdict about this subject that says `part`.
     #[track_caller]
-    fn has(&self, verdict: &str, what: &str, part: &str) {
+    pub(super) fn has(&self, verdict: &str, what: &str, part: &str) {
         let is_it = |[of, about, said]: &[String; 3]| of == verdict && about == what && said.contains(part);
         assert!(self.0.iter().any(is_it), "no {verdict} {what} {part:?} in {:#?}", self.0);
+    }
+
+    #[track_caller]
+    pub(super) fn lacks(&self, what: &str) {
+        assert!(self.0.iter().all(|[_, about, _]| about != what), "{what} in {:#?}", self.0);
+    }
+
+    #[track_caller]
+    pub(super) fn lacks_bad(&self, what: &str) {
+        assert!(self.0.iter().all(|[of, about, _]| of != "bad" || about != what), "{what} in {:#?}", self.0);
     }
 
     #[track_caller]

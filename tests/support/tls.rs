@@ -1,6 +1,7 @@
 //! A certificate authority for one test.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -38,6 +39,9 @@ impl Authority {
         let write = |name: &str, pem: String| {
             let path = home.join(name);
             std::fs::write(&path, pem).unwrap();
+            if name.ends_with(".key") {
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+            }
             path
         };
         Self {

@@ -1,6 +1,7 @@
 //! The configurations on this machine: would their daemons start, and is what they need there?
 
 use super::config::{self, Examined};
+use super::together::Configuration;
 use crate::failure::Failure;
 use crate::init::EXAMPLES;
 use postern_daemon::examination::{Finding, PATIENCE, closed, way_in};
@@ -23,6 +24,11 @@ impl Configured {
     /// Where its daemon's admin listener is.
     pub(super) fn admin(&self) -> Option<SocketAddr> {
         self.examined.as_ref().map(|examined| examined.config.listeners()[1].1)
+    }
+
+    /// What the file holds; nothing where its daemon would not start.
+    pub(super) fn configuration(&self) -> Option<Configuration<'_>> {
+        Some((&self.path, &self.examined.as_ref()?.config))
     }
 
     /// Whether the ports are free that its daemon listens at, unless it runs.

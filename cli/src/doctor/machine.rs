@@ -2,7 +2,7 @@
 
 use super::files::{self, Configured};
 use super::findings::Findings;
-use super::{kernel, processes};
+use super::{kernel, processes, together};
 use crate::args::Doctor;
 use crate::failure::Failure;
 use nix::sys::resource::{Resource, getrlimit};
@@ -46,9 +46,12 @@ pub(super) async fn check(doctor: &Doctor) -> Result<(), Failure> {
         findings.add([processes::ports_of_up()]);
     }
     findings.add(unread);
+    let all: Vec<_> = configured.iter().filter_map(Configured::configuration).collect();
     for (configured, needs) in configured.iter().zip(needs) {
         let ports = configured.ports(&running.found);
-        findings.add_of(&configured.path, configured.findings.iter().cloned().chain(ports).chain(needs));
+        let beside = configured.configuration().map(|one| together::examine(one, &all)).unwrap_or_default();
+        let found = configured.findings.iter().cloned().chain(beside).chain(ports).chain(needs);
+        findings.add_of(&configured.path, found);
     }
     findings.print(doctor.json)
 }

@@ -1,13 +1,15 @@
 //! Examines certificates for an operator: those of files, and those that other servers show.
 
 use super::identity::{Identity, now};
-use super::validity::{Validity, Verdict};
+use super::validity::{Validity, Verdict, is_authority};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding, PATIENCE};
 use crate::utc::{rfc3339, rough};
 use postern_lookup::Lookup;
 use reqwest::Url;
 use rustls::ClientConfig;
+use rustls::client::verify_server_name;
+use rustls::server::ParsedCertificate;
 use rustls_pki_types::ServerName;
 use std::io;
 use std::path::Path;
@@ -29,6 +31,21 @@ impl ServerTls {
         }
         found(&self.identity, self.advice())
     }
+
+    /// A finding if clients of a URL with this host refuse the certificate, for it is for other names.
+    #[must_use]
+    pub fn examine_name(&self, host: &str, url: &str) -> Option<Finding> {
+        let shown = self.identity.shown()?;
+        let certificate = ParsedCertificate::try_from(shown.own()?).ok()?;
+        let name = ServerName::try_from(host.trim_matches(['[', ']'])).ok()?;
+        verify_server_name(&certificate, &name).err()?;
+        let file = self.identity.file();
+        let finding =
+            Finding::bad(WHAT, format!("{url} leads here, and the certificate in {file} is not for {host}"))
+                .costs("clients of that URL refuse the certificate at the TLS handshake")
+                .remedy(format!("have {host} put into the certificate (subjectAltName), or correct the URL"));
+        Some(finding)
+    }
 }
 
 impl OwnCertificate {
@@ -40,9 +57,29 @@ impl OwnCertificate {
 }
 
 fn found(identity: &Identity, advice: &str) -> Finding {
-    let which = format!("in {}", identity.file());
-    let validity = identity.shown().and_then(|shown| shown.validity());
-    finding(&which, validity, identity.verdict(advice))
+    let (file, shown) = (identity.file(), identity.shown());
+    if shown.as_ref().is_some_and(|shown| shown.own().is_some_and(is_authority)) {
+        return Finding::bad(WHAT, format!("the certificate in {file} is an authority's own (CA:TRUE)"))
+            .costs("agents, gateways and other programs refuse such a certificate at the TLS handshake")
+            .remedy(
+                "sign another one by it (basicConstraints CA:FALSE) and show that; a self-signed one is made by openssl req -x509 \
+                 -addext basicConstraints=critical,CA:FALSE",
+            );
+    }
+    let found =
+        finding(&format!("in {file}"), shown.and_then(|shown| shown.validity()), identity.verdict(advice));
+    match identity.exposed_key() {
+        Some(key) if !matches!(found.verdict, crate::examination::Verdict::Bad) => Finding::bad(
+            WHAT,
+            format!("every user of this machine can read the private key {}", key.display()),
+        )
+        .costs("who reads it can pass for this daemon")
+        .remedy(format!(
+            "chmod o-rwx {}; if others have accounts here, have a new key certified",
+            key.display()
+        )),
+        _ => found,
+    }
 }
 
 fn finding(which: &str, validity: Option<Validity>, verdict: Verdict) -> Finding {

@@ -136,6 +136,19 @@ impl Identity {
         [&self.certificate, &self.key].map(|path| Stamp::of(path))
     }
 
+    /// The file of the private key, if every user of this machine may read it.
+    pub(super) fn exposed_key(&self) -> Option<&Path> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+
+            let mode = std::fs::metadata(&self.key).ok()?.mode();
+            (mode & 0o004 != 0).then_some(&*self.key)
+        }
+        #[cfg(windows)]
+        None
+    }
+
     pub(super) fn shown_key(&self) -> Option<Arc<CertifiedKey>> {
         self.shown.load().as_ref().map(|shown| Arc::clone(&shown.key))
     }

@@ -23,6 +23,12 @@ pub(super) fn names(certificate: &CertificateDer<'_>) -> BTreeSet<String> {
     hosts.collect()
 }
 
+/// Whether a certificate is one of an authority, which clients do not accept of a server.
+pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    certificate.is_ca()
+}
+
 /// From when until when a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity {
