@@ -61,10 +61,15 @@ pub(crate) async fn readyz(url: &str) -> Result<Option<(StatusCode, String)>, St
     Ok(Some((status, body)))
 }
 
+/// The metrics of a process, as text.
+pub(crate) async fn metrics(url: &str) -> Option<String> {
+    let (_, body) = get(&format!("{url}/metrics"), |status| status == StatusCode::OK).await.ok()?;
+    Some(String::from_utf8_lossy(&body).into_owned())
+}
+
 /// The version in the metrics of a process.
 pub(crate) async fn version(url: &str) -> Option<String> {
-    let (_, body) = get(&format!("{url}/metrics"), |status| status == StatusCode::OK).await.ok()?;
-    let text = String::from_utf8_lossy(&body).into_owned();
+    let text = metrics(url).await?;
     let rest = text.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
     rest.split_once('"').map(|(version, _)| version.to_owned())
 }

@@ -176,6 +176,14 @@ pub(crate) fn admin(path: &Path) -> Result<(Kind, SocketAddr), Failure> {
     Ok((kind, admin))
 }
 
+/// Whether a gateway's file names three replicas.
+pub(crate) fn has_replicas(path: &Path) -> bool {
+    let opened = postern_config::open::<postern_gateway::Config>(path, environment());
+    opened.is_ok_and(|(config, _)| {
+        config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty()
+    })
+}
+
 /// The configuration of a gateway that would start with this file.
 pub(super) fn gateway(path: &Path) -> Result<postern_gateway::Config, Failure> {
     let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment())?;

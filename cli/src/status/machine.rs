@@ -2,8 +2,8 @@
 
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::Status;
-use crate::doctor::admin::{readyz, version};
-use crate::doctor::config::admin;
+use crate::doctor::admin::{metrics, readyz, version};
+use crate::doctor::config::{admin, has_replicas};
 use crate::doctor::files::files_in;
 use crate::doctor::links::daemons;
 use crate::doctor::processes::ADMIN_PORTS;
@@ -30,6 +30,9 @@ struct Daemon {
     reasons: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
+    /// Of a gateway with three replicas: may the next one be replaced?
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_replica: Option<&'static str>,
     /// The command that starts it, where it does not run.
     #[serde(skip)]
     start: Option<String>,
@@ -101,15 +104,45 @@ async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     if daemon.state == State::NotRunning {
         daemon.start = Some(format!("postern {} --config {}", kind.command(), file.display()));
     }
+    if daemon.state != State::NotRunning && kind.command() == "gateway" && has_replicas(file) {
+        let metrics = metrics(&format!("http://{address}")).await;
+        daemon.next_replica = metrics.as_deref().and_then(next_replica);
+    }
     daemon.config = Some(file.to_owned());
     Ok(daemon)
+}
+
+/// Whether the next replica may be replaced, or why not; `None` where the gauges are missing.
+fn next_replica(metrics: &str) -> Option<&'static str> {
+    let gauge = |name: &str| {
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<f64>().ok();
+        metrics.lines().find_map(value)
+    };
+    let away = gauge("postern_store_replicas_away")?;
+    let lacking = gauge("postern_store_buckets_lacking")? + gauge("postern_store_buckets_torn")?;
+    Some(match (away > 0.0, lacking > 0.0) {
+        (true, _) => "no: one of the three does not answer, or rejects records",
+        (false, true) => {
+            "no: one of the three does not know the present mark yet; the next follows within a minute, or within a day after three"
+        }
+        (false, false) => "yes",
+    })
 }
 
 impl Daemon {
     /// One whose admin address is `address`, of which nothing else is known.
     fn at(address: SocketAddr, name: &str, state: State) -> Self {
         let (daemon, page) = (name.to_owned(), page(address));
-        Self { daemon, config: None, page, state, reasons: Vec::new(), version: None, start: None }
+        Self {
+            daemon,
+            config: None,
+            page,
+            state,
+            reasons: Vec::new(),
+            version: None,
+            next_replica: None,
+            start: None,
+        }
     }
 }
 
@@ -139,7 +172,7 @@ fn page(address: SocketAddr) -> String {
 }
 
 fn print(found: &[Daemon]) -> Result<(), Failure> {
-    for Daemon { daemon, page, state, reasons, version, start, .. } in found {
+    for Daemon { daemon, page, state, reasons, version, next_replica, start, .. } in found {
         let version = version.as_deref().unwrap_or("-");
         let state = match (state, reasons.is_empty()) {
             (State::Ready, true) => "ready",
@@ -150,6 +183,9 @@ fn print(found: &[Daemon]) -> Result<(), Failure> {
         print_line(format_args!("{daemon:<8} {page:<28} {version:<10} {state}"))?;
         for reason in reasons {
             print_line(format_args!("{:9}{reason}", ""))?;
+        }
+        if let Some(answer) = next_replica {
+            print_line(format_args!("{:9}the next replica may be replaced: {answer}", ""))?;
         }
         if let Some(start) = start {
             print_line(format_args!("{:9}start it: {start}", ""))?;
@@ -171,5 +207,20 @@ mod tests {
         };
         assert_eq!(said(&[State::Ready, State::NotReady, State::Ready]), "1 of 3 is not ready");
         assert_eq!(said(&[State::Ready, State::NotReady, State::NotRunning]), "2 of 3 are not ready");
+    }
+
+    #[test]
+    fn the_next_replica_waits_for_an_answer_and_a_mark_of_each() {
+        let of = |away: u32, lacking: u32, torn: u32| {
+            next_replica(&format!(
+                "# HELP postern_store_replicas_away Of three\npostern_store_replicas_away {away}\n\
+                 postern_store_buckets_lacking {lacking}\npostern_store_buckets_torn {torn}\n"
+            ))
+        };
+        assert_eq!(of(0, 0, 0), Some("yes"));
+        assert!(of(1, 1024, 0).unwrap().starts_with("no: one of the three does not answer"));
+        assert!(of(0, 1024, 0).unwrap().starts_with("no: one of the three does not know the present mark"));
+        assert!(of(0, 0, 1).unwrap().starts_with("no: "));
+        assert_eq!(next_replica("postern_store_replicas_away 0\n"), None);
     }
 }
