@@ -129,7 +129,7 @@ async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_agai
 async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys() {
     let service = Service::start(users).await;
     let home = TempDir::new().unwrap();
-    let config = issuer_config(home.path(), &service.section("cache = \"1s\"\n"));
+    let config = issuer_config(home.path(), &service.section("cache = \"1s\"\ntimeout = \"500ms\"\n"));
     let running = Daemon::ready("issuer", &config).await;
     mint(&running, "key-bob").assert_failed(70, &["401"]);
     let known = token_request(&running, "key-alice").await;
@@ -153,8 +153,10 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
     let (began, next, limited) =
         (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let wrong = token_request(&running, "none").await.build().unwrap();
-    let flood = (0..64).map(|_| {
-        let (next, limited, client) = (next.clone(), limited.clone(), reqwest::Client::new());
+    let client = reqwest::Client::new();
+    // More than have their turns within `timeout`.
+    let flood = (0..128).map(|_| {
+        let (next, limited, client) = (next.clone(), limited.clone(), client.clone());
         let wrong = wrong.try_clone().unwrap();
         tokio::spawn(async move {
             while began.elapsed() < Duration::from_secs(4) {
@@ -183,7 +185,7 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
     }
     let (asked, sent) = (service.asked(), next.load(SeqCst));
     let most = 200 + 100 * (began.elapsed().as_secs() as usize + 1) + 10;
-    assert!(sent > 2 * most && limited.load(SeqCst) > 0, "{sent} is no flood");
+    assert!(sent > most && limited.load(SeqCst) > 0, "{sent} is no flood");
     assert!(asked.len() <= most && service.most_open() <= 32, "{} questions of {sent}", asked.len());
     assert!(asked.iter().filter(|key| *key == "key-alice").count() >= 3);
     running.process.terminate().assert_stopped();
