@@ -48,7 +48,8 @@ const ROWS: &[Row] = &[
         &[b"x", b"y"],
     ),
     Row("Connection: content-length, host\r\nContent-Length: 1\r\n\r\nx", &[200], &[b"x"]),
-    Row("Proxy-Authorization: PrivateToken token=\"AAAA\"\r\n\r\n", &[200], &[b""]),
+    Row("Proxy-Authorization: PrivateToken token=\"AAAA\"\r\n\r\n", &[400], &[]), // it is for a gateway
+    Row("Proxy-Authorization: Basic QTpC\r\n\r\n", &[200], &[b""]),
     Row("Host: y\r\n\r\n", &[400], &[]),
 ];
 

@@ -62,7 +62,8 @@ async fn the_page_leads_from_nothing_to_the_first_token() {
     let added = said(&mut postern(home.path(), add));
     let key = added.lines().find_map(|line| line.strip_prefix("API key: ")).unwrap();
     let issuer = Daemon::of("issuer", postern(home.path(), start));
-    let mint = mint.replace("http://127.0.0.1:8081", &issuer.http()).replace("KEY", key);
+    std::fs::write(home.path().join("alice.key"), key).unwrap();
+    let mint = mint.replace("http://127.0.0.1:8081", &issuer.http());
     assert!(said(&mut postern(home.path(), &mint)).starts_with("PrivateToken token="));
     let shown = said(&mut postern(home.path(), show));
     assert!(shown.starts_with("alice  10000/1d\n") && shown.trim_end().ends_with(": 1 tokens"), "{shown}");

@@ -261,7 +261,7 @@ deadline = \"5s\"
         let urls: Vec<String> = urls.collect();
         let url = if let [one] = &urls[..] { format!("{one:?}") } else { format!("{urls:?}") };
         format!(
-            "{}[gateway]\nurl = {url}\n[issuer]\nurl = \"http://{}\"\n{key}[wallet]\npath = {:?}\nlow = {low}\n\
+            "{}[gateway]\nurl = {url}\n[issuer]\nurl = \"http://{}\"\n{key}[wallet]\npath = {:?}\nmost_per_minute = 0\nlow = {low}\n\
              high = {high}\ndelay = \"500ms\"\n[drain]\ndeadline = \"5s\"\n",
             listen(unit),
             self.issuer.address,
