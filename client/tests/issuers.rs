@@ -53,9 +53,7 @@ async fn the_next_issuer_gives_its_part_of_the_quota_and_the_first_is_left_alone
     let answer = connect(agent.address, "target.example:443").await;
     assert_eq!((answer.status, first.signed()), (503, 0));
     let seconds: u64 = field(&answer.head, "retry-after").unwrap().parse().unwrap();
-    assert!(
-        (900..=1_300).contains(&seconds),
-        "the first has tokens again before the second does: {seconds} s"
-    );
+    // A quota may be raised: both are asked again within five minutes, however long they say.
+    assert!((240..=288).contains(&seconds), "{seconds} s");
     agent.stop().await;
 }

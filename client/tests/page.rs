@@ -82,7 +82,8 @@ async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from
     answers(); // panics when one is missing
     let target = echo().await;
     let open = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
-    let other = b"CONNECT target.example:443 HTTP/1.1\r\nHost: x\r\n\r\n".to_vec();
+    // A target that fails is answered again without a token, so each failure has its own.
+    let other = |host: &str| format!("CONNECT {host}.example:443 HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
     let forbidden = b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n".to_vec();
     let socks = |port: u16| [&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1][..], &port.to_be_bytes()].concat();
     let cases = [
@@ -93,9 +94,9 @@ async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from
         (vec![], b"CONNECT x HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), BadRequest),
         (vec![], b"\x04\x01\x01\xbb\xc0\x00\x02\x01\x00".to_vec(), BadRequest),
         (vec![], socks(0), BadRequest),
-        (vec![Step::Raw(forbidden)], other.clone(), TargetFailed),
-        (vec![Step::Spent, Step::Spent], other.clone(), TokensRefused),
-        (vec![Step::Close, Step::Close], other, GatewayFailed),
+        (vec![Step::Raw(forbidden)], other("forbidden"), TargetFailed),
+        (vec![Step::Spent, Step::Spent], other("spent"), TokensRefused),
+        (vec![Step::Close, Step::Close], other("closed"), GatewayFailed),
     ];
     for (steps, bytes, outcome) in cases {
         let mut expected = answers();

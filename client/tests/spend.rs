@@ -93,7 +93,7 @@ async fn any_other_answer_is_passed_on_and_costs_one_token() {
         let raw = format!("HTTP/1.1 {status} Because\r\n{fields}\r\nContent-Length: 3\r\n\r\nwhy");
         world.gateway.then(Step::Raw(raw.into_bytes()));
         let before = world.gateway.tokens().len();
-        let answer = world.connect("target.example:443").await;
+        let answer = world.connect(&format!("target.example:{status}")).await;
         assert_eq!((answer.status, answer.body.as_str()), (status, "why"));
         assert_eq!(field(&answer.head, "proxy-status").as_deref(), Some("gw; error=x"));
         assert_eq!(field(&answer.head, "retry-after").as_deref(), Some("7"));

@@ -123,7 +123,7 @@ fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
         "are two memcacheds, and store.memcached.addresses is of one store",
     );
     std::fs::write(&file, &before).unwrap();
-    with_memcacheds(&file, &[a.clone()]);
+    with_memcacheds(&file, std::slice::from_ref(&a));
     Findings::of(&file).lacks_bad("store");
 
     let other_name = a.replace("127.0.0.1", "localhost");

@@ -14,9 +14,11 @@ use postern_daemon::tls::{
 };
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, generate_simple_self_signed};
 use std::convert::Infallible;
+use std::fs::Permissions;
 use std::future::ready;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -182,6 +184,7 @@ async fn readiness_follows_the_end_of_the_certificate() {
         let own = KeyPair::generate().unwrap();
         std::fs::write(&certificate, params.self_signed(&own).unwrap().pem()).unwrap();
         std::fs::write(&key, own.serialize_pem()).unwrap();
+        std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
     };
     let hour = Duration::from_secs(3600);
     write(UNIX_EPOCH + 24 * hour);

@@ -25,6 +25,7 @@ const ERROR_TYPES: &[&str] = &[
     "proxy_internal_response",
     "proxy_internal_error",
     "proxy_configuration_error",
+    "proxy_loop_detected",
 ];
 
 #[derive(Debug, PartialEq, Eq)]

@@ -183,7 +183,7 @@ async fn accounts_of_the_first_version_keep_keys_usage_and_numbers() {
     let (_, table) = first.split_once("CREATE TABLE accounts (").unwrap();
     let (table, _) = table.split_once(") STRICT;").unwrap();
     old.execute_batch(&format!(
-        "PRAGMA foreign_keys = OFF; DROP TABLE shares; DROP TRIGGER api_keys_inserted; DROP TRIGGER api_keys_updated; \
+        "PRAGMA foreign_keys = OFF; DROP TABLE shares; DROP TABLE keys_allowed_elsewhere; DROP TRIGGER api_keys_inserted; DROP TRIGGER api_keys_updated; \
          DROP TRIGGER api_keys_deleted; DELETE FROM settings WHERE name = 'revision'; DROP TABLE client_certificates; DROP INDEX accounts_by_tier; CREATE TABLE old ({table}) STRICT; \
          INSERT INTO old SELECT * FROM accounts; DROP TABLE accounts; ALTER TABLE old RENAME TO accounts; \
          PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE)"
