@@ -164,7 +164,7 @@ mod tests {
     const ONE: NonZeroU32 = NonZeroU32::MIN;
 
     fn has_nothing(queue: &FairQueue<&'static str>) -> bool {
-        queue.lines.is_empty() && queue.due.is_empty() && queue.ahead.is_empty() && queue.len() == 0
+        queue.lines.is_empty() && queue.due.is_empty() && queue.ahead.is_empty() && queue.is_empty()
     }
 
     fn all(queue: &mut FairQueue<&'static str>) -> Vec<&'static str> {

@@ -80,12 +80,14 @@ pub(super) async fn read_head(
 
 /// Takes a head off `buffer`, if a whole one is there.
 fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
+    if buffer.starts_with(&TLS_ALERT) {
+        return Err(HeadError::Tls); // before it is parsed: an alert is shorter than a version
+    }
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut response = httparse::Response::new(&mut fields);
     let length = match response.parse(buffer) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(_) if buffer.starts_with(&TLS_ALERT) => return Err(HeadError::Tls),
         Err(error) => return Err(HeadError::Grammar(error.to_string())),
     };
     if length > HEAD_LIMIT {
