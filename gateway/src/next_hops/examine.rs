@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 /// How long a tunnel may take that shows whether next hops lead in a circle.
 const ROUND: Duration = Duration::from_secs(2);
-/// Its target, which there is not.
-const NOWHERE: &str = "loop.invalid:443";
+/// Its target, which there is not (RFC 6761, section 6.2). Names below "invalid" go through no next hop.
+const NOWHERE: &str = "loop.test:443";
 
 /// Begins to look at each URL.
 pub(crate) fn begin(egress: &Egress, examinations: &mut Examinations) {
