@@ -99,6 +99,16 @@ impl<S: AsyncWrite + Unpin> ClientStream<S> {
             self.interim = heads.collect();
         }
     }
+
+    /// What `poll` does with the stream, behind the interim answers that came.
+    fn poll_behind_interim<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        ready!(self.poll_interim(cx))?;
+        poll(Pin::new(&mut self.stream), cx)
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
@@ -125,10 +135,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = match self.poll_interim(cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_write(cx, buf),
-            other => other.map_ok(|()| 0),
-        };
+        let written = self.poll_behind_interim(cx, |stream, cx| stream.poll_write(cx, buf));
         self.wrote(cx, written)
     }
 
@@ -137,10 +144,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = match self.poll_interim(cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
-            other => other.map_ok(|()| 0),
-        };
+        let written = self.poll_behind_interim(cx, |stream, cx| stream.poll_write_vectored(cx, bufs));
         self.wrote(cx, written)
     }
 
@@ -151,10 +155,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     /// hyper flushes when nothing is left in its own buffer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.exchange.flushed();
-        let done = match self.poll_interim(cx) {
-            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_flush(cx),
-            other => other,
-        };
+        let done = self.poll_behind_interim(cx, |stream, cx| stream.poll_flush(cx));
         self.emptied(cx, done)
     }
 

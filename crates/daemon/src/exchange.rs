@@ -20,11 +20,13 @@ use tokio::time::Instant;
 const ANSWERING: u8 = 1;
 const FLUSHING: u8 = 2;
 const PHASES: u8 = ANSWERING | FLUSHING;
-/// whether it comes from elsewhere, whether the client leaves it unread, and whether the place was taken or never is.
+/// whether it comes from elsewhere, whether the client leaves it unread, whether the place was taken or never is, and whether interim
+/// answers are to be sent.
 const STREAMING: u8 = 4;
 const UNREAD: u8 = 8;
 const DISPLACED: u8 = 16;
 const KEPT: u8 = 32;
+const INTERIM: u8 = 64;
 
 /// An answer that moves must still be taken whole within this many times [`Patience::answer`]: a client that takes a
 /// few bytes now and then must not hold its connection for ever.
@@ -109,6 +111,7 @@ impl Exchange {
     pub fn send_interim(&self, answer: Response<()>) {
         let mut interim = self.0.interim.lock();
         interim.answers.push(answer);
+        self.change(|bits| Some(bits | INTERIM));
         interim.task.take().into_iter().for_each(Waker::wake);
     }
 
@@ -122,9 +125,14 @@ impl Exchange {
         .await
     }
 
-    /// The interim answers that came, in their order.
+    /// The interim answers that came, in their order. Without any it takes no lock: it is called at each write.
     pub fn take_interim(&self) -> Vec<Response<()>> {
-        std::mem::take(&mut self.0.interim.lock().answers)
+        if self.has(INTERIM) == 0 {
+            return Vec::new();
+        }
+        let mut interim = self.0.interim.lock();
+        self.change(|bits| Some(bits & !INTERIM));
+        std::mem::take(&mut interim.answers)
     }
 
     /// Whether no answer is in progress.
