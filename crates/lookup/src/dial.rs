@@ -1,6 +1,7 @@
 //! A TCP connection to one of several addresses, where neither a dead one nor one that is not known yet may cost the whole time
 //! limit: Happy Eyeballs (RFC 8305).
 
+use crate::Families;
 use socket2::{Domain, Socket, Type};
 use std::future::{Ready, pending};
 use std::io;
@@ -11,7 +12,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// How long one attempt may take before the next starts beside it (RFC 8305, section 8: the recommended delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -32,6 +33,22 @@ pub async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 /// Addresses, to be connected to from any local one.
 pub(crate) fn from_any(addresses: Vec<SocketAddr>) -> Vec<Candidate> {
     addresses.into_iter().map(|to| Candidate { to, from: None }).collect()
+}
+
+/// [`connect_from`] `first`, and what `candidates` makes of the addresses of `families` that come later, until `deadline`. Then none
+/// are awaited any more, so that a host that refused is not said to be silent.
+///
+/// # Errors
+/// Those of [`connect_from`].
+pub async fn connect_found<A: Clone>(
+    first: Vec<Candidate>,
+    mut families: Families<'_, A>,
+    deadline: Instant,
+    candidates: impl FnOnce(Vec<A>) -> Vec<Candidate>,
+) -> io::Result<TcpStream> {
+    let is_awaited = !families.are_complete();
+    let later = async { candidates(timeout_at(deadline, families.rest()).await.unwrap_or_default()) };
+    connect_from(first, is_awaited.then_some(later)).await
 }
 
 /// An address to connect to.
@@ -95,7 +112,7 @@ fn is_in_progress(error: &io::Error) -> bool {
 /// # Errors
 /// Why the attempt that failed last did, once none can come any more: `AddrNotAvailable` where a local address is none of this
 /// machine, or all of its ports are in use, and `NotFound` without candidates. The caller limits the time.
-pub async fn connect_from(
+async fn connect_from(
     candidates: Vec<Candidate>,
     later: Option<impl Future<Output = Vec<Candidate>>>,
 ) -> io::Result<TcpStream> {

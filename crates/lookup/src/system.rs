@@ -1,6 +1,6 @@
 //! Hosts of our own configurations, looked up by the system's resolver: its name servers, search domains, files and modules.
 
-use crate::dial::{connect_from, from_any};
+use crate::dial::{connect_found, from_any};
 use crate::shared::{Coming, Shared};
 use crate::{Families, RESOLUTION_DELAY};
 use dns_lookup::{AddrFamily, AddrInfoHints, SockType, getaddrinfo};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 /// The lookups of one host, of which one at most of each kind runs.
 #[derive(Clone, Debug)]
@@ -55,16 +55,14 @@ impl Lookup {
     /// not be connected to, if nothing but the answer for the other family is awaited.
     ///
     /// # Errors
-    /// Those of the resolver, and of [`connect_from`].
+    /// Those of the resolver, and of [`connect_found`].
     pub async fn connect(&self, host: &str, port: u16, limit: Duration) -> io::Result<TcpStream> {
         let deadline = Instant::now() + limit * 9 / 10;
         let mut families = self.find(host, port);
         let Some(first) = families.first(|found| Some(found.to_vec())).await else {
             return Err(families.error());
         };
-        let is_awaited = !families.are_complete();
-        let later = async { from_any(timeout_at(deadline, families.rest()).await.unwrap_or_default()) };
-        connect_from(from_any(first), is_awaited.then_some(later)).await
+        connect_found(from_any(first), families, deadline, from_any).await
     }
 
     /// The addresses of one family, from the answer for both if it comes soon.

@@ -7,10 +7,10 @@ use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, written};
 use postern_daemon::tls;
 use postern_daemon::utc::rough;
+use postern_lookup::Lookup;
 use postern_spend::memcached::{Address, Memory, Server, Tls, inspect, release};
 use postern_token::UnixSeconds;
 use std::time::Duration;
-use tokio::net::lookup_host;
 
 /// What it costs to be without the store.
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
@@ -152,10 +152,12 @@ fn one_server(before: &Address, address: &Address) -> Finding {
 async fn places(address: &Address) -> Vec<String> {
     match address {
         Address::Unix(path) => vec![path.display().to_string()],
-        Address::Tcp { host, port } => match lookup_host((host.trim_matches(['[', ']']), *port)).await {
-            Ok(found) => found.map(|place| place.to_string()).collect(),
-            Err(_) => Vec::new(), // another finding says so
-        },
+        // Of a name without addresses another finding says so.
+        Address::Tcp { host, port } => {
+            let mut families = Lookup::keeping(Duration::ZERO).find(host.trim_matches(['[', ']']), *port);
+            families.rest().await;
+            families.found().iter().map(ToString::to_string).collect()
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::request::resolve::Resolver;
 use postern_daemon::http::no_answer;
 use postern_daemon::tls;
 use postern_lookup::Families;
-use postern_lookup::dial::{Candidate, connect_from};
+use postern_lookup::dial::{Candidate, connect_found};
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::{Host, Target};
 use postern_proxy::tunnel::{Io, Joined, Lines, Made, Received, Seat};
@@ -16,7 +16,7 @@ use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -108,16 +108,12 @@ async fn connect(at: &Target, dialler: Dialler<'_>, deadline: Instant) -> Result
         Host::Address(address) => candidates(&[*address]).map(|found| (found, Families::known(Vec::new()))),
         Host::Name(name) => dialler.resolver.resolve(name, deadline, candidates).await,
     };
-    let (first, mut families) = found.map_err(|refusal| match refusal {
+    let (first, families) = found.map_err(|refusal| match refusal {
         Refusal::NoSource => "source has no address of its family".to_owned(),
         refusal => format!("its name was not resolved: {}", refusal.details()),
     })?;
-    let is_awaited = !families.are_complete();
-    let later = async {
-        let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
-        late.iter().filter_map(candidate).collect::<Vec<_>>()
-    };
-    let connected = connect_from(first, is_awaited.then_some(later)).await;
+    let later = |late: Vec<IpAddr>| late.iter().filter_map(candidate).collect();
+    let connected = connect_found(first, families, deadline, later).await;
     let stream = connected.map_err(|error| format!("not reached: {error}"))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(stream)

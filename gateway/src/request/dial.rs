@@ -5,11 +5,11 @@ use crate::next_hops::Connections;
 use crate::request::admit::Admitted;
 use crate::request::deny::Refusal;
 use crate::request::egress::{Policy, Via};
-use crate::request::hops::{Hops, Pseudonym};
+use crate::request::hops::Pseudonym;
 use crate::request::resolve::Resolver;
 use postern_daemon::seldom::Seldom;
 use postern_lookup::Families;
-use postern_lookup::dial::{Candidate, connect_from};
+use postern_lookup::dial::{Candidate, connect_found};
 use postern_proxy::target::{Host, Target};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -63,38 +63,27 @@ async fn connect(
     let found = match target.host() {
         Host::Address(address) => judge(&[*address]).map(|way| (way, Families::known(Vec::new()))),
         Host::Name(name) => match policy.via_of_name(name, target.port()) {
-            // Boxed: most tunnels have no next hop, and would move its room for nothing.
-            Some(via) => {
-                let tunnel =
-                    Box::pin(next_hop::connect(via, target, &hops(admitted, onward), onward, deadline))
-                        .await?;
-                return Ok(TargetStream::Through(Box::new(tunnel)));
-            }
+            Some(via) => return through(via, target, admitted, onward, deadline).await,
             None => resolver.resolve(name, deadline, judge).await,
         },
     };
     if matches!(found, Err(Refusal::NoSource)) {
         warn_of_source("it has no address of the target's family");
     }
-    let (way, mut families) = found?;
+    let (way, families) = found?;
     let first = match way {
         Way::Through(via, address) => {
             let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
-            let tunnel =
-                Box::pin(next_hop::connect(via, &target, &hops(admitted, onward), onward, deadline)).await?;
-            return Ok(TargetStream::Through(Box::new(tunnel)));
+            return through(via, &target, admitted, onward, deadline).await;
         }
         Way::Direct(first) => first,
     };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
-    let is_awaited = !families.are_complete();
-    // At the deadline it ends with no more, so that a target that refused is not said to be silent.
-    let later = async {
-        let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
+    let later = |late: Vec<IpAddr>| {
         let allowed = allowed(target, &late, policy).unwrap_or_default();
         candidates(target, &allowed, policy, turn)
     };
-    let connecting = timeout_at(deadline, connect_from(first, is_awaited.then_some(later)));
+    let connecting = timeout_at(deadline, connect_found(first, families, deadline, later));
     let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
     if has_source && is_unavailable(&connected) {
         warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
@@ -129,12 +118,21 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What a next hop is to know of the gateways before it.
-fn hops(admitted: &Admitted, onward: &Onward<'_>) -> Hops {
-    match admitted {
+/// A tunnel through a next hop, which learns of the gateways before it.
+async fn through(
+    via: Via<'_>,
+    target: &Target,
+    admitted: &Admitted,
+    onward: &Onward<'_>,
+    deadline: Instant,
+) -> Result<TargetStream, Refusal> {
+    let hops = match admitted {
         Admitted::Paid(_) => onward.pseudonym.first(),
         Admitted::Entrusted(entrusted) => entrusted.hops().clone(),
-    }
+    };
+    // Boxed: most tunnels have no next hop, and would move its room for nothing.
+    let tunnel = Box::pin(next_hop::connect(via, target, &hops, onward, deadline)).await?;
+    Ok(TargetStream::Through(Box::new(tunnel)))
 }
 
 /// The addresses the policy lets through; when it lets none through, its refusal.
