@@ -95,9 +95,7 @@ impl Accounts {
                 if wanted.otherwise.is_none()
                     && let Err(refusal) = self.may_be_stored(key, &digest)
                 {
-                    let was_allowed = is_known || self.allowed.has(&self.store.secret().stored(&digest));
-                    let asker = Asker { source, was_allowed };
-                    wanted = self.elsewhere(key, digest, asker, &file, refusal).await?;
+                    wanted = self.elsewhere((key, digest), (source, is_known), &file, refusal).await?;
                 }
             }
             let Wanted { by, otherwise, known_until } = wanted;
@@ -122,21 +120,21 @@ impl Accounts {
     /// its operator can refuse one whatever the authorizer says.
     async fn elsewhere(
         &self,
-        key: &[u8],
-        digest: KeyDigest,
-        asker: Asker,
+        (key, digest): (&[u8], KeyDigest),
+        (source, is_known): (Option<Source>, bool),
         file: &Configured,
         refusal: NoAccount,
     ) -> Result<Wanted, NoAccount> {
         let authorizer = self.authorizer.load_full().filter(|_| refusal == NoAccount::Unknown);
         let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= MOST_KEY);
         let (Some(authorizer), Some(key)) = (authorizer, key) else { return Err(refusal) };
+        let stored = self.store.secret().stored(&digest);
+        let asker = Asker { source, was_allowed: is_known || self.allowed.has(&stored) };
         let answer = authorizer.ask(key, &digest, asker, &file.tiers).await;
         let Answer { verdict, until } = answer.map_err(|unanswered| match unanswered {
             Unanswered::Failed => NoAccount::Unanswered,
             Unanswered::Crowded => NoAccount::Crowded,
         })?;
-        let stored = self.store.secret().stored(&digest);
         let allowed = match verdict {
             Verdict::Allowed(allowed) => allowed,
             Verdict::Absurd => return Err(NoAccount::Unanswered),
