@@ -23,6 +23,7 @@ use postern_client::join::{Join, JoinPlace, write_join};
 use postern_config::Secret;
 use postern_daemon::tls::self_signed;
 use postern_issuer::control::{self, AccountRequest, Line, Terms};
+use postern_token::DIRECTORY_PATH;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use template::Template;
@@ -197,7 +198,7 @@ fn one_server(args: &Init, place: &Place) -> Result<Texts, Failure> {
 
 /// What every gateway's file has.
 fn gateway(template: Template, place: &Place, listener: Listener) -> Result<Template, Failure> {
-    let directory = format!("{}/.well-known/private-token-issuer-directory", place.issuer_url());
+    let directory = format!("{}{DIRECTORY_PATH}", place.issuer_url());
     listening(template, listener)?
         .set_path("tls", "certificate", &place.certificate())?
         .set_path("tls", "key", &place.certificate())?

@@ -14,11 +14,11 @@ use crate::supply::{Shortage, Supply, Wanted};
 use crate::thrift::{Cap, FailedTargets};
 use crate::token_guard::ReservedToken;
 use http::StatusCode;
+use postern_daemon::BoxFuture;
 use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
 use postern_token::{Token, TokenKeyId};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -86,10 +86,7 @@ impl Opener {
     }
 
     /// A tunnel for the hop behind this one, which knows itself how often to try. Boxed: that hop's tunnels are opened in the same way.
-    pub(crate) fn open_way<'a>(
-        &'a self,
-        target: &'a Target,
-    ) -> Pin<Box<dyn Future<Output = Result<Tunnel, Refusal>> + Send + 'a>> {
+    pub(crate) fn open_way<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Tunnel, Refusal>> {
         Box::pin(self.pay(target))
     }
 

@@ -68,9 +68,8 @@ pub(crate) async fn metrics(url: &str) -> Option<String> {
 }
 
 /// The version in the metrics of a process.
-pub(crate) async fn version(url: &str) -> Option<String> {
-    let text = metrics(url).await?;
-    let rest = text.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
+pub(crate) fn version(metrics: &str) -> Option<String> {
+    let rest = metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
     rest.split_once('"').map(|(version, _)| version.to_owned())
 }
 

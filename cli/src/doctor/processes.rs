@@ -1,6 +1,6 @@
 //! What of Postern runs on this machine, by its admin listeners.
 
-use super::admin::{readyz, version};
+use super::admin::{metrics, readyz, version};
 use super::links;
 use http::StatusCode;
 use postern_daemon::examination::{Examinations, Finding};
@@ -74,7 +74,11 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
     } else {
         Finding::well(&what, format!("{url} is ready"))
     };
-    let other = version(&url).await.filter(|version| version != env!("CARGO_PKG_VERSION"));
+    let other = metrics(&url)
+        .await
+        .as_deref()
+        .and_then(version)
+        .filter(|version| version != env!("CARGO_PKG_VERSION"));
     let other = other.map(|version| {
         let ours = env!("CARGO_PKG_VERSION");
         Finding::look(&what, format!("{url} runs version {version}, and this program is version {ours}"))

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::stdio::print;
 use http::Uri;
 use postern_client::join::Join;
+use postern_token::DIRECTORY_PATH;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -107,8 +108,7 @@ fn of_gateway(
     (origin, issuer_name): (&str, &str),
     issuer_url: &str,
 ) -> Result<String, Failure> {
-    let directory =
-        format!("{}/.well-known/private-token-issuer-directory", issuer_url.trim_end_matches('/'));
+    let directory = format!("{}{DIRECTORY_PATH}", issuer_url.trim_end_matches('/'));
     let replicas: Vec<_> = args.memcached.iter().map(|address| vec![address.clone()]).collect();
     let template = gateway
         .listening(args, Template::new("fleet/gateway.toml", fleet::GATEWAY), GATEWAY_STATE)?

@@ -55,7 +55,7 @@ pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
     }
     if files.is_empty() {
         for port in ADMIN_PORTS {
-            let daemon = ask((Ipv4Addr::LOCALHOST, port).into(), None).await.ok();
+            let daemon = ask((Ipv4Addr::LOCALHOST, port).into(), None, false).await.ok();
             found.extend(daemon.filter(|daemon| daemon.state != State::NotRunning));
         }
     }
@@ -100,13 +100,10 @@ async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     let (kind, address) = admin(file)?;
     let name = if kind.command() == "client" { "agent" } else { kind.command() };
     let elsewhere = |reason| Daemon { reasons: vec![reason], ..Daemon::at(address, name, State::NotReady) };
-    let mut daemon = ask(address, Some(name)).await.unwrap_or_else(elsewhere);
+    let has_replicas = kind.command() == "gateway" && has_replicas(file);
+    let mut daemon = ask(address, Some(name), has_replicas).await.unwrap_or_else(elsewhere);
     if daemon.state == State::NotRunning {
         daemon.start = Some(format!("postern {} --config {}", kind.command(), file.display()));
-    }
-    if daemon.state != State::NotRunning && kind.command() == "gateway" && has_replicas(file) {
-        let metrics = metrics(&format!("http://{address}")).await;
-        daemon.next_replica = metrics.as_deref().and_then(next_replica);
     }
     daemon.config = Some(file.to_owned());
     Ok(daemon)
@@ -147,7 +144,7 @@ impl Daemon {
 }
 
 /// What the admin listener at `address` says, of the daemon `name` if it is known; why it is none of Postern's.
-async fn ask(address: SocketAddr, name: Option<&str>) -> Result<Daemon, String> {
+async fn ask(address: SocketAddr, name: Option<&str>, has_replicas: bool) -> Result<Daemon, String> {
     let url = format!("http://{address}");
     let Some((status, body)) =
         readyz(&url).await.map_err(|reason| format!("no admin listener of Postern is there: {reason}"))?
@@ -163,7 +160,9 @@ async fn ask(address: SocketAddr, name: Option<&str>) -> Result<Daemon, String> 
         let reason = format!("it is the {runs} that listens there: two files name one address");
         daemon.reasons.insert(0, reason);
     }
-    daemon.version = version(&url).await;
+    let metrics = metrics(&url).await.unwrap_or_default();
+    daemon.version = version(&metrics);
+    daemon.next_replica = if has_replicas { next_replica(&metrics) } else { None };
     Ok(daemon)
 }
 
