@@ -13,6 +13,11 @@ const AGENTS: [AgentPlan; 2] = [
     AgentPlan { name: "second", gateways: &[1, 0], low: 0, high: 8 },
 ];
 
+/// A site whose tokens are bound to this store.
+fn plan(store: &Memcached) -> Plan {
+    Plan { store: vec![store.address()], bind: "offer", ..Plan::default() }
+}
+
 fn http(unit: &Unit) -> String {
     format!("http://{}", unit.address)
 }
@@ -20,15 +25,8 @@ fn http(unit: &Unit) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_a_private_type_open_tunnels_once() {
     let store = Memcached::start();
-    let site = Site::started(Plan {
-        types: &[5, 2],
-        store: vec![store.address()],
-        gateways: 2,
-        bind: "offer",
-        agents: AGENTS.to_vec(),
-        ..Plan::default()
-    })
-    .await;
+    let plan = Plan { types: &[5, 2], gateways: 2, agents: AGENTS.to_vec(), ..plan(&store) };
+    let site = Site::started(plan).await;
     let echo = target::echo().await.to_string();
     for agent in &site.agents {
         for _ in 0..5 {
@@ -78,15 +76,8 @@ async fn tokens_of_a_private_type_open_tunnels_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_token_of_type_1_counts_as_the_many_refusals_that_it_costs() {
     let store = Memcached::start();
-    let site = Site::started(Plan {
-        types: &[1, 2],
-        store: vec![store.address()],
-        gateways: 1,
-        bind: "offer",
-        agents: Vec::new(),
-        ..Plan::default()
-    })
-    .await;
+    let plan = Plan { types: &[1, 2], gateways: 1, agents: Vec::new(), ..plan(&store) };
+    let site = Site::started(plan).await;
     let gateway = &site.gateways[0];
     let echo = target::echo().await.to_string();
     let authorization = &tokens::mint(&http(&site.issuer), &http(gateway), 1)[0];
