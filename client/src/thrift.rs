@@ -1,5 +1,5 @@
 //! What keeps a page in a browser, or any other program, from burning the account: targets that failed a moment ago cost no further
-//! token, and no more tokens than so many are sent in a minute.
+//! token, and the tokens of a minute have a limit.
 
 use crate::gateway::Refused;
 use crate::reload::Settings;

@@ -286,7 +286,7 @@ pub struct WalletConfig {
     /// means always at once.
     #[serde(default = "delay")]
     pub delay: ConfigDuration,
-    /// Tokens that may be sent in a minute: so many at once, then as they come. Requests beyond are refused (429), with a line in the log,
+    /// Tokens that may be sent in a minute, all at once or one by one. Requests beyond are refused (429), with a line in the log,
     /// so that a web page or a program which opens tunnels without end does not spend the whole account. 0 means no limit.
     #[serde(default = "most_per_minute")]
     pub most_per_minute: u32,

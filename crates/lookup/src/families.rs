@@ -1,5 +1,5 @@
 //! The addresses of a name, which are two questions to a name server. A server may answer one of them at once and the other late
-//! or never, so nobody waits for both (RFC 8305, section 3).
+//! or never, so neither answer waits for the other (RFC 8305, section 3).
 
 use std::future::poll_fn;
 use std::io;
