@@ -83,6 +83,9 @@ fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
     if buffer.starts_with(&TLS_ALERT) {
         return Err(HeadError::Tls); // before it is parsed: an alert is shorter than a version
     }
+    if !buffer.is_empty() && TLS_ALERT.starts_with(buffer) {
+        return Ok(None); // no head of HTTP begins so
+    }
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut response = httparse::Response::new(&mut fields);
     let length = match response.parse(buffer) {
