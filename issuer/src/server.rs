@@ -10,14 +10,14 @@ use crate::answer::Refusal;
 use crate::catalogue::IssuerOutcome;
 use crate::reload::Settings;
 use postern_daemon::drain::Shutdown;
-use postern_daemon::early::{Early, begins_http2};
+use postern_daemon::early::begins_http2;
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell;
 use postern_daemon::listen;
 use postern_daemon::places::{Bounds, Place, Places};
 use postern_daemon::proxy_protocol::{self, Named, NoHeader};
 use postern_daemon::sources::Source;
-use postern_daemon::tls::{self, Bounded, PublicKeyDigest, ServerConfig, TlsStream};
+use postern_daemon::tls::{self, Accepted, Bounded, PublicKeyDigest, ServerConfig, TlsStream};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,8 +136,9 @@ impl Server {
                 let connection = stream.get_ref().1;
                 let client = Client { source, certificate: PublicKeyDigest::of_client(connection) };
                 // Boxed, so that the handshake's room is given back.
-                if tls::is_http2(connection) {
-                    Box::pin(self.http2(stream, client, exchange)).await;
+                let (is_http2, stream) = (tls::is_http2(connection), Accepted::Right(Box::new(stream)));
+                if is_http2 {
+                    Box::pin(self.http2(stream, Vec::new(), client, exchange)).await;
                 } else {
                     Box::pin(self.http1(stream, Vec::new(), client, place, exchange)).await;
                 }
@@ -160,13 +161,13 @@ impl Server {
             };
             match begun {
                 Some(Ok(Ok(true))) => {
-                    return self.http2(Early::new(early.into(), stream), client, exchange).await;
+                    return self.http2(Accepted::Left(stream), early, client, exchange).await;
                 }
                 Some(Ok(Ok(false))) => {}
                 _ => return, // it broke, brought nothing in time, or the drain has begun
             }
         }
-        self.http1(stream, early, client, place, exchange).await;
+        self.http1(Accepted::Left(stream), early, client, place, exchange).await;
     }
 
     async fn handshake(

@@ -19,7 +19,7 @@ pub use client_auth::is_client_refused;
 use diagnosis::RECIPE;
 pub use diagnosis::diagnose;
 pub use examine::{begin_shown, begin_shown_at};
-pub use handshake::{Bounded, accept};
+pub use handshake::{Accepted, Bounded, accept};
 pub use listener::ListenerTls;
 pub use own::{OwnCertificate, client_config_showing};
 pub use public_key::PublicKeyDigest;

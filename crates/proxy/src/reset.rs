@@ -9,6 +9,7 @@ use socket2::SockRef;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
+use tokio_util::either::Either;
 
 /// How often to check whether a peer has received the data.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
@@ -80,6 +81,29 @@ impl<S: Reset> Reset for tokio_rustls::client::TlsStream<S> {
 
     fn is_delivered(&self) -> bool {
         self.get_ref().0.is_delivered()
+    }
+}
+
+impl<L: Reset, R: Reset> Reset for Either<L, R> {
+    fn reset(&self) {
+        match self {
+            Self::Left(stream) => stream.reset(),
+            Self::Right(stream) => stream.reset(),
+        }
+    }
+
+    fn is_delivered(&self) -> bool {
+        match self {
+            Self::Left(stream) => stream.is_delivered(),
+            Self::Right(stream) => stream.is_delivered(),
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Left(stream) => stream.socket(),
+            Self::Right(stream) => stream.socket(),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use postern_daemon::listen;
 use postern_daemon::places::{Bounds, NoPlace};
 use postern_daemon::proxy_protocol::{self, Named, NoHeader};
 use postern_daemon::sources::Source;
-use postern_daemon::tls::{self, Bounded, ListenerTls, ServerConfig, TlsStream};
+use postern_daemon::tls::{self, Accepted, Bounded, ListenerTls, ServerConfig, TlsStream};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
@@ -209,7 +209,7 @@ async fn serve(stream: TcpStream, mut visitor: Visitor, whose: Listener, worker:
     let Some(tls) = tls else {
         // Without TLS nobody is a peer.
         return if whose == Listener::Clients {
-            connection::serve(stream, visitor, worker).await
+            connection::serve(Accepted::Left(stream), visitor, worker).await
         };
     };
     let Some(stream) = handshake(stream, tls, source, &visitor.exchange, &core).await else { return };
@@ -218,7 +218,7 @@ async fn serve(stream: TcpStream, mut visitor: Visitor, whose: Listener, worker:
         visitor.peer = Some(peer);
         visitor.place.keep(); // its clients have paid
     }
-    connection::serve(stream, visitor, worker).await;
+    connection::serve(Accepted::Right(stream), visitor, worker).await;
 }
 
 /// The stream after its TLS handshake, unless that fails, takes too long, its source makes too many, or another connection

@@ -15,11 +15,11 @@ use crate::state::Worker;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::farewell::{LINGER, leave, part};
 use postern_daemon::places::Place;
+use postern_daemon::tls::Accepted;
 use postern_proxy::http2::Unsent;
 use postern_proxy::reset::{self, Reset};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A client's connection, beside its stream.
 pub(crate) struct Visitor {
@@ -39,10 +39,7 @@ impl Visitor {
 }
 
 /// Serves a connection to its end, or to the stop.
-pub(crate) async fn serve<S>(stream: S, visitor: Visitor, worker: Arc<Worker>)
-where
-    S: AsyncRead + AsyncWrite + Reset + Unsent + Unpin + Send + 'static,
-{
+pub(crate) async fn serve(stream: Accepted, visitor: Visitor, worker: Arc<Worker>) {
     let (shutdown, limits) = (&worker.core.shutdown, worker.core.settings.limits.load_full());
     let client = visitor.client();
     let Visitor { client: address, mut place, exchange, peer } = visitor;

@@ -17,6 +17,7 @@ use postern_daemon::answers_only::AnswersOnly;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::early;
 use postern_daemon::exchange::{Answered, Exchange};
+use postern_daemon::tls::Accepted;
 use postern_proxy::reset::Reset;
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -34,33 +34,30 @@ use tokio::time::timeout;
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// What is left when hyper has finished with a connection.
-pub(crate) enum Finished<S> {
+pub(crate) enum Finished {
     /// A CONNECT was answered 200; `early` are bytes of the client that came with it.
-    Tunnel { stream: S, early: Bytes, opened: Opened },
+    Tunnel { stream: Accepted, early: Bytes, opened: Opened },
     /// The client speaks HTTP/2, and began with `early`.
-    Http2 { stream: S, early: Bytes },
+    Http2 { stream: Accepted, early: Bytes },
     /// A last answer is still to be written.
-    Owed { stream: S, refusal: Refusal },
+    Owed { stream: Accepted, refusal: Refusal },
     /// An answer broke off: its target did, or the stop came.
-    Torn { stream: S },
+    Torn { stream: Accepted },
     /// Another connection needs the place; `is_owed` an answer if a part of a request came.
-    Displaced { stream: S, is_owed: bool },
+    Displaced { stream: Accepted, is_owed: bool },
     /// Nothing is left to write.
-    Closed { stream: S },
+    Closed { stream: Accepted },
 }
 
 /// Answers requests until one of them becomes a tunnel, the connection is over, or the stop comes. Do not drop it
 /// earlier: an answer in progress has to end in a reset.
-pub(crate) async fn requests<S>(
-    stream: S,
+pub(crate) async fn requests(
+    stream: Accepted,
     client: Client,
     exchange: Exchange,
     limits: Arc<Limits>,
     worker: Arc<Worker>,
-) -> Finished<S>
-where
-    S: AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static,
-{
+) -> Finished {
     let served = Arc::new(Served::default());
     let shutdown = worker.core.shutdown.clone();
     let mut http = http1::Builder::new();

@@ -9,14 +9,14 @@ use postern_daemon::early::Early;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::farewell;
 use postern_daemon::places::Place;
+use postern_daemon::tls::Accepted;
 use std::convert::Infallible;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 impl Server {
     /// Serves a connection to its end, or until the drain and its last answer. It began with `early`.
-    pub(super) async fn http1<S: AsyncRead + AsyncWrite + Unpin>(
+    pub(super) async fn http1(
         &self,
-        stream: S,
+        stream: Accepted,
         early: Vec<u8>,
         client: Client,
         place: &Place,

@@ -14,9 +14,11 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Collected, Full};
 use hyper::body::{Body, Frame, SizeHint};
 use postern_daemon::client_stream::ClientStream;
+use postern_daemon::early::Early;
 use postern_daemon::exchange::{Answering, Exchange};
 use postern_daemon::http::date_now;
 use postern_daemon::places::{Bounds, NoPlace};
+use postern_daemon::tls::Accepted;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -39,10 +41,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 impl Server {
     /// Serves a connection to its end, or until the drain and its last answer.
-    pub(super) async fn http2<S>(&self, stream: S, client: Client, exchange: &Exchange)
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    /// It began with `early`.
+    pub(super) async fn http2(&self, stream: Accepted, early: Vec<u8>, client: Client, exchange: &Exchange) {
+        let stream = Early::new(early.into(), stream);
         let shaking = settings().handshake(ClientStream::new(stream, exchange.clone()));
         let shaken = tokio::select! {
             shaken = timeout(self.header_timeout(), shaking) => shaken,

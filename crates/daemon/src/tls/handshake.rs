@@ -11,8 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+
+/// A client's connection, plain or over TLS: one type for both, so that the versions of HTTP are compiled once.
+pub type Accepted = Either<TcpStream, Box<TlsStream<Bounded<TcpStream>>>>;
 
 /// The most that a client may send before its handshake is done, in bytes. A ClientHello with post-quantum key shares has 2 kB,
 /// a client's certificate chain seldom more than 8 kB; rustls would keep a message of 64 KiB until its end.

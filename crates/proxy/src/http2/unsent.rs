@@ -3,6 +3,7 @@
 use super::stream::Http2Stream;
 use postern_daemon::tls::Bounded;
 use tokio::net::TcpStream;
+use tokio_util::either::Either;
 
 /// A stream over a socket.
 pub trait Unsent {
@@ -31,6 +32,15 @@ impl<S: Unsent> Unsent for tokio_rustls::server::TlsStream<S> {
 impl<S: Unsent> Unsent for tokio_rustls::client::TlsStream<S> {
     fn bound_unsent(&self) {
         self.get_ref().0.bound_unsent();
+    }
+}
+
+impl<L: Unsent, R: Unsent> Unsent for Either<L, R> {
+    fn bound_unsent(&self) {
+        match self {
+            Self::Left(stream) => stream.bound_unsent(),
+            Self::Right(stream) => stream.bound_unsent(),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::early::Early;
 use postern_daemon::exchange::Answering;
+use postern_daemon::tls::Accepted;
 use postern_proxy::http2::{
     CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Queue, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
 };
@@ -109,15 +110,13 @@ impl Drop for Open {
 }
 
 /// Serves a connection whose client began it with the preface of HTTP/2, of which `early` is what was read.
-pub(crate) async fn serve<S>(
-    stream: S,
+pub(crate) async fn serve(
+    stream: Accepted,
     early: Bytes,
     visitor: Visitor,
     limits: Arc<Limits>,
     worker: Arc<Worker>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+) {
     let streams = Arc::<Streams>::default();
     if visitor.peer.is_some() {
         streams.paid(); // what a peer asks for is paid already
