@@ -18,8 +18,9 @@ use crate::args::{Doctor, Question};
 use crate::failure::Failure;
 use crate::stdio::print_line;
 pub(crate) use kernel::Link;
-use postern_mcrouter_lint::{Finding, Gateway, Severity, judge, judge_beside, judge_twemproxy};
+use postern_spend::routes::{Finding, Severity, judge_mcrouter, judge_twemproxy};
 use std::path::Path;
+use std::time::Duration;
 
 /// Checks everything that is named; the findings go to standard output, what was refused is the failure.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
@@ -30,10 +31,10 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
         return machine::check(doctor).await;
     }
     let config = doctor.config.as_deref().map_or(Ok(()), config::check);
-    let gateway = doctor.config.as_deref().and_then(config::gateway_of_a_fleet);
+    let gateway =
+        doctor.config.as_deref().and_then(config::gateway_of_a_fleet).map(|gateway| gateway.timeout);
     let mcrouter = doctor.mcrouter_config.as_deref();
-    let mcrouter =
-        mcrouter.map_or(Ok(()), |path| router_config(path, "mcrouter", gateway, mcrouter_findings));
+    let mcrouter = mcrouter.map_or(Ok(()), |path| router_config(path, "mcrouter", gateway, judge_mcrouter));
     let twemproxy = doctor.twemproxy_config.as_deref();
     let twemproxy =
         twemproxy.map_or(Ok(()), |path| router_config(path, "twemproxy", gateway, judge_twemproxy));
@@ -53,16 +54,12 @@ pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     Err(Failure::new(code, sentences.join("\npostern: ")))
 }
 
-fn mcrouter_findings(text: &str, gateway: Option<Gateway>) -> Vec<Finding> {
-    gateway.map_or_else(|| judge(text), |gateway| judge_beside(text, gateway))
-}
-
-/// `gateway` is the one whose configuration is named beside, if its store is shared.
+/// `gateway` is how long the one waits whose configuration is named beside, if its store is shared.
 fn router_config(
     path: &Path,
     router: &str,
-    gateway: Option<Gateway>,
-    judge: fn(&str, Option<Gateway>) -> Vec<Finding>,
+    gateway: Option<Duration>,
+    judge: fn(&str, Option<Duration>) -> Vec<Finding>,
 ) -> Result<(), Failure> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {

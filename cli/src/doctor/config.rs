@@ -7,13 +7,13 @@ use crate::stdio::print_line;
 use postern_config::Fit;
 use postern_daemon::examination::{Finding, Verdict};
 use postern_gateway::config::{Bind, StoreKind};
-use postern_mcrouter_lint::Gateway;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 /// A daemon that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,15 @@ pub(super) fn check(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a router has to fit in the gateway of this file; `None` where that has no shared store.
+/// What of a gateway a router has to fit.
+pub(super) struct Gateway {
+    /// How long it waits for an answer of the store.
+    pub(super) timeout: Duration,
+    /// Whether marks bind its tokens.
+    bound: bool,
+}
+
+/// The gateway of this file; `None` where that has no shared store.
 pub(super) fn gateway_of_a_fleet(path: &Path) -> Option<Gateway> {
     let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment()).ok()?;
     let (store, bound) = (config.store, config.challenge.bind != Bind::Off);

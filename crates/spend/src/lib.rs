@@ -1,9 +1,9 @@
 //! The double-spend store records spent tokens, so that each token is spent at most once.
 //!
 //! [`SpendStore`] is the contract, [`Embedded`] the store for one process, [`memcached`] the store for a fleet,
-//! [`Backend`] and [`Store`] the choice a configuration makes, and [`conformance`] the suite that every store must
-//! pass. `docs/how-it-works/spend-contract.md` has the contract on a page, with the sizes and the durability that were
-//! measured.
+//! [`Backend`] and [`Store`] the choice a configuration makes, [`conformance`] the suite that every store must pass, and
+//! [`routes`] the check of a router's configuration. `docs/how-it-works/spend-contract.md` has the contract on a page, with
+//! the sizes and the durability that were measured.
 //!
 //! The crate records no metrics, and no verdict hangs on a clock read here: time is an argument, outcomes are returned,
 //! and an [`ExchangeLog`] records what a call waited for. It writes digests ([`SpentKey`](postern_token::SpentKey)) and
@@ -15,6 +15,7 @@ mod contract;
 mod embedded;
 mod exchange_log;
 pub mod memcached;
+pub mod routes;
 mod store;
 
 pub use binding::{Binding, Marks};

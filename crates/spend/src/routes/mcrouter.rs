@@ -1,0 +1,442 @@
+//! Whether an mcrouter configuration is fit.
+//!
+//! The known ones: a `PoolRoute` over servers that own their keys by a hash of what precedes `|#|`; before it a selector that
+//! passes `add` and `get` alone; before that prefixes, if all of Postern's keys take one of its routes.
+
+use super::finding::{Finding, Findings, Severity, shown};
+use super::{LONGEST_TEXT, PARTED};
+use crate::memcached::KEY_PREFIXES;
+use Severity::{Note, Refuse, Warn};
+use jsonc_parser::ast::{Object, ObjectProp, Value};
+use jsonc_parser::common::Ranged;
+use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// mcrouter's own `server_timeout`.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest `server_timeout` and `connect_timeout` that it takes, in milliseconds.
+const LONGEST_TIMEOUT_MS: u64 = 1_000_000;
+/// The operations that every version knows by name.
+const OPERATIONS: [&str; 15] = [
+    "add",
+    "get",
+    "incr",
+    "append",
+    "cas",
+    "decr",
+    "delete",
+    "gets",
+    "lease-get",
+    "lease-set",
+    "metaget",
+    "prepend",
+    "replace",
+    "set",
+    "touch",
+];
+/// Those that a gateway sends: records, and the counters of the fleet's limits.
+const NEEDED: [&str; 3] = ["add", "get", "incr"];
+
+const REPLICAS: &str = "Write `PoolRoute|` and the name of one pool. For several copies of each record list three replicas as \
+     `store.memcached.replicas` in the gateway's file, with a router of its own for each: the gateway counts their votes.";
+const OF_ITS_OWN: &str = "Leave it out, and give Postern an mcrouter of its own.";
+
+/// JSON with comments and trailing commas, as mcrouter reads it.
+const MCROUTER: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_trailing_commas: true,
+    allow_missing_commas: false,
+    allow_loose_object_property_names: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
+
+/// Judges the text of an mcrouter configuration, beside a gateway that waits `patience` for an answer, if that is known; the
+/// weightiest findings come first.
+///
+/// Without a finding of [`Severity::Refuse`] mcrouter loads the file, and each key has one owner. Texts of more than 4 MiB are
+/// refused.
+#[must_use]
+pub fn judge_mcrouter(text: &str, patience: Option<Duration>) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    match parse(text) {
+        Ok(file) => {
+            Judge { text, patience, findings: &mut findings, pools: BTreeMap::new() }.judge_file(&file)
+        }
+        Err(reason) => findings.add(Refuse, "", reason, ""),
+    }
+    findings.sorted()
+}
+
+fn parse(text: &str) -> Result<Value<'_>, String> {
+    if text.len() > LONGEST_TEXT {
+        return Err(format!("it is longer than {} MiB, the most that is checked.", LONGEST_TEXT >> 20));
+    }
+    let refused =
+        |reason: &dyn std::fmt::Display| format!("it is not the JSON that mcrouter reads: {reason}");
+    let parsed =
+        parse_to_ast(text, &CollectOptions::default(), &MCROUTER).map_err(|error| refused(&error))?;
+    parsed.value.ok_or_else(|| refused(&"there is no value on line 1 column 1"))
+}
+
+struct Judge<'a> {
+    text: &'a str,
+    patience: Option<Duration>,
+    findings: &'a mut Findings,
+    /// The number of servers of each pool.
+    pools: BTreeMap<&'a str, usize>,
+}
+
+/// What decides which server has a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    pool: String,
+    hash: String,
+}
+
+/// The end of a route.
+#[derive(Clone)]
+enum End {
+    Owner(Owner),
+    /// It reaches no server.
+    Nowhere,
+}
+
+impl<'a> Judge<'a> {
+    fn judge_file(&mut self, file: &'a Value<'a>) {
+        let owner = self.owner_of_file(file);
+        if self.findings.refused() {
+            return;
+        }
+        match owner {
+            Some(Owner { pool, .. }) => {
+                let count = self.pools.get(pool.as_str()).copied().unwrap_or_default();
+                let reason = format!("an `add` comes to the pool {} ({count} servers).", shown(&pool));
+                self.findings.add(Note, "", reason, "");
+            }
+            None => self.findings.add(Refuse, "", "it could not be judged.".to_owned(), ""),
+        }
+    }
+
+    fn owner_of_file(&mut self, file: &'a Value<'a>) -> Option<Owner> {
+        let members = self.object(file, &["pools", "route"])?;
+        if let Some(pools) = members.get("pools") {
+            for pool in &self.members(&pools.value)?.properties {
+                self.judge_pool(pool);
+            }
+        }
+        let Some(route) = members.get("route") else {
+            self.refuse(file, "it has no `route`.", REPLICAS);
+            return None;
+        };
+        match kind(&route.value) {
+            Some("PrefixSelectorRoute") => self.owner_by_prefix(&route.value),
+            _ => self.owner_by_operation(&route.value),
+        }
+    }
+
+    /// The owner behind a route for each prefix of keys. The longest prefix that a key begins with counts.
+    fn owner_by_prefix(&mut self, route: &'a Value<'a>) -> Option<Owner> {
+        let selector = self.object(route, &["type", "policies", "wildcard"])?;
+        let mut owners = Vec::new();
+        if let Some(policies) = selector.get("policies") {
+            for policy in &self.members(&policies.value)?.properties {
+                self.plain(policy, policy.name.as_str(), "|")?;
+                owners.push((policy.name.as_str(), self.owner_by_operation(&policy.value)?));
+            }
+        }
+        if let Some(wildcard) = selector.get("wildcard") {
+            owners.push(("", self.owner_by_operation(&wildcard.value)?));
+        }
+        let taken = |prefix: &str| {
+            let whole = owners.iter().filter(|(policy, _)| prefix.starts_with(policy));
+            let is_split =
+                owners.iter().any(|(policy, _)| policy.len() > prefix.len() && policy.starts_with(prefix));
+            whole.max_by_key(|(policy, _)| policy.len()).filter(|_| !is_split).map(|(_, owner)| owner)
+        };
+        let first = taken(KEY_PREFIXES[0]);
+        if first.is_none() || KEY_PREFIXES.iter().any(|prefix| taken(prefix) != first) {
+            let reason =
+                format!("keys that begin with {} do not all take one route.", KEY_PREFIXES.join(" "));
+            self.refuse(route, &reason, "Give all of them the same route, as `wildcard` or in `policies`.");
+            return None;
+        }
+        first.cloned()
+    }
+
+    /// The owner behind a selector by operation, or behind a pool without one.
+    fn owner_by_operation(&mut self, route: &'a Value<'a>) -> Option<Owner> {
+        if kind(route) != Some("OperationSelectorRoute") {
+            return match self.end(route)? {
+                End::Owner(owner) => {
+                    self.warn_of_commands(route);
+                    Some(owner)
+                }
+                End::Nowhere => {
+                    self.refuse(route, "no `add` comes to a server.", REPLICAS);
+                    None
+                }
+            };
+        }
+        let selector = self.object(route, &["type", "operation_policies", "default_policy"])?;
+        let mut ends = BTreeMap::new();
+        if let Some(policies) = selector.get("operation_policies") {
+            for policy in &self.members(&policies.value)?.properties {
+                let operation = policy.name.as_str();
+                if !OPERATIONS.contains(&operation) {
+                    let reason = format!("{} is no operation of every mcrouter.", shown(operation));
+                    self.refuse(policy, &reason, "Leave it to `default_policy`.");
+                    return None;
+                }
+                ends.insert(operation, self.end(&policy.value)?);
+            }
+        }
+        let default = match selector.get("default_policy") {
+            Some(default) => Some(self.end(&default.value)?),
+            None => None,
+        };
+        let passes =
+            |(operation, end): (&&str, &End)| !NEEDED.contains(operation) && matches!(end, End::Owner(_));
+        if matches!(default, Some(End::Owner(_))) || ends.iter().any(passes) {
+            self.warn_of_commands(route);
+        }
+        let owner_for = |operation| match ends.get(operation).or(default.as_ref()) {
+            Some(End::Owner(owner)) => Some(owner.clone()),
+            _ => None,
+        };
+        let (add, get) = (owner_for("add"), owner_for("get"));
+        if add.is_none() || add != get {
+            let reason = "an `add` and a `get` do not come to one pool by one hash, so a record would not be found again.";
+            self.refuse(route, reason, "Give `add` and `get` the same `PoolRoute`.");
+            return None;
+        }
+        add
+    }
+
+    fn warn_of_commands(&mut self, route: &Value<'_>) {
+        let reason = "it passes every command: whoever reaches the router can `delete` a record, and its token is good again.";
+        let instead = "Write an `OperationSelectorRoute` that passes `add` and `get` alone, with \"ErrorRoute\" as \
+             `default_policy`, as in deploy/mcrouter/single.json.";
+        self.findings.add(Warn, &self.place(route), reason.to_owned(), instead);
+    }
+
+    /// The end of a route that selects nothing.
+    fn end(&mut self, route: &'a Value<'a>) -> Option<End> {
+        match (kind(route), route) {
+            (Some("PoolRoute"), Value::StringLit(text)) => {
+                let name = text.value.split_once('|').map_or("", |(_, name)| name);
+                self.owner(route, name, None)
+            }
+            (Some("PoolRoute"), _) => {
+                let fields = self.object(route, &["type", "pool", "hash"])?;
+                let name = fields.get_string("pool").map_or("", |name| &name.value);
+                self.owner(route, name, fields.get("hash").map(|hash| &hash.value))
+            }
+            (Some("ErrorRoute" | "NullRoute"), Value::StringLit(_)) => Some(End::Nowhere),
+            (Some("ErrorRoute" | "NullRoute"), _) => self.object(route, &["type"]).map(|_| End::Nowhere),
+            (Some(kind), _) => {
+                let reason = format!(
+                    "{} is not known to give each key one owner: a token could be admitted twice, or a loss of records go \
+                     unseen.",
+                    shown(kind)
+                );
+                self.refuse(route, &reason, REPLICAS);
+                None
+            }
+            (None, _) => {
+                self.refuse(route, "mcrouter wants a route here.", REPLICAS);
+                None
+            }
+        }
+    }
+
+    fn owner(&mut self, route: &Value<'a>, name: &str, hash: Option<&'a Value<'a>>) -> Option<End> {
+        let Some(servers) = self.pools.get(name).copied() else {
+            let reason =
+                format!("the pool {} is not in this file, so its servers are not known.", shown(name));
+            self.refuse(route, &reason, "Name a pool that is under `pools`.");
+            return None;
+        };
+        let hash = match hash {
+            Some(hash) => self.hash(hash, servers)?,
+            None => String::from("Ch3"),
+        };
+        Some(End::Owner(Owner { pool: name.to_owned(), hash }))
+    }
+
+    /// The hash that chooses a server, in one spelling.
+    fn hash(&mut self, hash: &'a Value<'a>, servers: usize) -> Option<String> {
+        let (function, salt, weights) = match hash {
+            Value::StringLit(function) => (Some(function.value.as_ref()), None, None),
+            _ => {
+                let fields = self.object(hash, &["hash_func", "salt", "weights"])?;
+                let of = |name| fields.get(name).map(|field| &field.value);
+                let function = of("hash_func").map_or(Some("Ch3"), text);
+                (function, of("salt"), of("weights"))
+            }
+        };
+        let salt = match salt {
+            Some(salt) => {
+                let Some(text) = text(salt) else {
+                    self.refuse(salt, "mcrouter takes a text as `salt`.", "Leave it out.");
+                    return None;
+                };
+                self.plain(salt, text, "")?;
+                text
+            }
+            None => "",
+        };
+        let is_weight =
+            |weight: &Value<'_>| number(weight).is_some_and(|weight| (0.0..=1.0).contains(&weight));
+        let weights = weights.map(|weights| weights.as_array().map_or(&[][..], |list| &list.elements));
+        match (function, weights) {
+            (Some(function @ ("Ch3" | "Crc32")), None) => Some(format!("{function} {salt:?}")),
+            (Some("WeightedCh3"), Some(weights))
+                if weights.len() == servers && weights.iter().all(is_weight) =>
+            {
+                let weights: Vec<_> = weights.iter().filter_map(number).collect();
+                Some(format!("WeightedCh3 {salt:?} {weights:?}"))
+            }
+            _ => {
+                let reason = format!(
+                    "this hash does not load, or is not known to keep a bucket on one server: {PARTED}."
+                );
+                let instead = "Leave `hash` out, or take \"Ch3\", \"Crc32\", or \"WeightedCh3\" with a weight from 0 to 1 for \
+                     each server.";
+                self.refuse(hash, &reason, instead);
+                None
+            }
+        }
+    }
+
+    fn judge_pool(&mut self, pool: &'a ObjectProp<'a>) -> Option<()> {
+        let name = pool.name.as_str();
+        self.plain(pool, name, "")?;
+        let fields =
+            self.object(&pool.value, &["servers", "server_timeout", "connect_timeout", "protocol"])?;
+        let servers = fields.get_array("servers").map_or(&[][..], |list| &list.elements);
+        if servers.is_empty() {
+            self.refuse(pool, "it has no list of `servers`.", "List them, each as `host:port`.");
+        }
+        for server in servers.iter().filter(|server| !text(server).is_some_and(is_server)) {
+            let reason = "a server here is a text `host:port`, or `host:port:ascii`.";
+            self.refuse(server, reason, "Write the address of a memcached.");
+        }
+        self.pools.insert(name, servers.len());
+        let mut timeout = DEFAULT_TIMEOUT;
+        for key in ["connect_timeout", "server_timeout"] {
+            let Some(field) = fields.get(key) else { continue };
+            let number = field.value.as_number_lit().and_then(|number| number.value.parse().ok());
+            let Some(number) = number.filter(|number| (1..=LONGEST_TIMEOUT_MS).contains(number)) else {
+                let reason =
+                    format!("`{key}` is no whole number of milliseconds from 1 to {LONGEST_TIMEOUT_MS}.");
+                self.refuse(field, &reason, "Write 50, without quotation marks.");
+                continue;
+            };
+            if key == "server_timeout" {
+                timeout = Duration::from_millis(number);
+            }
+        }
+        if let Some(protocol) = fields.get("protocol")
+            && !text(&protocol.value).is_some_and(|name| name.eq_ignore_ascii_case("ascii"))
+        {
+            let reason = "memcached speaks the protocol \"ascii\"; what speaks another one is not known.";
+            self.refuse(protocol, reason, "Leave `protocol` out.");
+        }
+        let place = self.place(pool);
+        self.findings.judge_timeout(&place, ("server_timeout", Some(timeout)), self.patience);
+        Some(())
+    }
+
+    /// An object with each key once. `None`: it was refused.
+    fn members(&mut self, value: &'a Value<'a>) -> Option<&'a Object<'a>> {
+        let Value::Object(object) = value else {
+            self.refuse(value, "mcrouter takes an object here.", "Write `{}` with what belongs here.");
+            return None;
+        };
+        let mut keys = BTreeSet::new();
+        for member in &object.properties {
+            if !keys.insert(member.name.as_str()) {
+                let reason = format!("the key {} stands twice in one object.", shown(member.name.as_str()));
+                self.refuse(member, &reason, "Leave one of them out.");
+                return None;
+            }
+        }
+        Some(object)
+    }
+
+    /// An object with no keys but these.
+    fn object(&mut self, value: &'a Value<'a>, known: &[&str]) -> Option<&'a Object<'a>> {
+        let object = self.members(value)?;
+        let unknown = object.properties.iter().filter(|member| !known.contains(&member.name.as_str()));
+        let mut is_known = true;
+        for member in unknown {
+            let reason = format!(
+                "`{}` is not known here, so its effect on an `add` is not.",
+                shown(member.name.as_str())
+            );
+            self.refuse(member, &reason, OF_ITS_OWN);
+            is_known = false;
+        }
+        is_known.then_some(object)
+    }
+
+    /// Refuses a name that mcrouter's preprocessor could expand, as it does with `@macro()` and `%parameter%`.
+    fn plain(&mut self, at: &impl Ranged, name: &str, besides: &str) -> Option<()> {
+        let is_plain = |letter: char| {
+            letter.is_ascii_alphanumeric() || "-_.".contains(letter) || besides.contains(letter)
+        };
+        if !name.is_empty() && name.chars().all(is_plain) {
+            return Some(());
+        }
+        let reason = format!("{} holds more than letters, digits, `-`, `_` and `.`.", shown(name));
+        self.refuse(at, &reason, "mcrouter may expand it; write another name.");
+        None
+    }
+
+    fn refuse(&mut self, at: &impl Ranged, reason: &str, instead: &str) {
+        self.findings.add(Refuse, &self.place(at), reason.to_owned(), instead);
+    }
+
+    fn place(&self, at: &impl Ranged) -> String {
+        let before = &self.text[..at.start()];
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!("line {} column {column}", before.matches('\n').count() + 1)
+    }
+}
+
+/// The type of a route, written as an object or in short.
+fn kind<'a>(route: &'a Value<'a>) -> Option<&'a str> {
+    match route {
+        Value::Object(fields) => fields.get_string("type").map(|kind| kind.value.as_ref()),
+        Value::StringLit(text) => text.value.split('|').next(),
+        _ => None,
+    }
+}
+
+fn text<'a>(value: &'a Value<'a>) -> Option<&'a str> {
+    value.as_string_lit().map(|text| text.value.as_ref())
+}
+
+fn number(value: &Value<'_>) -> Option<f64> {
+    value.as_number_lit()?.value.parse().ok()
+}
+
+/// `host:port` or `[v6]:port`, as every version reads it, with or without `:ascii`.
+fn is_server(address: &str) -> bool {
+    let address = address.strip_suffix(":ascii").unwrap_or(address);
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    let is_host = match host.strip_prefix('[') {
+        Some(v6) => v6.strip_suffix(']').is_some_and(|v6| v6.parse::<std::net::Ipv6Addr>().is_ok()),
+        None => {
+            !host.is_empty()
+                && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
+        }
+    };
+    is_host && port.parse::<u16>().is_ok_and(|port| port != 0) && !port.starts_with('+')
+}

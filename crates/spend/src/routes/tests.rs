@@ -1,0 +1,295 @@
+//! Files that are fit, those that are not, and those that no router loads.
+
+mod twemproxy;
+
+use super::Severity::{self, Note, Refuse, Warn};
+use super::{Finding, LONGEST_TEXT, judge_mcrouter};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const SHIPPED: &str = include_str!("../../../../deploy/mcrouter/single.json");
+
+const PATIENCE: Option<Duration> = Some(Duration::from_millis(100));
+
+fn worst(findings: &[Finding]) -> Severity {
+    findings.first().map_or(Note, |finding| finding.severity)
+}
+
+/// Findings of `severity`, and none that weighs more; one has each of these parts.
+#[track_caller]
+fn expect(findings: &[Finding], severity: Severity, parts: &[&str]) {
+    assert_eq!(worst(findings), severity, "{findings:#?}");
+    let said = |finding: &&Finding| parts.iter().all(|part| finding.to_string().contains(part));
+    let same = findings.iter().filter(|finding| finding.severity == severity);
+    assert!(same.clone().any(|finding| said(&finding)), "none contains {parts:?}: {findings:#?}");
+}
+
+/// A file with two pools and this route.
+fn routed(route: &str) -> String {
+    let pools = r#"{"A": {"servers": ["10.0.0.1:1", "10.0.0.2:1"], "server_timeout": 50}, "B": {"servers": ["10.0.0.3:1"],
+        "server_timeout": 50}}"#;
+    format!("{{\"pools\": {pools}, \"route\": {route}}}")
+}
+
+fn selected(add: &str, get: &str) -> String {
+    routed(&format!(
+        "{{\"type\": \"OperationSelectorRoute\", \"operation_policies\": {{\"add\": {add}, \"get\": {get}}}}}"
+    ))
+}
+
+#[test]
+fn the_file_that_we_deploy_is_fit() {
+    for patience in [None, PATIENCE] {
+        let findings = judge_mcrouter(SHIPPED, patience);
+        expect(&findings, Note, &["an `add` comes to the pool spent (3 servers)"]);
+    }
+}
+
+#[test]
+fn pools_with_one_owner_for_a_key_are_fit() {
+    let hashed = |hash: &str| format!("{{\"type\": \"PoolRoute\", \"pool\": \"A\", \"hash\": {hash}}}");
+    let pools = [
+        "\"PoolRoute|A\"".to_owned(),
+        "{\"type\": \"PoolRoute\", \"pool\": \"A\"}".to_owned(),
+        hashed("\"Crc32\""),
+        hashed("{\"salt\": \"x\"}"),
+        hashed("{\"hash_func\": \"WeightedCh3\", \"weights\": [1, 0.5]}"),
+    ];
+    for pool in &pools {
+        expect(&judge_mcrouter(&selected(pool, pool), PATIENCE), Note, &["the pool A (2 servers)"]);
+    }
+    let operations = r#"{"type": "OperationSelectorRoute", "default_policy": {"type": "ErrorRoute"}, "operation_policies":
+        {"add": "PoolRoute|A", "get": "PoolRoute|A", "incr": "PoolRoute|B", "delete": "NullRoute"}}"#;
+    let prefixes = [
+        format!("{{\"type\": \"PrefixSelectorRoute\", \"wildcard\": {operations}}}"),
+        format!(
+            "{{\"type\": \"PrefixSelectorRoute\", \"policies\": {{\"other.\": {operations}}}, \"wildcard\": {operations}}}"
+        ),
+        format!(
+            "{{\"type\": \"PrefixSelectorRoute\", \"policies\": {{\"|\": {operations}, \"p\": {operations}}}}}"
+        ),
+    ];
+    for route in prefixes {
+        expect(&judge_mcrouter(&routed(&route), PATIENCE), Note, &["the pool A (2 servers)"]);
+    }
+}
+
+#[test]
+fn a_router_that_passes_more_than_it_need_is_a_warning() {
+    let default = r#"{"type": "OperationSelectorRoute", "default_policy": "PoolRoute|A"}"#;
+    let deletes = r#"{"type": "OperationSelectorRoute", "default_policy": "ErrorRoute", "operation_policies": {"add":
+        "PoolRoute|A", "get": "PoolRoute|A", "delete": "PoolRoute|B"}}"#;
+    for route in ["\"PoolRoute|A\"", default, deletes] {
+        expect(&judge_mcrouter(&routed(route), PATIENCE), Warn, &["passes every command", "single.json"]);
+    }
+}
+
+/// Whatever is not listed is refused, with its place and the way out.
+#[test]
+fn every_other_route_is_refused_and_sent_to_replicas() {
+    let two = r#""children": ["PoolRoute|A", "PoolRoute|B"]"#;
+    let majority =
+        r#"{"type": "AllMajorityRoute", "children": ["PoolRoute|A", "PoolRoute|B", "PoolRoute|C"]}"#;
+    let routes = [
+        majority.to_owned(),
+        "\"AllMajorityRoute|Pool|A\"".to_owned(),
+        format!("{{\"type\": \"FailoverRoute\", {two}}}"),
+        "\"FailoverRoute|Pool|A\"".to_owned(),
+        format!("{{\"type\": \"AllSyncRoute\", {two}}}"),
+        format!("{{\"type\": \"AllFastestRoute\", {two}}}"),
+        format!("{{\"type\": \"MissFailoverRoute\", {two}}}"),
+        format!("{{\"type\": \"HashRoute\", {two}}}"),
+        "\"HashRoute|Pool|A\"".to_owned(),
+        "\"Pool|A\"".to_owned(),
+        "\"LoggingRoute|PoolRoute|A\"".to_owned(),
+        r#"{"type": "ShadowRoute", "children": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#
+            .to_owned(),
+        r#"{"type": "PrefixSelectorRoute", "wildcard": "PoolRoute|A"}"#.to_owned(), // not at the root: it does not load
+        "\"\"".to_owned(),
+    ];
+    for route in &routes {
+        let findings = judge_mcrouter(&selected(route, "\"PoolRoute|A\""), PATIENCE);
+        expect(&findings, Refuse, &["refuse: line 2 column ", "is not known", "`store.memcached.replicas`"]);
+    }
+    for route in ["3", "[]", "[\"PoolRoute|A\"]", "{}", "{\"type\": 3}", "null"] {
+        expect(
+            &judge_mcrouter(&routed(route), PATIENCE),
+            Refuse,
+            &["wants a route", "`store.memcached.replicas`"],
+        );
+    }
+}
+
+/// These were called fit by a check that listed what is unfit; mcrouter does not load them, or parts a bucket.
+#[test]
+fn a_file_that_does_not_load_is_not_fit() {
+    let cases = [
+        ("\"server_timeout\": 50", "\"server_timeout\": \"50\"", "no whole number"),
+        ("\"server_timeout\": 50", "\"server_timeout\": \"50ms\"", "no whole number"),
+        ("\"server_timeout\": 50", "\"server_timeout\": 0", "no whole number"),
+        ("\"server_timeout\": 50", "\"server_timeout\": 50.0", "no whole number"),
+        ("\"server_timeout\": 50", "\"server_timeout\": 1000001", "no whole number"),
+        ("\"server_timeout\": 50", "\"connect_timeout\": 0, \"server_timeout\": 50", "no whole number"),
+        ("\"server_timeout\"", "\"protocol\": \"binary\", \"server_timeout\"", "\"ascii\""),
+        ("\"server_timeout\"", "\"protocol\": 3, \"server_timeout\"", "\"ascii\""),
+        ("\"server_timeout\"", "\"weights\": [1], \"server_timeout\"", "`weights` is not known"),
+        ("\"server_timeout\"", "\"inherit\": \"other\", \"server_timeout\"", "`inherit` is not known"),
+        ("\"server_timeout\"", "\"failover_tag\": true, \"server_timeout\"", "`failover_tag` is not known"),
+        ("10.0.0.1:11211", "10.0.0.1", "`host:port`"),
+        ("10.0.0.1:11211", "10.0.0.1:70000", "`host:port`"),
+        ("10.0.0.1:11211", "10.0.0.1:11211:binary", "`host:port`"),
+        ("10.0.0.1:11211", "10.0.0.1:11211:ascii:tls", "`host:port`"),
+        ("10.0.0.1:11211", "[10.0.0.1]:11211", "`host:port`"),
+        ("\"10.0.0.1:11211\"", "{\"type\": \"NullRoute\"}", "`host:port`"),
+        ("[\"10.0.0.1:11211\", \"10.0.0.2:11211\", \"10.0.0.3:11211\"]", "[]", "no list of `servers`"),
+        ("\"servers\"", "\"server\"", "`server` is not known"),
+        ("\"spent\": {", "\"spent\": {}, \"other\": {", "no list of `servers`"),
+        ("\"spent\": {", "\"sp@nt\": {", "holds more than letters"),
+        ("\"spent\": {", "\"spent\": {\"servers\": [\"a:1\"]}, \"spent\": {", "stands twice"),
+        ("\"PoolRoute|spent\"", "\"PoolRoute|other\"", "the pool other is not in this file"),
+        ("\"PoolRoute|spent\"", "\"PoolRoute\"", "the pool  is not in this file"),
+        ("\"PoolRoute|spent\"", "\"PoolRoute|%pool%\"", "is not in this file"),
+        ("\"PoolRoute|spent\"", "\"@route()\"", "@route() is not known"),
+        ("\"OperationSelectorRoute\"", "\"if\"", "if is not known"),
+        ("\"add\":", "\"adds\":", "adds is no operation"),
+        ("\"add\":", "\"set\":", "do not come to one pool"),
+        ("\"add\": \"PoolRoute|spent\"", "\"add\": \"ErrorRoute\"", "do not come to one pool"),
+        ("\"route\"", "\"routes\"", "`routes` is not known"),
+        ("\"route\"", "\"rout\"", "`rout` is not known"),
+        ("\"route\"", "\"macros\": {}, \"route\"", "`macros` is not known"),
+        ("\"route\"", "\"named_handles\": [], \"route\"", "`named_handles` is not known"),
+        ("\"type\":", "\"name\": \"x\", \"type\":", "`name` is not known"),
+        ("\"pools\"", "\"pool\"", "`pool` is not known"),
+    ];
+    for (from, to, part) in cases {
+        assert!(SHIPPED.contains(from), "{from}");
+        let findings = judge_mcrouter(&SHIPPED.replacen(from, to, 1), PATIENCE);
+        expect(&findings, Refuse, &["refuse: line ", part]);
+        assert!(!findings[0].instead.is_empty(), "{findings:#?}");
+    }
+    let route = "\"route\": {\"type\": \"PoolRoute\", \"pool\": \"A\", \"hash\": ";
+    for hash in [
+        "\"Latest\"",
+        "\"LoadBalancer\"",
+        "\"ConstShard\"",
+        "\"ch3\"",
+        "\"WeightedCh3\"",
+        "\"WeightedCh3RV\"",
+        "3",
+        "{\"hash_func\": 3}",
+        "{\"hash_func\": \"Ch3\", \"weights\": [1, 1]}",
+        "{\"hash_func\": \"WeightedCh3\", \"weights\": [1]}",
+        "{\"hash_func\": \"WeightedCh3\", \"weights\": [1, 2]}",
+        "{\"hash_func\": \"WeightedCh3\", \"weights\": 1}",
+        "{\"salt\": 3}",
+        "{\"salt\": \"%x%\"}",
+        "{\"bucketize\": true}",
+        "{\"tags\": [\"a\", \"b\"]}",
+    ] {
+        let file = routed("").replace("\"route\": ", &format!("{route}{hash}}}"));
+        expect(&judge_mcrouter(&file, PATIENCE), Refuse, &["refuse: line 2 column "]);
+    }
+}
+
+#[test]
+fn a_get_comes_to_where_an_add_writes() {
+    let hashed = |hash: &str| format!("{{\"type\": \"PoolRoute\", \"pool\": \"A\", \"hash\": {hash}}}");
+    let one = hashed("{\"salt\": \"1\"}");
+    for get in ["\"PoolRoute|B\"", "\"NullRoute\"", &hashed("\"Crc32\""), &hashed("{\"salt\": \"2\"}")] {
+        expect(&judge_mcrouter(&selected(&one, get), None), Refuse, &["do not come to one pool by one hash"]);
+    }
+}
+
+/// A witness is of use only on the server of the records that it stands for.
+#[test]
+fn all_of_our_keys_take_one_route() {
+    for policies in [
+        r#""policies": {"|": "PoolRoute|B"}, "wildcard": "PoolRoute|A""#,
+        r#""policies": {"|AA": "PoolRoute|A"}, "wildcard": "PoolRoute|A""#,
+        r#""policies": {"|": "PoolRoute|A"}"#,
+        r#""policies": {}"#,
+    ] {
+        let file = routed(&format!("{{\"type\": \"PrefixSelectorRoute\", {policies}}}"));
+        expect(&judge_mcrouter(&file, None), Refuse, &["line 2 column ", "do not all take one route"]);
+    }
+}
+
+#[test]
+fn the_router_gives_up_before_the_gateway() {
+    let timeout = |text: &str| SHIPPED.replace("\"server_timeout\": 50", text);
+    let (late, none) = (timeout("\"server_timeout\": 100"), timeout("\"connect_timeout\": 5"));
+    expect(&judge_mcrouter(&late, PATIENCE), Warn, &["waits 100 ms", "after 100 ms", "Write 50"]);
+    expect(&judge_mcrouter(&none, PATIENCE), Warn, &["waits 1000 ms", "`server_timeout`"]);
+    expect(&judge_mcrouter(&late, None), Note, &[]);
+    expect(&judge_mcrouter(&timeout("\"server_timeout\": 5000"), None), Warn, &["gives up first"]);
+}
+
+#[test]
+fn what_is_no_configuration_is_refused_with_a_sentence() {
+    let long = " ".repeat(LONGEST_TEXT + 1);
+    let deep = "[".repeat(100_000);
+    for (text, part) in [
+        ("", "line 1 column 1"),
+        ("{\n\"route\": ", "line 2 column"),
+        ("{\"route\": \"PoolRoute|A\",,}", "line 1 column"),
+        ("{route: 1}", "line 1 column"),
+        ("{'route': 1}", "line 1 column"),
+        ("{\"route\": +1}", "line 1 column"),
+        ("{} {}", "line 1 column"),
+        (deep.as_str(), "nesting depth"),
+        (long.as_str(), "longer than 4 MiB"),
+        ("[]", "takes an object"),
+        ("{}", "no `route`"),
+    ] {
+        expect(&judge_mcrouter(text, None), Refuse, &[part]);
+    }
+    let control = judge_mcrouter("{\"route\": \"\\u001b[2J\"}", None);
+    assert!(
+        !control[0].to_string().contains('\u{1b}'),
+        "names of the file do not reach the terminal as they are"
+    );
+    let commented = SHIPPED.replacen("\"pools\"", "/* a \" */ \"pools\"", 1);
+    expect(&judge_mcrouter(&commented, PATIENCE), Note, &[]);
+}
+
+/// Pieces that take the place of a piece of the file.
+const PIECES: [&str; 18] = [
+    "",
+    "null",
+    "3",
+    "-1e9",
+    "true",
+    "\"\"",
+    "[]",
+    "{}",
+    "[[]]",
+    "\"x\"",
+    "\"|\"",
+    "\"PoolRoute|A\"",
+    ",",
+    "\"",
+    "{",
+    "}",
+    "/*",
+    "\\",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    /// Whatever a file is changed into, the answer is findings.
+    #[test]
+    fn no_mutation_is_a_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, prop::sample::select(&PIECES[..])), 1..5),
+    ) {
+        let mut text = SHIPPED.to_owned();
+        for (at, length, piece) in edits {
+            let start = text.floor_char_boundary(at.index(text.len() + 1));
+            let end = text.floor_char_boundary((start + length).min(text.len()));
+            text.replace_range(start..end, piece);
+        }
+        let findings = judge_mcrouter(&text, PATIENCE);
+        prop_assert!(!findings.is_empty());
+        prop_assert!(findings.is_sorted_by_key(|finding| std::cmp::Reverse(finding.severity)));
+    }
+}
