@@ -7,6 +7,7 @@ mod container;
 mod examples;
 mod kubernetes;
 mod machine;
+mod mcrouter;
 mod package;
 
 use serde::Deserialize;

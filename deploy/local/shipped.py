@@ -3,7 +3,6 @@ can set is set here.
 """
 import os
 import re
-import subprocess
 from pathlib import Path
 
 from components import Failed, program
@@ -47,6 +46,12 @@ def router(servers):
     raise Failed("there is no router: neither mcrouter (POSTERN_MCROUTER) nor twemproxy (apt-get install nutcracker)")
 
 
+# deploy/mcrouter/README.md has the reason for each.
+MCROUTER_OPTIONS = (
+    "-n4096 -r 100 --probe-timeout-max 500 --asynclog-disable --disable-miss-on-get-errors --listen-addresses=127.0.0.1"
+)
+
+
 class Mcrouter:
     kind = "mcrouter"
 
@@ -58,19 +63,7 @@ class Mcrouter:
         return re.sub(r'("servers": )\[[^]]*\]', lambda found: found[1] + list_of(self.servers), text)
 
     def command(self, port, path, _ports):
-        # Newer versions refuse options that older ones need: deploy/mcrouter/README.md.
-        usage = subprocess.run([self.binary, "--help"], capture_output=True, text=True, check=False)
-        usage = usage.stdout + usage.stderr
-        wanted = {
-            "--asynclog-disable": [],
-            "--disable-miss-on-get-errors": [],
-            "-r": ["100"],  # how soon a server that failed once is tried again; its long name differs between versions
-            "--probe-timeout-max": ["500"],
-            "--listen-addresses": ["127.0.0.1"],
-            "--connection-limit": ["4096"],
-        }
-        options = (word for name, value in wanted.items() if name in usage for word in (name, *value))
-        return [self.binary, "-p", port, "-f", path, *options]
+        return [self.binary, "-p", port, "-f", path, *MCROUTER_OPTIONS.split()]
 
 
 class Twemproxy:

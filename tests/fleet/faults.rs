@@ -8,8 +8,6 @@ use std::time::Duration;
 
 /// How long after a fault the store may still fail to answer: a gateway recovers within a second.
 pub const MARGIN: Duration = Duration::from_secs(1);
-/// How long a killed server stays away.
-const AWAY: Duration = Duration::from_millis(300);
 
 /// One thing that goes wrong, and right again.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +16,6 @@ pub enum Fault {
     Cut,
     /// One of the servers that may fail stops for 50 to 800 ms.
     Freeze,
-    /// One of the servers that may fail is killed, and comes back empty.
-    Empty,
 }
 
 /// What can go wrong.
@@ -64,12 +60,6 @@ impl Deployment {
                 tokio::time::sleep(span).await;
                 self.servers[server].thaw();
                 format!("server {server} frozen for {span:?}")
-            }
-            Fault::Empty => {
-                self.servers[server].kill();
-                tokio::time::sleep(AWAY).await;
-                self.servers[server].launch();
-                format!("server {server} back and empty after {AWAY:?}")
             }
         }
     }

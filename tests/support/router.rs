@@ -41,24 +41,17 @@ impl Router {
         Self::started(command, port, "nutcracker")
     }
 
-    /// mcrouter over three `servers`, each a replica of its own, by the configuration that the project ships.
-    pub fn mcrouter_quorum(home: &Path, servers: &[Memcached]) -> Self {
-        Self::mcrouter("quorum.json", home, &servers.chunks(1).collect::<Vec<_>>())
-    }
-
     /// mcrouter over one pool of `servers`, by the configuration that the project ships.
     pub fn mcrouter_pool(home: &Path, servers: &[Memcached]) -> Self {
-        Self::mcrouter("single.json", home, &[servers])
-    }
-
-    fn mcrouter(shipped: &str, home: &Path, pools: &[&[Memcached]]) -> Self {
         let port = ports::free();
         let path = home.join(format!("mcrouter-{port}.json"));
-        std::fs::write(&path, with_servers(&mcrouter_json(shipped), pools)).unwrap();
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/mcrouter/single.json");
+        std::fs::write(&path, with_servers(&std::fs::read_to_string(shipped).unwrap(), servers)).unwrap();
         let mut command = Command::new(mcrouter_binary());
         command.args(["-p", &port.to_string(), "-f"]).arg(&path);
-        command.args(["-n", "4096", "--asynclog-disable", "--disable-miss-on-get-errors"]);
-        command.args(["-r", "100", "--probe-timeout-max", "500"]);
+        // As deploy/mcrouter/README.md has it.
+        command.args(["-n4096", "-r", "100", "--probe-timeout-max", "500", "--asynclog-disable"]);
+        command.args(["--disable-miss-on-get-errors", "--listen-addresses=127.0.0.1"]);
         Self::started(command, port, "mcrouter")
     }
 
@@ -92,23 +85,11 @@ fn twemproxy_binary() -> PathBuf {
     found.expect("twemproxy is installed (apt-get install nutcracker)")
 }
 
-fn mcrouter_json(shipped: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/mcrouter").join(shipped);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// The configuration with these servers in each of its pools. Done on the text, for it has comments.
-pub fn with_servers(config: &str, pools: &[&[Memcached]]) -> String {
+/// The configuration with these servers in its pool. Done on the text, for it has comments.
+pub fn with_servers(config: &str, servers: &[Memcached]) -> String {
     const LIST: &str = "\"servers\": [";
-    let mut parts = config.split(LIST);
-    let mut text = parts.next().unwrap().to_owned();
-    let mut pools = pools.iter();
-    for part in parts {
-        let (_, rest) = part.split_once(']').expect("a list ends");
-        let pool = pools.next().expect("servers for each pool");
-        let servers: Vec<_> = pool.iter().map(|server| format!("\"{}\"", server.address())).collect();
-        text += &format!("{LIST}{}]{rest}", servers.join(", "));
-    }
-    assert!(pools.next().is_none(), "fewer pools than lists of servers: {config}");
-    text
+    let (before, rest) = config.split_once(LIST).expect("a list of servers");
+    let (_, after) = rest.split_once(']').expect("the list ends");
+    let servers: Vec<_> = servers.iter().map(|server| format!("\"{}\"", server.address())).collect();
+    format!("{before}{LIST}{}]{after}", servers.join(", "))
 }
