@@ -10,7 +10,7 @@ postern_telemetry::catalogue! {
     /// Tokens of the agent, by what became of them: minted = held in the wallet + all others.
     AGENT_TOKENS: Counter = "postern_agent_tokens_total" [TokenFate::SPEC, Position::SPEC];
 
-    /// Attempts to mint that signed nothing because the gateway named too many marks, or alternated between some.
+    /// Attempts to mint that signed nothing because a new mark of the gateway came too soon after others, or it alternated between some.
     AGENT_MARKS_REFUSED: Counter = "postern_agent_marks_refused_total" [Position::SPEC];
 
     /// Attempts to mint that signed nothing because the issuer's key has other times than before, or a mirror does not list it so.

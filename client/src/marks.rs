@@ -3,21 +3,24 @@
 //! A gateway puts a mark into its challenge, and another one when its store has lost records (RFC 9577, section 2.1.1.1:
 //! a second name in `origin_info`). Tokens of the mark before are still good for what was not lost, so they are sent
 //! first. But a challenge is also a name that a hostile gateway could give to one client, and each new one could cost a
-//! stock of tokens. So tokens are signed for a few new challenges a day, with a mark or without, one at a time until the
-//! challenge has lasted. One with a redemption context may be another each time: it is minted for on demand only, and is
-//! not counted here.
+//! stock of tokens. So the first new challenges of an hour, with a mark or without, are taken at once, and each further one
+//! after a pause that doubles; tokens are signed one at a time until the challenge has lasted. One with a redemption context
+//! may be another each time: it is minted for on demand only, and is not counted here.
 //!
 //! Here are the rules, without I/O and clock.
 
 pub(crate) mod saved;
 
 use crate::challenge::CurrentChallenge;
+use postern_daemon::backoff::Backoff;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::time::Duration;
 
-/// New challenges in a day for which tokens are signed, beside the first one of each token key.
-pub(crate) const NEW_IN_A_DAY: usize = 4;
-const DAY: Duration = Duration::from_secs(86_400);
+/// New challenges in an hour for which tokens are signed without a pause, beside the first one of each token key.
+const WITHOUT_PAUSE: usize = 4;
+/// Pauses before further ones. A gateway that tells clients apart gets 370 a day
+/// (`new_marks_of_a_hostile_gateway_in_a_day`), and is in the log meanwhile.
+const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(240) };
 /// For how long at least a challenge has to be offered before tokens are minted ahead for it, if it is not the first of its
 /// token key.
 const TRIAL: Duration = Duration::from_secs(600);
@@ -77,28 +80,32 @@ pub struct Trial {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MarksRefused {
     #[error(
-        "the gateway {gateway} names another challenge, after {NEW_IN_A_DAY} new ones within a day. It may be set up anew \
+        "the gateway {gateway} names another challenge, after {count} new ones within an hour. It may be set up anew \
          again and again, or it tries to tell clients apart by them, or to use up the issuer's quota. No token is signed for \
-         further challenges for {} h; one that is known already is taken again at once. Ask the gateway's operator, or use \
-         another gateway (gateway.url)", left.as_secs().div_ceil(3600)
+         it for {} s; one that is known already is taken again at once. Ask the gateway's operator, or use another gateway \
+         (gateway.url)", left.as_secs()
     )]
-    /// More new challenges in a day than tokens are signed for, from a gateway without marks.
-    TooManyChallenges {
+    /// A new challenge too soon after others, from a gateway without marks.
+    ChallengeTooSoon {
         /// Its URL.
         gateway: String,
+        /// New ones in the last hour.
+        count: usize,
         /// Until tokens are signed for another one.
         left: Duration,
     },
     #[error(
-        "the gateway {gateway} names another mark, after {NEW_IN_A_DAY} new ones within a day. Either it tries to tell \
-         clients apart by them, or its store of spent tokens keeps losing records. No token is signed for further marks \
-         for {} h; a mark that is known already is taken again at once. Ask the gateway's operator, or use another \
-         gateway (gateway.url)", left.as_secs().div_ceil(3600)
+        "the gateway {gateway} names another mark, after {count} new ones within an hour. Either it tries to tell clients \
+         apart by them, or its store of spent tokens keeps losing records. No token is signed for it for {} s; a mark that \
+         is known already is taken again at once. Ask the gateway's operator, or use another gateway (gateway.url)",
+        left.as_secs()
     )]
-    /// More new marks in a day than tokens are signed for.
-    TooMany {
+    /// A new mark too soon after others.
+    MarkTooSoon {
         /// Its URL.
         gateway: String,
+        /// New ones in the last hour.
+        count: usize,
         /// Until tokens are signed for another mark.
         left: Duration,
     },
@@ -115,6 +122,17 @@ pub enum MarksRefused {
         /// Changes in the last hour.
         changes: usize,
     },
+}
+
+impl MarksRefused {
+    /// Until the same challenge is taken, where that is known.
+    #[must_use]
+    pub fn left(&self) -> Option<Duration> {
+        match self {
+            Self::ChallengeTooSoon { left, .. } | Self::MarkTooSoon { left, .. } => Some(*left),
+            Self::Alternating { .. } => None,
+        }
+    }
 }
 
 impl Marks {
@@ -164,6 +182,10 @@ impl Marks {
 
     fn take_note(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) {
         let (digest, key) = (challenge.digest, challenge.key);
+        for known in &mut self.known {
+            // By a clock that was ahead, a pause would last until the clock is there again.
+            known.counted = known.counted.map(|counted| counted.min(now));
+        }
         let before = self.current.replace(digest);
         match self.known.iter_mut().find(|known| known.digest == digest) {
             Some(known) => {
@@ -184,7 +206,7 @@ impl Marks {
     /// Whether a token may be signed for a challenge under a key.
     ///
     /// # Errors
-    /// The mark is one too many.
+    /// The mark comes too soon after others.
     pub fn may_sign(
         &self,
         gateway: &str,
@@ -199,14 +221,16 @@ impl Marks {
         if !self.is_new(digest) || self.is_first_of(key) {
             return Ok(());
         }
-        let left = self.known.iter().filter_map(|known| DAY.checked_sub(known.counted?.until(now)));
-        let mut left: Vec<_> = left.filter(|left| !left.is_zero()).collect();
-        left.sort();
-        let Some(over) = left.len().checked_sub(NEW_IN_A_DAY) else { return Ok(()) };
-        let (gateway, left) = (gateway.to_owned(), left[over]);
+        let ages = self.known.iter().filter_map(|known| Some(known.counted?.until(now)));
+        let ages: Vec<_> = ages.filter(|age| *age < HOUR).collect();
+        let (count, last) = (ages.len(), ages.into_iter().min().unwrap_or_default());
+        let pause = count.checked_sub(WITHOUT_PAUSE).map(|over| PAUSES.pause(over as u32));
+        let left = pause.and_then(|pause| pause.checked_sub(last)).filter(|left| !left.is_zero());
+        let Some(left) = left else { return Ok(()) };
+        let gateway = gateway.to_owned();
         Err(match self.is_used() {
-            true => MarksRefused::TooMany { gateway, left },
-            false => MarksRefused::TooManyChallenges { gateway, left },
+            true => MarksRefused::MarkTooSoon { gateway, count, left },
+            false => MarksRefused::ChallengeTooSoon { gateway, count, left },
         })
     }
 
@@ -214,7 +238,7 @@ impl Marks {
     /// be saved before.
     ///
     /// # Errors
-    /// The mark is one too many.
+    /// The mark comes too soon after others.
     pub fn sign(
         &mut self,
         gateway: &str,
@@ -232,7 +256,9 @@ impl Marks {
         new.counted = (!self.is_first_of(Some(key))).then_some(now);
         new.key = Some(key);
         self.known.push(new);
-        self.known.drain(..self.known.len().saturating_sub(KEPT));
+        if self.known.len() > KEPT {
+            self.forget_one();
+        }
         Ok(true)
     }
 
@@ -285,6 +311,14 @@ impl Marks {
         known.refused_in_a_row += 1;
         known.is_given_up |= known.refused_in_a_row >= REFUSED_IN_A_ROW;
         known.is_given_up
+    }
+
+    /// Forgets the oldest challenge whose token key has another one: the first one of a key is not counted.
+    fn forget_one(&mut self) {
+        let has_another =
+            |known: &&Known| self.known.iter().filter(|other| other.key == known.key).count() > 1;
+        let oldest = self.known.iter().find(has_another).unwrap_or(&self.known[0]).digest;
+        self.known.retain(|known| known.digest != oldest);
     }
 
     fn is_used(&self) -> bool {
@@ -341,10 +375,9 @@ impl Known {
         }
     }
 
-    /// It is offered at `now`. Times noted by a clock that was ahead would last for too long.
+    /// It is offered at `now`. A time noted by a clock that was ahead would last for too long.
     fn offered(&mut self, now: UnixSeconds) {
         (self.seen, self.since) = (now, self.since.min(now));
-        self.counted = self.counted.map(|counted| counted.min(now));
     }
 }
 

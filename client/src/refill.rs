@@ -79,6 +79,8 @@ enum Kind {
     Gateway,
     /// Gateway and issuer do not agree on a key.
     Key,
+    /// The gateway's challenge comes too soon after others: the pause is its own.
+    Mark,
     /// It passes without intervention.
     Passing,
     /// An operator must repair something first.
@@ -90,6 +92,7 @@ impl AttemptError {
         match self {
             Self::Gateway(_) => Kind::Gateway,
             Self::Mint(error) if error.is_of_key() => Kind::Key,
+            Self::Marks(error) if error.left().is_some() => Kind::Mark,
             Self::Mint(error) if !error.is_lasting() => Kind::Passing,
             Self::Consistency(error) if !error.is_difference() => Kind::Passing,
             Self::Consistency(_) | Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => Kind::Lasting,
@@ -99,7 +102,8 @@ impl AttemptError {
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Mint(error) => error.retry_after(),
-            Self::Gateway(_) | Self::Wallet(_) | Self::Marks(_) | Self::Consistency(_) => None,
+            Self::Marks(error) => error.left(),
+            Self::Gateway(_) | Self::Wallet(_) | Self::Consistency(_) => None,
         }
     }
 }
@@ -241,7 +245,7 @@ impl Refill {
 
     async fn attempt_once(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
-        // A gateway whose challenge is one too many may name one that is known again.
+        // A gateway whose challenge comes too soon may name one that is known again.
         let is_refused = self.gateways.may_sign(&current).is_err();
         if is_refused || !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
             current = self.gateways.fetch_challenge().await?;
@@ -341,7 +345,7 @@ impl Refill {
 
     fn failure(&self, error: &AttemptError) -> Failure {
         // The issuer that was asked last may not be the first to have tokens again.
-        let back_in = self.source.back_in();
+        let back_in = self.source.back_in().filter(|_| matches!(error, AttemptError::Mint(_)));
         let retry_after = error.retry_after().map(|said| back_in.map_or(said, |back| said.min(back)));
         let pause = pause(self.failures_in_a_row, error.kind(), retry_after, rand::random());
         Failure {
@@ -359,6 +363,7 @@ fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) 
     let ours = match kind {
         Kind::Gateway => doubled.min(LONGEST_GATEWAY_PAUSE),
         Kind::Key => doubled.min(LONGEST_KEY_PAUSE),
+        Kind::Mark => BACKOFF.first,
         Kind::Passing => doubled,
         Kind::Lasting => doubled.max(LASTING_PAUSE),
     };
@@ -371,7 +376,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_respect_the_issuer() {
-        use Kind::{Gateway, Key, Lasting, Passing};
+        use Kind::{Gateway, Key, Lasting, Mark, Passing};
         assert_eq!(pause(0, Passing, None, 1.0), BACKOFF.first);
         assert_eq!(pause(1, Passing, None, 1.0), 2 * BACKOFF.first);
         assert_eq!(pause(1, Passing, None, 0.0), BACKOFF.first);
@@ -379,6 +384,7 @@ mod tests {
         assert_eq!(pause(0, Lasting, None, 1.0), LASTING_PAUSE);
         assert_eq!(pause(u32::MAX, Key, None, 1.0), LONGEST_KEY_PAUSE);
         assert_eq!(pause(u32::MAX, Gateway, None, 1.0), LONGEST_GATEWAY_PAUSE);
+        assert_eq!(pause(u32::MAX, Mark, Some(Duration::from_secs(1)), 0.0), Duration::from_secs(1));
         let said = Duration::from_secs(100);
         for jitter in [0.0, 0.5, 1.0] {
             assert!((said..=said.mul_f64(1.2)).contains(&pause(3, Passing, Some(said), jitter)));

@@ -173,17 +173,12 @@ impl Supply {
 
     fn is_hopeless(&self, attempts_before: u64, deadline: Instant) -> Result<(), Shortage> {
         let state = self.state.lock();
-        match &state.failure {
-            // A new waiter makes the refill ask the gateway again immediately, so an older failure proves nothing.
-            Some(failure) if failure.is_retried_on_demand() => {
-                if state.attempts > attempts_before {
-                    Err(failure.shortage())
-                } else {
-                    Ok(())
-                }
-            }
-            Some(failure) if failure.next_attempt >= deadline => Err(failure.shortage()),
-            _ => Ok(()),
+        let Some(failure) = &state.failure else { return Ok(()) };
+        // A new waiter makes the refill ask the gateway again immediately, so an older failure proves nothing.
+        let is_old = failure.is_retried_on_demand() && state.attempts == attempts_before;
+        match !is_old && (failure.is_gateway || failure.next_attempt >= deadline) {
+            true => Err(failure.shortage()),
+            false => Ok(()),
         }
     }
 

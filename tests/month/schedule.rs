@@ -10,7 +10,7 @@ const SECONDS: u64 = 102;
 /// How long an event takes at least, recovery and a quiet time included.
 pub const EACH: Duration = Duration::from_secs(6);
 
-/// An agent mints for four new marks of one gateway in a day, beside the first of each token key, and no month takes a day.
+/// An agent takes four new marks of one gateway in an hour at once, and waits longer and longer for further ones.
 const LOSSES: usize = 4;
 
 /// How a process ends.

@@ -23,24 +23,51 @@ fn minted(marks: &mut Marks, number: u8, key: u8, seconds: u64) -> Result<bool, 
 }
 
 #[test]
-fn four_new_marks_a_day_are_minted_for_and_known_ones_are_free() {
+fn four_new_marks_an_hour_are_minted_for_at_once_and_further_ones_after_pauses_that_grow() {
     let mut marks = Marks::default();
     assert_eq!(minted(&mut marks, 0, KEY, 0), Ok(true), "the first one is not new");
     for number in 1..=4 {
-        assert_eq!(minted(&mut marks, number, KEY, 100 * u64::from(number)), Ok(true));
+        assert_eq!(minted(&mut marks, number, KEY, 100), Ok(true));
     }
-    let refused = minted(&mut marks, 5, KEY, 500).unwrap_err();
-    let left = DAY - Duration::from_secs(400);
-    assert_eq!(refused, MarksRefused::TooMany { gateway: GATEWAY.to_owned(), left });
-    for sentence in ["tell clients apart", "losing records", "for 24 h", "Ask the gateway's operator"] {
-        assert!(refused.to_string().contains(sentence), "{refused}");
+    let (mut now, gateway, left) = (100, GATEWAY.to_owned(), Duration::from_secs(1));
+    for (number, pause) in (5..).zip([1, 2, 4, 8, 16, 32, 64, 128, 240, 240]) {
+        now += pause;
+        let refused = minted(&mut marks, number, KEY, now - 1).unwrap_err();
+        let count = usize::from(number) - 1;
+        assert_eq!(refused, MarksRefused::MarkTooSoon { gateway: gateway.clone(), count, left });
+        for sentence in ["tell clients apart", "losing records", "for 1 s", "Ask the gateway's operator"] {
+            assert!(refused.to_string().contains(sentence), "{refused}");
+        }
+        assert_eq!(minted(&mut marks, 2, KEY, now - 1), Ok(false), "known before");
+        assert_eq!(minted(&mut marks, number, KEY, now), Ok(true));
     }
-    assert!(minted(&mut marks, 6, KEY, 600).is_err());
-    assert_eq!(minted(&mut marks, 2, KEY, 700), Ok(false), "known before");
-    // A day after the first of the four.
-    assert!(minted(&mut marks, 7, KEY, 86_400 + 99).is_err());
-    assert_eq!(minted(&mut marks, 7, KEY, 86_400 + 100), Ok(true));
-    assert!(minted(&mut marks, 8, KEY, 86_400 + 101).is_err());
+    for number in 101..=104 {
+        assert_eq!(minted(&mut marks, number, KEY, now + 3600), Ok(true), "an hour later");
+    }
+    assert!(minted(&mut marks, 105, KEY, now + 3600).is_err());
+}
+
+/// One that names another mark each time that tokens were signed for one, with one key and with two.
+#[test]
+fn new_marks_of_a_hostile_gateway_in_a_day() {
+    for keys in [1, 2] {
+        let (mut marks, mut taken) = (Marks::default(), 0_u32);
+        let challenge = |number: u32| {
+            let mark: [u8; 16] = std::array::from_fn(|index| number.to_be_bytes()[index % 4]);
+            named(None, &[GATEWAY, &Mark::new(mark).second_name(GATEWAY)], KEY + (number % keys) as u8)
+        };
+        let mut next = challenge(taken);
+        for second in 0..86_400 {
+            marks.offered(&next, at(second)).unwrap();
+            while marks.sign(GATEWAY, next.digest, next.key.unwrap(), at(second)).is_ok() {
+                taken += 1;
+                next = challenge(taken);
+            }
+        }
+        assert_eq!(taken - keys, 370, "beside the first of each key");
+        assert_eq!(marks.known.len(), KEPT);
+        assert!(marks.trial(next.digest, at(86_400)).is_some(), "none is minted ahead for");
+    }
 }
 
 #[test]
@@ -60,10 +87,11 @@ fn challenges_without_marks_are_bounded_too() {
         assert_eq!(mint(&mut marks, number, 100 * u64::from(number)), Ok(true));
         assert!(marks.trial(plain(number, KEY).digest, at(500)).is_some());
     }
-    let refused = mint(&mut marks, 5, 500).unwrap_err();
-    let left = DAY - Duration::from_secs(400);
-    assert_eq!(refused, MarksRefused::TooManyChallenges { gateway: GATEWAY.to_owned(), left });
-    for sentence in ["tell clients apart", "the issuer's quota", "for 24 h", "Ask the gateway's operator"] {
+    assert_eq!(mint(&mut marks, 5, 500), Ok(true));
+    let refused = mint(&mut marks, 6, 500).unwrap_err();
+    let left = Duration::from_secs(2);
+    assert_eq!(refused, MarksRefused::ChallengeTooSoon { gateway: GATEWAY.to_owned(), count: 5, left });
+    for sentence in ["tell clients apart", "the issuer's quota", "for 2 s", "Ask the gateway's operator"] {
         assert!(refused.to_string().contains(sentence), "{refused}");
     }
     assert_eq!(mint(&mut marks, 0, 700), Ok(false), "known before");
@@ -169,6 +197,16 @@ fn the_first_mark_of_a_token_key_is_not_on_trial() {
 }
 
 #[test]
+fn a_pause_that_began_by_a_clock_ahead_ends_in_time() {
+    let mut marks = Marks::default();
+    for number in 0..=5 {
+        minted(&mut marks, number, KEY, 1_000_000 + 100 * u64::from(number)).unwrap();
+    }
+    assert!(minted(&mut marks, 6, KEY, 100).is_err());
+    assert_eq!(minted(&mut marks, 6, KEY, 102), Ok(true));
+}
+
+#[test]
 fn a_trial_that_began_by_a_clock_ahead_ends_in_time() {
     let mut marks = Marks::default();
     minted(&mut marks, 0, KEY, 0).unwrap();
@@ -250,7 +288,7 @@ async fn counts_and_marks_survive_a_restart() {
     let (mut saved, mut ledger) = SavedMarks::read(&wallet);
     let marks = ledger.entry(GATEWAY.to_owned()).or_default();
     for number in 0..=4 {
-        minted(marks, number, KEY, 0).unwrap();
+        minted(marks, number, KEY, 10).unwrap();
     }
     saved.save(&ledger).await;
     let (_, mut again) = SavedMarks::read(&wallet);
