@@ -133,8 +133,8 @@ impl Opener {
                 let reason = unfit.unwrap_or_else(|| one_line(&refused.body));
                 Ok(Attempt::Failed(Refusal::TokensRefused { reason }))
             }
-            // Also for 429 no further token is sent before a request without one is answered as it should be.
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            // Also for 429 and 508 no further token is sent before a request without one is answered as it should be.
+            _ if refused.is_unavailable() => {
                 sent.became(Fate::Unanswered);
                 self.gateways.unavailable(&chosen, &refused);
                 Ok(Attempt::Failed(Refusal::Passed(refused)))

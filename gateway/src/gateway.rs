@@ -130,6 +130,7 @@ impl Gateway {
             rates: Rates::default(),
             all_lost: AtomicBool::default(),
             next_hop_away: AtomicBool::default(),
+            next_hop_circle: AtomicBool::default(),
             pseudonym: Pseudonym::random(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),

@@ -85,6 +85,12 @@ impl NextHop {
         order.into_iter().filter_map(|index| self.members.get(index).map(Arc::clone)).collect()
     }
 
+    /// Whether it leads in a circle at each URL that is up.
+    pub(crate) fn leads_in_a_circle(&self) -> bool {
+        let mut up = self.members.iter().filter(|member| member.down().is_none()).peekable();
+        up.peek().is_some() && up.all(|member| member.is_in_circle())
+    }
+
     /// Whether no URL of it is up, and why one of them is not.
     pub(crate) fn outage(&self) -> Option<String> {
         let reasons: Option<Vec<String>> = self.members.iter().map(|member| member.down()).collect();

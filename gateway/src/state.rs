@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub(crate) all_lost: AtomicBool,
     /// The next hop that all tunnels go through is away.
     pub(crate) next_hop_away: AtomicBool,
+    /// It leads in a circle.
+    pub(crate) next_hop_circle: AtomicBool,
     /// Its name among gateways that are each other's next hops.
     pub(crate) pseudonym: Pseudonym,
     /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].

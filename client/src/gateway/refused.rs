@@ -64,7 +64,8 @@ impl Refused {
 
     /// Whether it says that nothing is served now, whatever is asked for.
     pub(crate) fn is_unavailable(&self) -> bool {
-        matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+        use StatusCode as S;
+        matches!(self.status, S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS | S::LOOP_DETECTED)
     }
 
     /// To be read after the name of whoever answered this.

@@ -2,6 +2,7 @@
 //! the first to find out. Their results are readiness and metrics, too.
 
 use super::connections::sharing;
+use super::examine::leads_in_a_circle;
 use super::reach::{Dialler, Reached, reach};
 use super::{Member, NextHop, NextHops};
 use crate::config::HopKind;
@@ -11,7 +12,6 @@ use crate::observe::catalogue::{NEXT_HOP_FAILURES, NEXT_HOP_TUNNELS, NEXT_HOP_UP
 use crate::request::resolve::CurrentResolver;
 use crate::state::Core;
 use metrics::{counter, gauge};
-use postern_daemon::drain::Shutdown;
 use postern_proxy::tunnel::Lines;
 use postern_telemetry::catalogue::ADDRESS;
 use std::collections::HashSet;
@@ -65,9 +65,12 @@ impl Checks {
             }
         }
         self.publish(policy.next_hops());
-        let of_all = policy.via_of_all().and_then(|hop| hop.outage());
-        self.core.next_hop_away.store(of_all.is_some(), Ordering::Relaxed);
-        self.gate.set(condition(policy.next_hops(), of_all));
+        let of_all = policy.via_of_all();
+        let (outage, is_circle) =
+            (of_all.and_then(|hop| hop.outage()), of_all.is_some_and(|hop| hop.leads_in_a_circle()));
+        self.core.next_hop_away.store(outage.is_some(), Ordering::Relaxed);
+        self.core.next_hop_circle.store(is_circle, Ordering::Relaxed);
+        self.gate.set(condition(policy.next_hops(), outage, is_circle));
     }
 
     fn publish(&mut self, hops: &NextHops) {
@@ -97,13 +100,22 @@ impl Checks {
     }
 }
 
-/// What is to be said of them all. `of_all` is why the one that every tunnel goes through is away.
-fn condition(hops: &NextHops, of_all: Option<String>) -> Condition {
-    if let Some(reason) = of_all {
+/// What is to be said of them all. `outage` is why the one that every tunnel goes through is away, and `is_circle` whether that one
+/// leads in a circle.
+fn condition(hops: &NextHops, outage: Option<String>, is_circle: bool) -> Condition {
+    if let Some(reason) = outage {
         return Condition::NotReady(format!(
             "the next hop that all tunnels go through (egress.via) is away, so every request is refused with 503, and no token is \
              read: {reason}"
         ));
+    }
+    if is_circle {
+        return Condition::NotReady(
+            "the next hop that all tunnels go through (egress.via) leads in a circle: a tunnel through it comes back to a gateway that it \
+             has passed, so every request is refused with 508, and no token is read. Change [[egress.next_hops]], or the rules that use \
+             them, at one of the gateways"
+                .to_owned(),
+        );
     }
     let mut found = Vec::new();
     for hop in hops.iter() {
@@ -132,8 +144,16 @@ async fn check(core: Arc<Core>, resolver: Arc<CurrentResolver>, hop: Arc<NextHop
     let resolver = resolver.of(&core.settings.resolver.load());
     let policy = core.settings.policy.load_full();
     let dialler = Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
-    match answers(&hop, &member, dialler, core.shutdown.clone()).await {
-        Ok(()) => member.checked(),
+    // A connection of its own: one that tunnels share may be good while no new one is taken.
+    let lines = Lines::new(sharing(&hop, core.shutdown.clone()));
+    match answers(&hop, &member, dialler, &lines).await {
+        Ok(()) => {
+            if member.may_lead_in_a_circle() {
+                let own = core.pseudonym.first();
+                member.leads_in_a_circle(leads_in_a_circle(&hop, &member, dialler, &lines, &own).await);
+            }
+            member.checked();
+        }
         Err(reason) => member.found(&reason, Finder::Check),
     }
 }
@@ -143,13 +163,11 @@ pub(super) async fn answers(
     hop: &NextHop,
     member: &Member,
     dialler: Dialler<'_>,
-    shutdown: Shutdown,
+    lines: &Lines,
 ) -> Result<(), String> {
     let deadline = Instant::now() + hop.config.connect_timeout.get();
-    // A connection of its own: one that tunnels share may be good while no new one is taken.
-    let lines = Lines::new(sharing(hop, shutdown));
     let checking = async {
-        match reach(hop, member, dialler, &lines, deadline).await? {
+        match reach(hop, member, dialler, lines, deadline).await? {
             Reached::Shared(_) => Ok(()), // behind its first sign of life
             Reached::Tls(io) => speaks_http(io, member).await.map_err(|error| silent(&error)),
             Reached::Plain(io) if member.url.kind() == HopKind::Socks5 => {

@@ -6,7 +6,7 @@ use super::reach::{Dialler, Reached, reach};
 use super::{Member, NextHop};
 use crate::config::Egress;
 use crate::request::egress::Policy;
-use crate::request::hops::{CDN_LOOP, Pseudonym};
+use crate::request::hops::{CDN_LOOP, Hops, Pseudonym};
 use crate::request::resolve::Resolver;
 use http::StatusCode;
 use postern_daemon::drain::Shutdown;
@@ -41,9 +41,12 @@ pub(crate) fn begin(egress: &Egress, examinations: &mut Examinations) {
                 let Ok(resolver) = Resolver::new(&settings) else { return Vec::new() };
                 let dialler =
                     Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
-                let began = Instant::now();
-                let found = match answers(&hop, &member, dialler, Shutdown::new()).await {
-                    Ok(()) if leads_in_a_circle(&hop, &member, dialler).await => circle(&hop, &member),
+                let (began, own) = (Instant::now(), Pseudonym::random().first());
+                let lines = Lines::new(sharing(&hop, Shutdown::new()));
+                let found = match answers(&hop, &member, dialler, &lines).await {
+                    Ok(()) if leads_in_a_circle(&hop, &member, dialler, &lines, &own).await => {
+                        circle(&hop, &member)
+                    }
                     Ok(()) => Finding::well(
                         "next hop",
                         format!("{} answers in {}", member.url, written(began.elapsed())),
@@ -68,13 +71,17 @@ fn away(hop: &NextHop, member: &Member) -> Finding {
 }
 
 /// Whether a tunnel through it comes back to a gateway that it has passed.
-async fn leads_in_a_circle(hop: &NextHop, member: &Member, dialler: Dialler<'_>) -> bool {
-    let own = Pseudonym::random().first();
+pub(super) async fn leads_in_a_circle(
+    hop: &NextHop,
+    member: &Member,
+    dialler: Dialler<'_>,
+    lines: &Lines,
+    own: &Hops,
+) -> bool {
     let connect = Connect { authority: NOWHERE, authorization: None, more: Some((CDN_LOOP, own.as_str())) };
-    let lines = Lines::new(sharing(hop, Shutdown::new()));
     let deadline = tokio::time::Instant::now() + ROUND;
     let asking = async {
-        let head = match reach(hop, member, dialler, &lines, deadline).await.ok()? {
+        let head = match reach(hop, member, dialler, lines, deadline).await.ok()? {
             Reached::Shared(seat) => seat.connect(&connect).await.ok()?.0,
             Reached::Tls(io) => ask(io, Received::default(), &connect).await.ok()?.head,
             Reached::Plain(_) => return None, // no gateway
@@ -90,7 +97,9 @@ fn circle(hop: &NextHop, member: &Member) -> Finding {
         "the next hop \"{name}\" leads in a circle: from {url} a tunnel comes back to a gateway that it has passed"
     );
     Finding::bad("next hop", seen)
-        .costs("tunnels that go round are refused with 508, and cost their tokens")
+        .costs(
+            "tunnels that go round are refused with 508, and cost their tokens, unless all tunnels go through it (egress.via)",
+        )
         .remedy("change [[egress.next_hops]], or the rules that use them, at one of the gateways")
 }
 

@@ -6,7 +6,7 @@ use crate::config::{HopKind, HopTls, HopUrl};
 use parking_lot::Mutex;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -25,6 +25,10 @@ pub(crate) struct Member {
     health: Mutex<Health>,
     /// When it last refused a tunnel that would come back.
     looped: Mutex<Option<Instant>>,
+    /// The last check found that it leads in a circle.
+    is_in_circle: AtomicBool,
+    /// It has opened a tunnel since the last check.
+    has_opened: AtomicBool,
 }
 
 impl Member {
@@ -43,6 +47,8 @@ impl Member {
             failures: AtomicU64::default(),
             health: Mutex::new(Health::new(Instant::now())),
             looped: Mutex::default(),
+            is_in_circle: AtomicBool::default(),
+            has_opened: AtomicBool::default(),
         }
     }
 
@@ -86,6 +92,7 @@ impl Member {
     /// It opened a tunnel.
     pub(crate) fn opened(&self) {
         *self.looped.lock() = None;
+        self.has_opened.store(true, Ordering::Relaxed);
         self.served();
     }
 
@@ -96,7 +103,25 @@ impl Member {
 
     /// Whether it did so lately, and has opened no tunnel since.
     pub(super) fn is_loop(&self) -> bool {
-        self.looped.lock().is_some_and(|at| at.elapsed() < LOOP_STANDS)
+        self.is_in_circle() || self.looped.lock().is_some_and(|at| at.elapsed() < LOOP_STANDS)
+    }
+
+    /// Whether every tunnel through it would come back.
+    pub(super) fn is_in_circle(&self) -> bool {
+        self.is_in_circle.load(Ordering::Relaxed)
+    }
+
+    /// Whether a check is to find that out: of another gateway, which demands a certificate, unless it has opened a tunnel since the
+    /// last check.
+    pub(super) fn may_lead_in_a_circle(&self) -> bool {
+        let demands_certificate = matches!(&self.tls, Some(Ok(tls)) if tls.own.is_some());
+        let has_opened = self.has_opened.swap(false, Ordering::Relaxed);
+        demands_certificate && (!has_opened || self.is_in_circle())
+    }
+
+    /// A check has found it out.
+    pub(super) fn leads_in_a_circle(&self, it_does: bool) {
+        self.is_in_circle.store(it_does, Ordering::Relaxed);
     }
 
     /// It opened a tunnel, or answered otherwise.

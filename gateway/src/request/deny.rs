@@ -65,6 +65,8 @@ pub(crate) enum Refusal {
     /// The proxy that all tunnels go on through is known to be away: the request was refused before its token was read.
     NextHopAway,
     /// The proxy that the tunnel was to go on through cannot be used.
+    /// The proxy that all tunnels go on through is known to lead in a circle: the request was refused before its token was read.
+    Circle,
     NextHop,
     /// That proxy does not open the tunnel.
     NextHopRefused,
@@ -218,6 +220,7 @@ impl Refusal {
             Self::Unreachable => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::NoSource => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
+            Self::Circle => (S::LOOP_DETECTED, O::NextHopDown, "proxy_loop_detected", UNREAD),
             Self::NextHopAway => (S::SERVICE_UNAVAILABLE, O::NextHopDown, "destination_unavailable", UNREAD),
             Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
             Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),
@@ -305,6 +308,7 @@ impl Refusal {
             Self::NextHopRefused => {
                 "the proxy that this gateway reaches the target through does not open this tunnel".into()
             }
+            Self::Circle => "the request would come back to this gateway: its next hops lead in a circle".into(),
             Self::Loop => "the request came back to a gateway that it had passed".into(),
             Self::Upstream(fault) => fault.to_string(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),

@@ -42,6 +42,7 @@ impl Presented {
         }
         worker.serving(generation).map_err(Refusal::StoreDown)?;
         check_next_hop(worker, policy, &target)?;
+        check_circle(worker, policy, &target)?;
         let types = generation.offer.types();
         if !keyring.requests_any(types, |key| generation.requested_binding(key, now), now) {
             // With no challenge to answer, no token helps.
@@ -102,6 +103,12 @@ pub(super) fn destination(
 pub(super) fn check_next_hop(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
     let is_away = worker.core.next_hop_away.load(Ordering::Relaxed);
     if is_away && policy.goes_through_that_of_all(target) { Err(Refusal::NextHopAway) } else { Ok(()) }
+}
+
+/// Refuses early what would come back from there. A peer's request brings no token, and shows whether it still does.
+fn check_circle(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
+    let is_circle = worker.core.next_hop_circle.load(Ordering::Relaxed);
+    if is_circle && policy.goes_through_that_of_all(target) { Err(Refusal::Circle) } else { Ok(()) }
 }
 
 /// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any

@@ -1,12 +1,12 @@
 //! A gateway as the next hop of another one: both are real, and only the first takes a token.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::proxies::{Authority, all_through, connections, echoes, egress, tunnel};
+use crate::support::proxies::{Authority, all_through, all_via, connections, echoes, egress, tunnel};
 use crate::support::target::Echo;
 use crate::support::{PATIENCE, Running, config, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsConfig};
-use postern_gateway::config::{Config, Peers};
+use postern_gateway::config::{Config, Egress, Peers};
 use postern_testkit::ports;
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 use std::path::{Path, PathBuf};
@@ -90,14 +90,7 @@ async fn the_first_gateway_spends_the_token_and_the_last_sees_none() {
 async fn a_tunnel_that_comes_back_is_refused_at_its_first_return() {
     let ports = [ports::free(), ports::free()];
     let url = |port: u16| format!("https://localhost:{port}");
-    let circle = |own: usize| {
-        let mut listener = peers(&AUTHORITY);
-        listener.address.set_port(ports[own]);
-        let egress = all_through(&[&url(ports[1 - own])], &AUTHORITY.keys());
-        Running::start_with(move |settings| {
-            (settings.peers, settings.egress, settings.listen.workers) = (Some(listener), egress, 1);
-        })
-    };
+    let circle = |own: usize| circle(ports[own], all_via(&url(ports[1 - own]), &AUTHORITY.keys()));
     let (one, other) = tokio::join!(circle(0), circle(1));
     one.readiness_is(|reasons| reasons.is_empty()).await;
     other.readiness_is(|reasons| reasons.is_empty()).await;
@@ -118,6 +111,41 @@ async fn a_tunnel_that_comes_back_is_refused_at_its_first_return() {
     config.egress = all_through(&[&url(ports[1])], &AUTHORITY.keys());
     let findings = postern_gateway::examine(&config).await;
     assert!(findings.iter().any(|finding| finding.seen.contains("leads in a circle")), "{findings:?}");
+}
+
+/// A gateway with this listener for peers.
+async fn circle(port: u16, egress: Egress) -> Running {
+    let mut listener = peers(&AUTHORITY);
+    listener.address.set_port(port);
+    let change = |config: &mut Config| {
+        (config.peers, config.egress, config.listen.workers) = (Some(listener), egress, 1);
+    };
+    Running::start_with(change).await
+}
+
+/// Where all tunnels would come back, a check of the next hop shows it before a client does.
+#[tokio::test]
+async fn a_circle_of_all_tunnels_is_found_by_a_check_and_costs_no_token() {
+    let (echo, ports) = (Echo::start().await, [ports::free(), ports::free()]);
+    let url = |port: u16| format!("https://localhost:{port}");
+    let circle = |own: usize| circle(ports[own], all_through(&[&url(ports[1 - own])], &AUTHORITY.keys()));
+    let (one, other) = tokio::join!(circle(0), circle(1));
+    let says_so = |reasons: &[String]| reasons.iter().any(|text| text.contains("leads in a circle"));
+    one.readiness_is(says_so).await;
+    other.readiness_is(says_so).await;
+    let request = connect(echo.address);
+    for request in [&request[..], &request, "CONNECT challenge.invalid:443 HTTP/1.1\r\nHost: a\r\n\r\n"] {
+        let answer = Client::ask(one.address, request).await;
+        answer.assert_refused(508, "proxy_loop_detected", "would come back to this gateway");
+    }
+    // Another gateway in its place goes directly.
+    other.stop().await;
+    let _exit = exit_with(|config| config.peers.as_mut().unwrap().address.set_port(ports[1]));
+    one.readiness_is(|reasons| reasons.is_empty()).await;
+    let mut client = Client::connect(one.address).await;
+    client.send(request).await;
+    client.head().await.assert_opened();
+    echoes(&mut client, b"there and back").await;
 }
 
 #[tokio::test]
