@@ -8,7 +8,7 @@ use crate::forward::{Failed, Kept};
 use crate::own_pages::{self, Ends};
 use crate::state::AgentState;
 use bytes::Bytes;
-use http::header::{HOST, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
+use http::header::{HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
@@ -21,11 +21,12 @@ use postern_daemon::client_stream::ClientStream;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::farewell::{LINGER, leave, part};
 use postern_daemon::places::Place;
-use postern_proxy::headers::{announces_body, forwards_left, has_other_coding};
+use postern_proxy::headers::{announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::plain::MOST_FIELDS;
 use postern_proxy::relay::Relay;
 use postern_proxy::reset::{self, Reset};
 use postern_proxy::target::Target;
+use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,11 +150,11 @@ async fn respond(
     }
 }
 
-/// Whether the client has a token of its own, and so takes this agent for a gateway.
+/// Whether the client has a token of its own, be it malformed, and so takes this agent for a gateway.
 fn brings_a_token(headers: &HeaderMap) -> bool {
-    const SCHEME: &[u8] = b"PrivateToken";
-    let is_token = |value: &HeaderValue| {
-        value.as_bytes().get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
+    let is_token = |value: &HeaderValue| match parse_authorization(value.as_bytes()) {
+        Ok(presented) => matches!(presented, Presentation::Token(_)),
+        Err(error) => !matches!(error, AuthorizationError::Grammar(_)), // of whatever scheme
     };
     headers.get_all(PROXY_AUTHORIZATION).iter().any(is_token)
 }
@@ -170,8 +171,10 @@ fn check(head: &Parts) -> Result<(), Refusal> {
         "A CONNECT request has no body"
     } else if !is_connect && head.uri.scheme_str() != Some("http") {
         "Only http:// is forwarded in absolute form: use CONNECT for everything else"
-    } else if head.headers.get_all(HOST).iter().count() > 1 || has_other_coding(&head.headers) {
-        "A request has one Host field, and its body no other transfer coding than chunked"
+    } else if host(head).is_err() {
+        "A request of HTTP/1.1 has one Host field, with a host or nothing in it (RFC 9112, section 3.2)"
+    } else if has_other_coding(&head.headers) {
+        "The body of a request has no other transfer coding than chunked"
     } else if forwards_left(head) == Some(0) {
         return Err(Refusal::LastHop);
     } else {

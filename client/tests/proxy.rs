@@ -215,7 +215,7 @@ async fn what_socks_cannot_do_here_is_refused_in_its_own_words() {
 async fn what_a_proxy_owes_plain_http() {
     use postern_testkit::dialogue::{self, Proxy, Step};
     let world = World::with(|config| (config.wallet.low, config.wallet.high) = (40, 80)).await;
-    let proxy = Proxy { address: world.agent.address, admission: String::new, keeps_case: true };
+    let proxy = Proxy { address: world.agent.address, admission: String::new };
     let mut rows = dialogue::rows();
     let post = "POST http://{target}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n";
     let posted = "POST / HTTP/1.1\r\nHost: {target}\r\nContent-Length: 4\r\n\r\n";

@@ -5,7 +5,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version, request};
 
 /// Makes a request in absolute form one for its origin server (RFC 9112, section 3.2): origin form, HTTP/1.1, nothing
@@ -52,6 +52,38 @@ fn put_host(headers: &mut HeaderMap, host: HeaderValue) {
     let rest = std::mem::take(headers);
     headers.insert(HOST, host);
     headers.extend(rest);
+}
+
+/// What is wrong with the Host field of a request (RFC 9112, section 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostFault {
+    /// There is none, in HTTP/1.1.
+    #[error("an HTTP/1.1 request has a Host field (RFC 9112, section 3.2)")]
+    Missing,
+    /// There are several.
+    #[error("more than one Host field")]
+    Several,
+    /// It is no host.
+    #[error("the Host field holds neither a host nor nothing")]
+    Malformed,
+}
+
+/// The Host field of a request, which may name another host than its target.
+///
+/// # Errors
+/// [`HostFault`]
+pub fn host(head: &request::Parts) -> Result<Option<&HeaderValue>, HostFault> {
+    let is_host = |host: &HeaderValue| {
+        let parsed = Authority::try_from(host.as_bytes());
+        host.is_empty() || parsed.is_ok_and(|host| !host.as_str().contains('@'))
+    };
+    let mut hosts = head.headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if head.version == Version::HTTP_11 => Err(HostFault::Missing),
+        (Some(_), Some(_)) => Err(HostFault::Several),
+        (Some(host), None) if !is_host(host) => Err(HostFault::Malformed),
+        (host, _) => Ok(host),
+    }
 }
 
 /// How many proxies more a TRACE or OPTIONS may pass (RFC 9110, section 7.6.2). At 0 this one answers it.
@@ -204,6 +236,30 @@ mod tests {
 
     fn lines(headers: &HeaderMap) -> Vec<String> {
         headers.iter().map(|(name, value)| format!("{name}: {value:?}")).collect()
+    }
+
+    #[test]
+    fn a_host_field_is_there_once_and_holds_a_host_or_nothing() {
+        let judged = |version, hosts: &[&str]| {
+            let mut request = Request::get("http://a.example/").version(version);
+            for value in hosts {
+                request = request.header(HOST, *value);
+            }
+            let (head, ()) = request.body(()).unwrap().into_parts();
+            host(&head).map(|host| host.map(|host| host.to_str().unwrap().to_owned()))
+        };
+        for good in ["a.example", "b.example:8080", "[::1]:80", "127.0.0.1", "my_app", ""] {
+            assert_eq!(judged(Version::HTTP_11, &[good]), Ok(Some(good.to_owned())));
+        }
+        for bad in ["a b", "a/b", "u@a.example", "http://a.example", "[::1", "a,b c"] {
+            assert_eq!(judged(Version::HTTP_11, &[bad]), Err(HostFault::Malformed), "{bad}");
+        }
+        assert_eq!(judged(Version::HTTP_11, &[]), Err(HostFault::Missing));
+        assert_eq!(
+            [Version::HTTP_10, Version::HTTP_2].map(|version| judged(version, &[])),
+            [Ok(None), Ok(None)]
+        );
+        assert_eq!(judged(Version::HTTP_10, &["a", "a"]), Err(HostFault::Several));
     }
 
     #[test]

@@ -42,8 +42,6 @@ pub struct Proxy {
     pub address: SocketAddr,
     /// The fields that a request needs to be admitted, each with its line end.
     pub admission: fn() -> String,
-    /// Whether the target gets the names of fields as the client wrote them.
-    pub keeps_case: bool,
 }
 
 /// A name, and what happens.
@@ -136,7 +134,7 @@ async fn run(proxy: Proxy, steps: Vec<Step>) -> Result<(), String> {
             (Arrive(head), Some(far)) => {
                 let got = far.head().await.map_err(failed)?;
                 let expected = filled(head);
-                let (found, expected) = (lines(proxy, &got), lines(proxy, &expected));
+                let (found, expected) = (lines(&got), lines(&expected));
                 if found != expected {
                     return Err(failed(format!("{found:?}")));
                 }
@@ -163,10 +161,6 @@ fn length_of(head: &str) -> Option<usize> {
 }
 
 /// The lines of a head, without what the gateway says of itself.
-fn lines(proxy: Proxy, head: &str) -> Vec<String> {
-    let line = |(index, line): (usize, &str)| match line.split_once(':') {
-        Some((name, value)) if index > 0 && !proxy.keeps_case => format!("{}:{value}", name.to_lowercase()),
-        _ => line.to_owned(),
-    };
-    head.lines().enumerate().map(line).filter(|line| !line.starts_with("via: ")).collect()
+fn lines(head: &str) -> Vec<&str> {
+    head.lines().filter(|line| !line.starts_with("via: ")).collect()
 }

@@ -8,6 +8,7 @@ use crate::observe::labels::Outcome;
 use crate::request::egress::PolicyRefusal;
 use http::StatusCode;
 use postern_daemon::rates::AboveRate;
+use postern_proxy::headers::HostFault;
 use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
 use postern_spend::Unknown;
@@ -64,9 +65,9 @@ pub(crate) enum Refusal {
     DialTimeout,
     /// The proxy that all tunnels go on through is known to be away: the request was refused before its token was read.
     NextHopAway,
-    /// The proxy that the tunnel was to go on through cannot be used.
     /// The proxy that all tunnels go on through is known to lead in a circle: the request was refused before its token was read.
     Circle,
+    /// The proxy that the tunnel was to go on through cannot be used.
     NextHop,
     /// That proxy does not open the tunnel.
     NextHopRefused,
@@ -84,10 +85,8 @@ pub(crate) enum Refusal {
     Target(TargetError),
     /// More than one `Proxy-Authorization` field with our scheme.
     SeveralAuthorizations,
-    /// An HTTP/1.1 request without a `Host` field.
-    NoHost,
-    /// More than one `Host` field.
-    SeveralHosts,
+    /// The `Host` field.
+    Host(HostFault),
     /// A `Host` field beside an `:authority` that names something else.
     OtherHost,
     /// A CONNECT that announces a body.
@@ -220,8 +219,8 @@ impl Refusal {
             Self::Unreachable => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::NoSource => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
-            Self::Circle => (S::LOOP_DETECTED, O::NextHopDown, "proxy_loop_detected", UNREAD),
             Self::NextHopAway => (S::SERVICE_UNAVAILABLE, O::NextHopDown, "destination_unavailable", UNREAD),
+            Self::Circle => (S::LOOP_DETECTED, O::NextHopDown, "proxy_loop_detected", UNREAD),
             Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
             Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),
             Self::Loop => (S::LOOP_DETECTED, O::Looped, "proxy_loop_detected", LOOP),
@@ -231,11 +230,11 @@ impl Refusal {
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, O::BodyFailed, MALFORMED, BODY),
             Self::Target(_)
             | Self::SeveralAuthorizations
-            | Self::SeveralHosts
+            | Self::Host(_)
             | Self::OtherHost
             | Self::ConnectBody
             | Self::Coding => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
-            Self::NoHost | Self::NotProxied | Self::Scheme | Self::Malformed => {
+            Self::NotProxied | Self::Scheme | Self::Malformed => {
                 (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
             }
             Self::LastHop => (
@@ -308,16 +307,15 @@ impl Refusal {
             Self::NextHopRefused => {
                 "the proxy that this gateway reaches the target through does not open this tunnel".into()
             }
-            Self::Circle => "the request would come back to this gateway: its next hops lead in a circle".into(),
             Self::Loop => "the request came back to a gateway that it had passed".into(),
+            Self::Circle => "the request would come back to this gateway: its next hops lead in a circle".into(),
             Self::Upstream(fault) => fault.to_string(),
             Self::UpstreamTimeout => "the target did not answer the request in time".into(),
             Self::BodyBroken => "the request's body is not valid or broke off".into(),
             Self::BodyTimeout => "the request's body did not arrive in time".into(),
             Self::Target(error) => error.to_string(),
             Self::SeveralAuthorizations => "more than one Proxy-Authorization field presents a token".into(),
-            Self::NoHost => "an HTTP/1.1 request has a Host field (RFC 9112, section 3.2)".into(),
-            Self::SeveralHosts => "more than one Host field".into(),
+            Self::Host(fault) => fault.to_string(),
             Self::OtherHost => "the Host field differs from :authority (RFC 9113, section 8.3.1)".into(),
             Self::ConnectBody => "a CONNECT request has no body".into(),
             Self::Coding => "the request's body has another transfer coding than chunked".into(),

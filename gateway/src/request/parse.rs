@@ -6,10 +6,10 @@ use crate::keys::offer::Answered;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::state::{Generation, Worker};
-use http::header::{HOST, PROXY_AUTHORIZATION};
+use http::header::PROXY_AUTHORIZATION;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
-use postern_proxy::headers::{announces_body, forwards_left, has_other_coding};
+use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError};
 use postern_spend::{Binding, Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
@@ -114,12 +114,6 @@ fn check_circle(worker: &Worker, policy: &Policy, target: &Target) -> Result<(),
 /// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any
 /// other method (section 3.2.2). In HTTP/2 `:authority` and `:scheme` say it (RFC 9113, sections 8.3.1 and 8.5).
 fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> {
-    let mut hosts = head.headers.get_all(HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (None, _) if require_host && head.version == Version::HTTP_11 => return Err(Refusal::NoHost),
-        (host, None) => host,
-        _ => return Err(Refusal::SeveralHosts),
-    };
     let authority = head.uri.authority().ok_or(Refusal::NotProxied)?.as_str();
     let target = match head.uri.scheme() {
         Some(_) if head.method == Method::CONNECT => return Err(Refusal::Target(TargetError::Port)),
@@ -145,6 +139,10 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
         _ => return Err(Refusal::Scheme),
     };
     let target = target.map_err(Refusal::Target)?;
+    let host = match host(head) {
+        Err(HostFault::Missing) if !require_host => None,
+        host => host.map_err(Refusal::Host)?,
+    };
     if head.version == Version::HTTP_2 && host.is_some_and(|host| !names(host, &target)) {
         return Err(Refusal::OtherHost);
     }

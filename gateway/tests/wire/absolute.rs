@@ -176,7 +176,7 @@ async fn of_a_length_and_chunks_only_the_chunks_go_on() {
 async fn what_a_proxy_owes_plain_http() {
     let gateway = Running::start().await;
     let admission = || format!("Proxy-Authorization: {}\r\n", ISSUER.authorization());
-    let proxy = Proxy { address: gateway.address, admission, keeps_case: false };
+    let proxy = Proxy { address: gateway.address, admission };
     dialogue::hold(proxy, dialogue::rows()).await;
     // Without a token the target gets no request, and the client no 100.
     let fields = "Host: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n";

@@ -2,6 +2,7 @@
 
 use super::Row;
 use super::Step::{self, Arrive, Body, Closed, End, Get, Lacks, Say, Send};
+use std::sync::LazyLock;
 
 fn send(text: impl Into<String>) -> Step {
     Send(text.into())
@@ -128,9 +129,12 @@ fn interim() -> Vec<Row> {
     ]
 }
 
+fn many(count: usize) -> String {
+    (0..count).map(|n| format!("X-{n}: y\r\n")).collect()
+}
+
 /// What of an answer is passed on, and what it is called if it is not.
 fn answers() -> Vec<Row> {
-    let many = |count: usize| (0..count).map(|n| format!("X-{n}: y\r\n")).collect::<String>();
     let refused = |said: String, ends: bool, error: &'static [&'static str]| {
         let mut steps = vec![send(GET), Arrive(GOT), Say(said)];
         steps.extend(ends.then_some(End));
@@ -233,6 +237,14 @@ fn targets() -> Vec<Row> {
                 "GET /a?b HTTP/1.1\r\nUser-Agent: z\r\nHost: {target}\r\nX-b: 1\r\nx-B: 2\r\nAccept: */*\r\nDNT: 1\r\n\r\n",
             ),
         ),
+        ("a request has as many fields as it has", {
+            static SENT: LazyLock<String> = LazyLock::new(|| {
+                format!("GET http://{{target}}/ HTTP/1.1\r\nHost: x\r\n{{admission}}{}\r\n", many(200))
+            });
+            static ARRIVES: LazyLock<String> =
+                LazyLock::new(|| format!("GET / HTTP/1.1\r\nHost: {{target}}\r\n{}\r\n", many(200)));
+            passed(&SENT, &ARRIVES)
+        }),
         (
             "a client of HTTP/1.0 without Host",
             vec![
@@ -297,6 +309,20 @@ fn targets() -> Vec<Row> {
             refused(
                 "TRACE http://{target}/ HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n",
                 &["HTTP/1.1 403 ", "error=http_request_denied;", "Max-Forwards"],
+            ),
+        ),
+        (
+            "no Host",
+            refused(
+                "GET http://{target}/ HTTP/1.1\r\n\r\n",
+                &["HTTP/1.1 400 ", "error=http_request_error;", "Host field"],
+            ),
+        ),
+        (
+            "a Host that is none",
+            refused(
+                "CONNECT {target} HTTP/1.1\r\nHost: a b\r\n\r\n",
+                &["HTTP/1.1 400 ", "error=http_request_error;", "Host field"],
             ),
         ),
         ("a < in a path", refused("GET http://{target}/< HTTP/1.1\r\nHost: x\r\n\r\n", UNREADABLE)),
