@@ -9,6 +9,7 @@ use crate::support::{admin, eventually, proxy, target};
 use server::{Does, Family, LATE, NameServer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::collections::HashSet;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -307,4 +308,35 @@ async fn a_gateway_starts_whatever_resolv_conf_says_and_serves_what_it_can() {
         let warnings = log.matches("no name server in /etc/resolv.conf").count();
         assert_eq!(warnings, usize::from(status == 502), "{text:?}: {log}");
     }
+}
+
+/// As a laptop that moves to another network, or a container whose network is changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs root, for port 53 and mounts"]
+async fn a_gateway_follows_changes_of_resolv_conf_and_of_the_hosts_file() {
+    let (home, echo) = (TempDir::new().unwrap(), target::echo().await);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let [first, second] =
+        [6, 7].map(|host| NameServer::start((Ipv4Addr::new(127, 53, 0, host), 53), answer_both));
+    let conf = |server: &NameServer| format!("nameserver {}\n", server.address.ip());
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let gateway = started("gateway", &config, Some(&conf(&first)), "127.0.0.1 localhost\n");
+    gateway.until_ready("gateway").await;
+    let mut tokens = mint(&issuer.http(), &gateway.http(), 4);
+    let mut opens = async |name: &str| {
+        let target = format!("{name}:{}", echo.port());
+        assert_eq!(opened(gateway.address, &target, tokens.pop().as_deref()).await.0, 200, "{name}");
+    };
+    opens("one.test").await;
+    let etc = home.path().join("etc-gateway");
+    std::fs::write(etc.join("resolv.conf"), conf(&second)).unwrap();
+    std::fs::write(etc.join("hosts"), "127.0.0.1 localhost my_app\n").unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for name in ["two.test", "my_app", "three.test"] {
+        opens(name).await;
+    }
+    let asked =
+        |server: &NameServer| server.asked().into_iter().map(|(name, _)| name).collect::<HashSet<_>>();
+    assert_eq!(asked(&first), HashSet::from(["one.test".to_owned()]));
+    assert_eq!(asked(&second), HashSet::from(["two.test", "three.test"].map(str::to_owned)));
 }

@@ -17,8 +17,8 @@ const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResolverConfig {
-    /// "system": the name servers of /etc/resolv.conf, or 127.0.0.1 where it names none, after /etc/hosts, read at start. "udp":
-    /// DNS with the `servers`, and over TCP for long answers; "tcp": over TCP alone; "tls": DNS over TLS (RFC 7858); "https": DNS
+    /// "system": the name servers of /etc/resolv.conf, or 127.0.0.1 where it names none, after /etc/hosts; both are read again
+    /// when they change. "udp": DNS with the `servers`, and over TCP for long answers; "tcp": over TCP alone; "tls": DNS over TLS (RFC 7858); "https": DNS
     /// over HTTPS (RFC 8484) on HTTP/2. All but "system" leave /etc/hosts aside.
     pub kind: ResolverKind,
     /// The name servers, for all kinds but "system": addresses, with a port if it is not the usual one (53, 853 or 443). Two

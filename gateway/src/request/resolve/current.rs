@@ -1,31 +1,81 @@
-//! The resolver of the settings that hold now: a reload may change them.
+//! The resolver of what holds now: a reload may change the settings, and the system its files.
 
+use super::system::Stamps;
 use super::{Resolver, ResolverError};
-use crate::config::ResolverConfig;
+use crate::config::{ResolverConfig, ResolverKind};
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use postern_daemon::seldom::Seldom;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// A worker's resolver, and the settings that it was made of.
-pub(crate) struct CurrentResolver(ArcSwap<(Arc<ResolverConfig>, Arc<Resolver>)>);
+/// How often the system's files are looked at: a laptop that moves, or a container whose network changes, has others.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A worker's resolver.
+pub(crate) struct CurrentResolver {
+    made: ArcSwap<Made>,
+    looked: Mutex<Instant>,
+}
+
+/// A resolver, and what it was made of.
+struct Made {
+    settings: Arc<ResolverConfig>,
+    files: Stamps,
+    resolver: Arc<Resolver>,
+}
 
 impl CurrentResolver {
     pub(crate) fn new(settings: &Arc<ResolverConfig>) -> Result<Self, ResolverError> {
-        let resolver = Resolver::new(settings)?;
-        Ok(Self(ArcSwap::from_pointee((Arc::clone(settings), Arc::new(resolver)))))
+        let files = stamps(settings); // before they are read: what changes meanwhile is read again
+        let resolver = Arc::new(Resolver::new(settings)?);
+        let made = Made { settings: Arc::clone(settings), files, resolver };
+        Ok(Self { made: ArcSwap::from_pointee(made), looked: Mutex::new(Instant::now()) })
     }
 
-    /// The resolver of these settings. It is made where the worker's last one is of others; if that fails, the last one stays,
-    /// since a gateway without a resolver would refuse every name.
+    /// The resolver of these settings and of the system's files. It is made where the worker's last one is of others; if that fails, the
+    /// last one stays, since a gateway without a resolver would refuse every name.
     pub(crate) fn of(&self, settings: &Arc<ResolverConfig>) -> Arc<Resolver> {
-        let last = self.0.load();
-        if Arc::ptr_eq(&last.0, settings) {
-            return Arc::clone(&last.1);
+        let last = self.made.load();
+        let is_same = Arc::ptr_eq(&last.settings, settings);
+        if is_same && !self.is_look_due(Instant::now()) {
+            return Arc::clone(&last.resolver);
         }
-        let made = Resolver::new(settings).map(Arc::new).unwrap_or_else(|error| {
+        let files = stamps(settings);
+        if is_same && files == last.files {
+            return Arc::clone(&last.resolver);
+        }
+        let resolver = Resolver::new(settings).map(Arc::new).unwrap_or_else(|error| {
             tracing::error!(%error, "the resolver of [egress.resolver] cannot be set up; the one before stays in use");
-            Arc::clone(&last.1)
+            Arc::clone(&last.resolver)
         });
-        self.0.store(Arc::new((Arc::clone(settings), Arc::clone(&made))));
-        made
+        if is_same {
+            report();
+        }
+        let made = Made { settings: Arc::clone(settings), files, resolver: Arc::clone(&resolver) };
+        self.made.store(Arc::new(made));
+        resolver
+    }
+
+    fn is_look_due(&self, now: Instant) -> bool {
+        let looked = &mut *self.looked.lock();
+        let is_due = now.saturating_duration_since(*looked) >= LOOK_EVERY;
+        if is_due {
+            *looked = now;
+        }
+        is_due
+    }
+}
+
+/// Those of the files that are read; name servers of the operator's choice are read of none.
+fn stamps(settings: &ResolverConfig) -> Stamps {
+    if settings.kind == ResolverKind::System { Stamps::look() } else { Stamps::default() }
+}
+
+/// Once for all workers.
+fn report() {
+    static REPORTED: Seldom = Seldom::every(Duration::from_secs(10));
+    if REPORTED.due(Instant::now()).is_some() {
+        tracing::info!("the system's name servers and hosts have changed, and are read again");
     }
 }

@@ -4,7 +4,8 @@ use hickory_resolver::config::{NameServerConfig, ResolverOpts};
 use postern_daemon::seldom::Seldom;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
 
 const NAME_SERVERS: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
@@ -33,7 +34,7 @@ impl System {
             tracing::warn!(
                 "no name server in {NAME_SERVERS} ({reason}), so 127.0.0.1 is queried: while none answers there, tunnels to \
                  names are refused with 502 and their tokens are spent, and tunnels to addresses are opened. Name one there, or in \
-                 [egress.resolver], and restart"
+                 [egress.resolver]"
             );
         }
         system
@@ -55,6 +56,22 @@ impl System {
         options.attempts = (read.attempts as usize).clamp(1, MOST_ATTEMPTS);
         options.edns0 = read.edns0;
         (Self { servers, options, only_v4: read.no_aaaa }, is_without)
+    }
+}
+
+/// By which a file is known to have changed: its place, size and time.
+type Stamp = (u64, u64, Option<SystemTime>);
+
+/// Of both files, as they are now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Stamps([Option<Stamp>; 2]);
+
+impl Stamps {
+    pub(super) fn look() -> Self {
+        Self([NAME_SERVERS, HOSTS].map(|path| {
+            let file = std::fs::metadata(path).ok()?;
+            Some((file.ino(), file.len(), file.modified().ok()))
+        }))
     }
 }
 
