@@ -4,6 +4,7 @@
 use crate::gateway::Refused;
 use crate::reload::Settings;
 use parking_lot::Mutex;
+use postern_daemon::bucket::Bucket;
 use postern_daemon::seldom::Seldom;
 use postern_proxy::target::Target;
 use std::collections::HashMap;
@@ -54,8 +55,7 @@ impl FailedTargets {
 /// The tokens that may be sent in a minute, as `[wallet] most_per_minute` says at each moment.
 pub(crate) struct Cap {
     settings: watch::Receiver<Settings>,
-    /// How many may be sent at once, and since when.
-    state: Mutex<Option<(f64, Instant)>>,
+    bucket: Mutex<Bucket>,
     line: Seldom,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct AboveCap {
 
 impl Cap {
     pub(crate) fn new(settings: watch::Receiver<Settings>) -> Self {
-        Self { settings, state: Mutex::new(None), line: Seldom::every(Duration::from_secs(60)) }
+        Self { settings, bucket: Mutex::default(), line: Seldom::every(Duration::from_secs(60)) }
     }
 
     /// Counts a token that is about to be sent, or warns of the program that sends too many.
@@ -76,24 +76,17 @@ impl Cap {
         if most == 0 {
             return Ok(());
         }
-        let (most, second) = (f64::from(most), f64::from(most) / 60.0);
-        let mut state = self.state.lock();
-        let left = match *state {
-            None => most,
-            Some((left, at)) => (left + now.saturating_duration_since(at).as_secs_f64() * second).min(most),
-        };
-        if left >= 1.0 {
-            *state = Some((left - 1.0, now));
-            return Ok(());
-        }
-        *state = Some((left, now));
-        if self.line.due(now).is_some() {
-            tracing::warn!(
-                "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}), and are refused (429) until they \
-                 send fewer: a web page or a program may be opening tunnels without end. If that is wanted, raise it"
-            );
-        }
-        Err(AboveCap { retry_after: Duration::from_secs_f64((1.0 - left) / second) })
+        let most = f64::from(most);
+        let taken = self.bucket.lock().take(most / 60.0, most, 1, now);
+        taken.map(drop).map_err(|retry_after| {
+            if self.line.due(now).is_some() {
+                tracing::warn!(
+                    "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}), and are refused (429) \
+                     until they send fewer: a web page or a program may be opening tunnels without end. If that is wanted, raise it"
+                );
+            }
+            AboveCap { retry_after }
+        })
     }
 }
 

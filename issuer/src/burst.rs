@@ -2,6 +2,7 @@
 
 use crate::share::Share;
 use parking_lot::Mutex;
+use postern_daemon::bucket::Bucket;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -25,9 +26,7 @@ pub(crate) struct Pace {
 struct State {
     /// A limit, and which part of it this issuer gives.
     limit: Option<(Burst, Share)>,
-    tokens: f64,
-    /// When `tokens` was right.
-    at: Option<Instant>,
+    bucket: Bucket,
 }
 
 impl Pace {
@@ -36,27 +35,17 @@ impl Pace {
         let state = &mut *self.state.lock();
         let limit = limit.map(|limit| (limit, share));
         if state.limit != limit {
-            *state = State { limit, tokens: 0.0, at: None };
+            *state = State { limit, bucket: Bucket::default() };
         }
     }
 
     /// Takes up to `most_wanted` tokens, or says how long until there is one.
     pub(crate) fn take(&self, now: Instant, most_wanted: u64) -> Result<u64, Duration> {
-        let State { limit, tokens, at } = &mut *self.state.lock();
+        let State { limit, bucket } = &mut *self.state.lock();
         let Some((limit, share)) = limit else { return Ok(most_wanted) };
         let rate = f64::from(limit.tokens_per_second.get()) * share.ratio();
         let most = share.of(limit.burst_tokens.get().into()).max(1) as f64;
-        *tokens = match *at {
-            None => most,
-            Some(then) => (*tokens + now.saturating_duration_since(then).as_secs_f64() * rate).min(most),
-        };
-        *at = Some(at.map_or(now, |then| then.max(now)));
-        if *tokens < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - *tokens) / rate));
-        }
-        let taken = tokens.floor().min(most_wanted as f64);
-        *tokens -= taken;
-        Ok(taken as u64)
+        bucket.take(rate, most, most_wanted, now)
     }
 }
 

@@ -3,7 +3,7 @@
 //! - [`drain`]: the drain and the stop, by [`signals`]. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
-//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`client_stream`] and
+//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`bucket`]: what anyone may. [`client_stream`] and
 //!   [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`answers_only`] and
 //!   [`farewell`]: the last answer.
 //! - [`tls`]: TLS with a certificate from files or an authority. [`http`]: an HTTP client without surprises, and bodies with a limit.
@@ -26,6 +26,7 @@
 
 pub mod answers_only;
 pub mod backoff;
+pub mod bucket;
 pub mod client_stream;
 pub mod descriptors;
 pub mod drain;
