@@ -4,7 +4,7 @@ mod consistency;
 mod hop;
 
 pub use consistency::ConsistencyConfig;
-pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig};
+pub use hop::{FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig, api_key_of};
 pub(crate) use hop::{HopConfig, MOST_GATEWAYS, MOST_ISSUERS, each_once, server_url};
 
 use crate::catalogue::Position;

@@ -66,7 +66,7 @@ pub use agent::Agent;
 pub use clock::Skew;
 pub use config::{
     Config, ConfigProblem, ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Listen, Urls,
-    WalletConfig,
+    WalletConfig, api_key_of,
 };
 #[cfg(unix)]
 pub use examine::{certificates, examine};

@@ -6,8 +6,8 @@ use crate::args::Mint;
 use crate::failure::Failure;
 use crate::stdio::warn_of_secret;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use postern_client::full_stop;
 use postern_client::mint::{ChallengeFetchError, IssuerClient, MintError, fetch_challenge};
+use postern_client::{api_key_of, full_stop};
 use postern_config::Secret;
 use postern_daemon::exit;
 use postern_daemon::signals::StopSignal;
@@ -145,16 +145,16 @@ fn api_key(args: &Mint) -> Result<Option<Secret>, Failure> {
 
 fn read_key(file: &Path) -> Result<Secret, Failure> {
     const MOST: u64 = 64 * 1024;
-    let refused = |error: io::Error| {
-        Failure::runtime(format_args!("the API key in {} cannot be read: {error}", file.display()))
+    let refused = |reason: &dyn Display| {
+        Failure::runtime(format_args!("the API key in {} cannot be read: {reason}", file.display()))
     };
     let mut source: Box<dyn Read> = match file.to_str() {
         Some("-") => Box::new(io::stdin()),
-        _ => Box::new(File::open(file).map_err(refused)?),
+        _ => Box::new(File::open(file).map_err(|error| refused(&error))?),
     };
-    let mut key = String::new();
-    source.by_ref().take(MOST).read_to_string(&mut key).map_err(refused)?;
-    Ok(Secret::new(key.trim()))
+    let mut text = String::new();
+    source.by_ref().take(MOST).read_to_string(&mut text).map_err(|error| refused(&error))?;
+    api_key_of(&text).map_err(|reason| refused(&reason))
 }
 
 fn no_challenge(error: ChallengeFetchError) -> Failure {

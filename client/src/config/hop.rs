@@ -258,13 +258,19 @@ impl IssuerConfig {
         let Some(path) = &self.api_key_file else { return Ok(self.api_key.clone()) };
         let refused = |reason: String| MintError::KeyFile { path: path.clone(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        match text.trim() {
-            "" => Err(refused("it is empty".to_owned())),
-            key if key.contains(char::is_whitespace) => {
-                Err(refused("it has more than a key in it".to_owned()))
-            }
-            key => Ok(Some(Secret::new(key.to_owned()))),
-        }
+        api_key_of(&text).map(Some).map_err(|reason| refused(reason.to_owned()))
+    }
+}
+
+/// The API key that is all of a file's text, but for white space around it.
+///
+/// # Errors
+/// What is wrong with the text, without a part of it.
+pub fn api_key_of(text: &str) -> Result<Secret, &'static str> {
+    match text.trim() {
+        "" => Err("it is empty"),
+        key if key.contains(char::is_whitespace) => Err("it has more than a key in it"),
+        key => Ok(Secret::new(key)),
     }
 }
 
