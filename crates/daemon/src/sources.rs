@@ -94,7 +94,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// The widest network around the source that has limits: of one that takes turns with others, there is one line.
+    /// The widest network around the source that has limits: of one that takes turns with others, there is one line. Anyone gets a
+    /// /48 for nothing, from a tunnel broker or with a rented server, and a line for each of its 256 /56 would be 256 turns against one
+    /// of everybody else. So users wait behind others of their /48, unless `ipv6_wide_prefix` says otherwise.
     #[must_use]
     pub fn widest(self) -> Network {
         self.wide.unwrap_or(self.own)
