@@ -4,13 +4,15 @@ mod server;
 
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::memcached::Memcached;
+use crate::support::process::Postern;
 use crate::support::tokens::mint;
 use crate::support::{admin, eventually, proxy, target};
+use postern_testkit::ports;
 use server::{Does, Family, LATE, NameServer};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::collections::HashSet;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -161,6 +163,29 @@ async fn any_name_that_can_be_sent_is_sent_and_what_cannot_be_is_refused_without
         assert_eq!(status, 400, "{name}");
     }
     assert_eq!(server.asked().len(), before);
+}
+
+/// Docker compose calls a service as its file does, which is no name of a host by the rules of old.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_next_hop_may_have_any_name_that_can_be_sent() {
+    let (home, echo, port) = (TempDir::new().unwrap(), target::echo().await, ports::free());
+    let file = home.path().join("tinyproxy.conf");
+    std::fs::write(&file, format!("Port {port}\nListen 127.0.0.1\nAllow 127.0.0.1\nTimeout 600\n")).unwrap();
+    let mut command = Command::new("tinyproxy");
+    command.args(["-d", "-c"]).arg(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let _proxy = Postern::start(command);
+    let server = NameServer::start((HERE, 0), answer_both);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let more = format!(
+        "via = \"squid\"\n[[egress.next_hops]]\nname = \"squid\"\nurls = [\"http://my_squid:{port}\"]\n\
+         [egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\n",
+        server.address
+    );
+    let gateway =
+        Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", &more)).await;
+    let token = mint(&issuer.http(), &gateway.http(), 1).remove(0);
+    assert_eq!(opened(gateway.address, &format!("127.0.0.1:{}", echo.port()), Some(&token)).await.0, 200);
+    assert!(server.asked().contains(&("my_squid".to_owned(), Family::V4)), "{:?}", server.asked());
 }
 
 /// Starts a daemon to which this is the system's resolv.conf(5), none without a text, and hosts(5).
