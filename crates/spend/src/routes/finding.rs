@@ -61,8 +61,8 @@ pub(super) struct Findings(Vec<Finding>);
 const MOST: usize = 100;
 /// Characters of a name that are shown.
 const LONGEST_NAME: usize = 80;
-/// The time a router waits before its clients notice, where the gateway's is not known.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time that a gateway waits, unless its file says another.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Findings {
     pub(super) fn add(&mut self, severity: Severity, place: &str, reason: String, instead: &str) {
@@ -73,29 +73,24 @@ impl Findings {
         }
     }
 
-    /// Warns of a router that gives up on a server after the gateway does. `timeout` is the router's, `None` if it waits without
-    /// end; `patience` the gateway's, if it is known.
+    /// Warns of a router that gives up on a server no sooner than the gateway, or, with `None`, never.
     pub(super) fn judge_timeout(
         &mut self,
         place: &str,
         (name, timeout): (&str, Option<Duration>),
         patience: Option<Duration>,
     ) {
-        let late = |timeout: Duration| match patience {
-            Some(patience) => timeout >= patience,
-            None => timeout > LONGEST_TIMEOUT,
-        };
-        if timeout.is_some_and(|timeout| !late(timeout)) {
+        let patience = patience.unwrap_or(PATIENCE);
+        if timeout.is_some_and(|timeout| timeout < patience) {
             return;
         }
         let waits = timeout.map_or("without end".to_owned(), |timeout| format!("{} ms", timeout.as_millis()));
-        let of_gateway =
-            patience.map_or(String::new(), |patience| format!(" after {} ms", patience.as_millis()));
         let reason = format!(
-            "it waits {waits} for a server that hangs: the gateway gives up first{of_gateway}, and closes the connection \
-             with everyone on it."
+            "it waits {waits} for a server that hangs: the gateway gives up first, after {} ms, and closes the connection with \
+             everyone on it.",
+            patience.as_millis()
         );
-        let half = patience.unwrap_or(Duration::from_millis(100)).as_millis().div_ceil(2).max(1);
+        let half = patience.as_millis().div_ceil(2).max(1);
         self.add(Severity::Warn, place, reason, &format!("Write {half} (milliseconds) as `{name}`."));
     }
 

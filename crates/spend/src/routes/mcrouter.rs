@@ -146,7 +146,7 @@ impl<'a> Judge<'a> {
         let mut owners = Vec::new();
         if let Some(policies) = selector.get("policies") {
             for policy in &self.members(&policies.value)?.properties {
-                self.plain(policy, policy.name.as_str(), "|")?;
+                self.plain(policy, policy.name.as_str())?;
                 owners.push((policy.name.as_str(), self.owner_by_operation(&policy.value)?));
             }
         }
@@ -256,59 +256,36 @@ impl<'a> Judge<'a> {
     }
 
     fn owner(&mut self, route: &Value<'a>, name: &str, hash: Option<&'a Value<'a>>) -> Option<End> {
-        let Some(servers) = self.pools.get(name).copied() else {
+        if !self.pools.contains_key(name) {
             let reason =
                 format!("the pool {} is not in this file, so its servers are not known.", shown(name));
             self.refuse(route, &reason, "Name a pool that is under `pools`.");
             return None;
-        };
+        }
         let hash = match hash {
-            Some(hash) => self.hash(hash, servers)?,
-            None => String::from("Ch3"),
+            Some(hash) => self.hash(hash)?,
+            None => String::from("Ch3 "),
         };
         Some(End::Owner(Owner { pool: name.to_owned(), hash }))
     }
 
     /// The hash that chooses a server, in one spelling.
-    fn hash(&mut self, hash: &'a Value<'a>, servers: usize) -> Option<String> {
-        let (function, salt, weights) = match hash {
-            Value::StringLit(function) => (Some(function.value.as_ref()), None, None),
-            _ => {
-                let fields = self.object(hash, &["hash_func", "salt", "weights"])?;
-                let of = |name| fields.get(name).map(|field| &field.value);
-                let function = of("hash_func").map_or(Some("Ch3"), text);
-                (function, of("salt"), of("weights"))
-            }
+    fn hash(&mut self, hash: &'a Value<'a>) -> Option<String> {
+        let fields = match hash {
+            Value::Object(_) => Some(self.object(hash, &["hash_func", "salt"])?),
+            _ => None,
         };
-        let salt = match salt {
-            Some(salt) => {
-                let Some(text) = text(salt) else {
-                    self.refuse(salt, "mcrouter takes a text as `salt`.", "Leave it out.");
-                    return None;
-                };
-                self.plain(salt, text, "")?;
-                text
-            }
-            None => "",
-        };
-        let is_weight =
-            |weight: &Value<'_>| number(weight).is_some_and(|weight| (0.0..=1.0).contains(&weight));
-        let weights = weights.map(|weights| weights.as_array().map_or(&[][..], |list| &list.elements));
-        match (function, weights) {
-            (Some(function @ ("Ch3" | "Crc32")), None) => Some(format!("{function} {salt:?}")),
-            (Some("WeightedCh3"), Some(weights))
-                if weights.len() == servers && weights.iter().all(is_weight) =>
-            {
-                let weights: Vec<_> = weights.iter().filter_map(number).collect();
-                Some(format!("WeightedCh3 {salt:?} {weights:?}"))
+        let of = |name| fields.and_then(|fields| fields.get(name)).map(|field| text(&field.value));
+        let function = if fields.is_some() { of("hash_func").unwrap_or(Some("Ch3")) } else { text(hash) };
+        match (function, of("salt").unwrap_or(Some(""))) {
+            (Some(function @ ("Ch3" | "Crc32")), Some(salt)) if salt.is_empty() || is_plain(salt) => {
+                Some(format!("{function} {salt}"))
             }
             _ => {
                 let reason = format!(
                     "this hash does not load, or is not known to keep a bucket on one server: {PARTED}."
                 );
-                let instead = "Leave `hash` out, or take \"Ch3\", \"Crc32\", or \"WeightedCh3\" with a weight from 0 to 1 for \
-                     each server.";
-                self.refuse(hash, &reason, instead);
+                self.refuse(hash, &reason, "Leave `hash` out, or write \"Ch3\" or \"Crc32\".");
                 None
             }
         }
@@ -316,7 +293,7 @@ impl<'a> Judge<'a> {
 
     fn judge_pool(&mut self, pool: &'a ObjectProp<'a>) -> Option<()> {
         let name = pool.name.as_str();
-        self.plain(pool, name, "")?;
+        self.plain(pool, name)?;
         let fields =
             self.object(&pool.value, &["servers", "server_timeout", "connect_timeout", "protocol"])?;
         let servers = fields.get_array("servers").map_or(&[][..], |list| &list.elements);
@@ -386,15 +363,12 @@ impl<'a> Judge<'a> {
         is_known.then_some(object)
     }
 
-    /// Refuses a name that mcrouter's preprocessor could expand, as it does with `@macro()` and `%parameter%`.
-    fn plain(&mut self, at: &impl Ranged, name: &str, besides: &str) -> Option<()> {
-        let is_plain = |letter: char| {
-            letter.is_ascii_alphanumeric() || "-_.".contains(letter) || besides.contains(letter)
-        };
-        if !name.is_empty() && name.chars().all(is_plain) {
+    /// Refuses a name that mcrouter's preprocessor could expand.
+    fn plain(&mut self, at: &impl Ranged, name: &str) -> Option<()> {
+        if is_plain(name) {
             return Some(());
         }
-        let reason = format!("{} holds more than letters, digits, `-`, `_` and `.`.", shown(name));
+        let reason = format!("{} holds more than letters, digits, and `- _ . |`.", shown(name));
         self.refuse(at, &reason, "mcrouter may expand it; write another name.");
         None
     }
@@ -423,8 +397,9 @@ fn text<'a>(value: &'a Value<'a>) -> Option<&'a str> {
     value.as_string_lit().map(|text| text.value.as_ref())
 }
 
-fn number(value: &Value<'_>) -> Option<f64> {
-    value.as_number_lit()?.value.parse().ok()
+/// Whether a name is none of what mcrouter's preprocessor expands: `@macro()`, `%parameter%`, `\\`.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.|".contains(letter))
 }
 
 /// `host:port` or `[v6]:port`, as every version reads it, with or without `:ascii`.

@@ -88,7 +88,7 @@ impl Pool<'_> {
     fn judge(&mut self, patience: Option<Duration>) {
         self.judge_spelling();
         self.judge_owner();
-        let timeout = number(self.options.timeout.as_ref()).filter(|timeout| *timeout != 0);
+        let timeout = self.options.timeout.as_deref().and_then(number).filter(|timeout| *timeout != 0);
         self.findings.judge_timeout(&self.place, ("timeout", timeout.map(Duration::from_millis)), patience);
         if self.options.preconnect.as_deref() != Some("true") {
             let reason = "it connects to a server when the first command for it comes: after a start the first checks wait.";
@@ -104,31 +104,28 @@ impl Pool<'_> {
 
     /// Refuses values that twemproxy does not start with.
     fn judge_spelling(&mut self) {
-        let Options { auto_eject_hosts, preconnect, redis, tcpkeepalive, .. } = self.options;
-        let Options { timeout, backlog, client_connections, server_connections, .. } = self.options;
-        let Options { server_retry_timeout, server_failure_limit, .. } = self.options;
-        for (name, value) in [
-            ("auto_eject_hosts", auto_eject_hosts),
-            ("preconnect", preconnect),
-            ("redis", redis),
-            ("tcpkeepalive", tcpkeepalive),
+        let options = self.options;
+        let is_flag = |text: &String| ["true", "false"].contains(&text.as_str());
+        let is_number = |text: &String| number(text).is_some();
+        for (name, value, is_fit) in [
+            ("auto_eject_hosts", &options.auto_eject_hosts, &is_flag as &dyn Fn(&String) -> bool),
+            ("preconnect", &options.preconnect, &is_flag),
+            ("redis", &options.redis, &is_flag),
+            ("tcpkeepalive", &options.tcpkeepalive, &is_flag),
+            ("timeout", &options.timeout, &is_number),
+            ("backlog", &options.backlog, &is_number),
+            ("client_connections", &options.client_connections, &is_number),
+            ("server_connections", &options.server_connections, &is_number),
+            ("server_retry_timeout", &options.server_retry_timeout, &is_number),
+            ("server_failure_limit", &options.server_failure_limit, &is_number),
         ] {
-            if !matches!(value.as_deref(), None | Some("true" | "false")) {
-                let reason = format!("`{name}` is neither `true` nor `false`: twemproxy does not start.");
-                self.find(Refuse, &reason, "Write one of the two.");
-            }
-        }
-        for (name, value) in [
-            ("timeout", timeout),
-            ("backlog", backlog),
-            ("client_connections", client_connections),
-            ("server_connections", server_connections),
-            ("server_retry_timeout", server_retry_timeout),
-            ("server_failure_limit", server_failure_limit),
-        ] {
-            if value.is_some() && number(value.as_ref()).is_none() {
-                let reason = format!("`{name}` is not a whole number: twemproxy does not start.");
-                self.find(Refuse, &reason, "Write digits alone.");
+            if value.as_ref().is_some_and(|value| !is_fit(value)) {
+                let reason = format!("twemproxy does not start with this `{name}`.");
+                self.find(
+                    Refuse,
+                    &reason,
+                    "It takes `true` or `false` as a switch, and digits alone as a number.",
+                );
             }
         }
     }
@@ -191,6 +188,6 @@ impl Pool<'_> {
     }
 }
 
-fn number(text: Option<&String>) -> Option<u64> {
-    text.filter(|text| text.bytes().all(|letter| letter.is_ascii_digit()))?.parse().ok()
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|_| text.bytes().all(|letter| letter.is_ascii_digit()))
 }
