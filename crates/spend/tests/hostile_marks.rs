@@ -7,8 +7,8 @@ use crate::support::{epoch, eventually, options, pooled};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_spend::memcached::{Options, Transport};
-use postern_spend::{Spend, Unknown};
-use postern_token::Mark;
+use postern_spend::{Spend, SpendStore, Unknown};
+use postern_token::{Mark, UnixSeconds};
 use std::time::Duration;
 
 /// Two connections each: what one failed to say is read over the other.
@@ -137,5 +137,49 @@ async fn a_witness_that_does_not_end_before_the_record_admits_nothing() {
             let verdict = scene.gateway.spend(&scene.gateway.token(scene.mark)).await;
             assert_eq!(verdict, expected, "{name}: {end}, records end at {with_it}");
         }
+    }
+}
+
+/// A server that sends one `STORED` too many, at a random place among the commands of 64 callers: the replies behind it belong to
+/// other commands. Nothing is admitted or called spent by a reply that is not its own.
+#[tokio::test]
+async fn a_stored_too_many_shifts_no_verdict() {
+    const CALLERS: usize = 64;
+    for (name, transport) in
+        [("pipelined", Transport::Pipelined { connections: 2, queue: 256 }), ("pooled", pooled(8))]
+    {
+        let scene = Scene::set(transport, |_| ()).await;
+        let (mut right, mut unknown) = (0, 0);
+        for _ in 0..40 {
+            // Every second one has been spent before.
+            let tokens = scene.gateway.tokens(CALLERS, scene.mark);
+            for token in tokens.iter().step_by(2) {
+                let spent = || async { scene.gateway.spend(token).await.ok() };
+                assert_eq!(eventually("a token is spent", spent).await, Spend::Admitted, "{name}");
+            }
+            let surplus = [vec![Step::Honest, send(b"STORED\r\n")], vec![send(b"STORED\r\n"), Step::Honest]];
+            let steps = surplus[rand::random_range(0..2)].clone();
+            scene.fake.plan_after(rand::random_range(0..CALLERS), Verb::Add, true, steps);
+            let spends: Vec<_> = tokens
+                .iter()
+                .map(|token| {
+                    let (client, key, epoch) =
+                        (scene.gateway.client.clone(), token.key, scene.gateway.epoch_of(token));
+                    tokio::spawn(async move { client.spend(&key, &epoch, UnixSeconds::now()).await })
+                })
+                .collect();
+            for (index, spend) in spends.into_iter().enumerate() {
+                match spend.await.unwrap() {
+                    Err(_) => unknown += 1,
+                    Ok(verdict) => {
+                        let own = if index % 2 == 0 { Spend::AlreadySpent } else { Spend::Admitted };
+                        assert_eq!(verdict, own, "{name}: caller {index}, after {right} right verdicts");
+                        right += 1;
+                    }
+                }
+            }
+        }
+        println!("{name}: {right} verdicts were right, {unknown} unknown, none wrong");
+        assert!(right > 0 && unknown > 0, "{name}: {right} right, {unknown} unknown");
     }
 }

@@ -87,7 +87,7 @@ pub struct MemcachedConfig {
     pub pool_size: usize,
     /// Pooled: how long a command may wait for a connection.
     pub checkout_timeout: ConfigDuration,
-    /// Pooled: send `version` on a connection before each use. Costs a round trip, and mcrouter answers it itself.
+    /// Pooled: send a `get` on a connection before each use. Costs a round trip.
     pub check_on_checkout: bool,
     /// Pooled: how often idle connections are proven again.
     pub idle_probe: ConfigDuration,

@@ -4,7 +4,7 @@ use super::bucket::{self, Bound};
 use super::client::{ClientState, NOT_CONNECTED};
 use super::epochs::EpochState;
 use super::failure::Failure;
-use super::protocol::{BoundReply, Command, Reply, Value};
+use super::protocol::{Command, Reply, Value};
 use super::stats::{Ended, Verb};
 use super::world::random_bytes;
 use crate::{ExchangeLog, Spend, Unknown};
@@ -21,7 +21,7 @@ impl ClientState {
     ) -> Result<Spend, Unknown> {
         let (expires, value) = (epoch.expires().ok_or(Unknown::TimedOut)?, Value::of_bucket(random_bytes()));
         match self.send_bound(0, bound, value, expires, log).await {
-            Ok(reply) => self.read_bound(reply, epoch, expires),
+            Ok(replies) => self.read_bound(replies, epoch, expires),
             Err(Failure::NotSent(reason)) => Err(reason),
             Err(Failure::Sent(reason)) => match self.verdict_from_record(bound.record, value, log).await {
                 Some(Spend::AlreadySpent) => Ok(Spend::AlreadySpent),
@@ -33,12 +33,12 @@ impl ClientState {
     /// What a replica's reply says, to a record that ends at `expires`.
     pub(super) fn read_bound(
         &self,
-        reply: BoundReply,
+        replies: [Reply; 2],
         epoch: &EpochState,
         expires: UnixSeconds,
     ) -> Result<Spend, Unknown> {
-        match (reply.reply, reply.witness) {
-            (Reply::Stored, Some(Ok(Reply::Hit(witness)))) => match bucket::second(&witness) {
+        match replies {
+            [Reply::Stored, Reply::Hit(witness)] => match bucket::second(&witness) {
                 Some(end) if end < expires => {
                     epoch.set_bound();
                     Ok(Spend::Admitted)
@@ -50,11 +50,11 @@ impl ClientState {
                 }
                 None => Err(Unknown::Garbled),
             },
-            (Reply::Stored, Some(Ok(Reply::Miss))) => Ok(Spend::Void),
-            (Reply::Stored, Some(Err(reason))) => Err(reason),
-            (Reply::NotStored, _) => Ok(Spend::AlreadySpent),
-            (Reply::Stored | Reply::ServerError, _) => Err(Unknown::Rejected),
-            (Reply::Hit(_) | Reply::Miss, _) => Err(Unknown::Garbled),
+            [Reply::Stored, Reply::Miss] => Ok(Spend::Void),
+            [Reply::NotStored, Reply::Hit(_) | Reply::Miss] => Ok(Spend::AlreadySpent),
+            // An error in the place of the witness could be the reply to the `add`.
+            [Reply::ServerError, _] | [_, Reply::ServerError] => Err(Unknown::Rejected),
+            [Reply::Hit(_) | Reply::Miss, _] | [_, Reply::Stored | Reply::NotStored] => Err(Unknown::Garbled),
         }
     }
 
@@ -67,18 +67,16 @@ impl ClientState {
         value: Value,
         expires: UnixSeconds,
         log: &mut ExchangeLog,
-    ) -> Result<BoundReply, Failure> {
+    ) -> Result<[Reply; 2], Failure> {
         let commands = [&Command::Add { key: bound.record, value, expires }, &Command::Get(bound.witness)];
         let (mut failure, mut tried) = (Failure::NotSent(NOT_CONNECTED), 0_u64);
         while let Some((index, link)) = self.next(Some(replica), tried) {
             tried |= 1 << index;
             let mut entry = log.begin(Verb::Add, u8::try_from(index).ok());
-            let result = link.exchange_bound(commands, &mut entry).await;
-            let reply = result.map(|bound| bound.reply);
-            entry.end(Ended::of(&reply));
-            self.store.counters.command(commands[0], &reply);
-            if let Ok(BoundReply { witness: Some(witness), .. }) = result {
-                self.store.counters.command(commands[1], &witness.map_err(Failure::Sent));
+            let result = link.exchange(commands, &mut entry).await;
+            entry.end(Ended::of(&result.map(|[record, _]| record)));
+            for (index, command) in commands.into_iter().enumerate() {
+                self.store.counters.command(command, &result.map(|replies| replies[index]));
             }
             match result {
                 Err(Failure::NotSent(reason)) => failure = Failure::NotSent(reason),

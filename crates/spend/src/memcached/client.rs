@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::options::{OnLoss, Transport};
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
-use super::protocol::{BoundReply, Command, RecordKey, Reply, Value};
+use super::protocol::{Command, RecordKey, Reply, Value};
 use super::stats::{Ended, Verb};
 use super::undo::{Undo, is_undone};
 use super::votes::REPLICAS;
@@ -196,7 +196,7 @@ impl ClientState {
         while let Some((index, link)) = self.next(None, tried) {
             tried |= 1 << index;
             let mut entry = log.begin(Verb::of(command), u8::try_from(index).ok());
-            let result = link.exchange(command, &mut entry).await;
+            let result = link.exchange([command], &mut entry).await.map(|[reply]| reply);
             entry.end(Ended::of(&result));
             self.store.counters.command(command, &result);
             match result {
@@ -239,21 +239,15 @@ impl ClientState {
 }
 
 impl EndpointClient {
-    async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
-        match &self.transport {
-            TransportClient::Pipelined(pipelined) => pipelined.exchange(command, entry).await,
-            TransportClient::Pooled(pooled) => pooled.exchange(command, entry).await,
-        }
-    }
-
-    pub(super) async fn exchange_bound(
+    /// Sends all commands in one write on one connection; all have a reply, or none counts.
+    pub(super) async fn exchange<const N: usize>(
         &self,
-        commands: [&Command; 2],
+        commands: [&Command; N],
         entry: &mut Entry<'_>,
-    ) -> Result<BoundReply, Failure> {
+    ) -> Result<[Reply; N], Failure> {
         match &self.transport {
-            TransportClient::Pipelined(pipelined) => pipelined.exchange_bound(commands, entry).await,
-            TransportClient::Pooled(pooled) => pooled.exchange_bound(commands, entry).await,
+            TransportClient::Pipelined(pipelined) => pipelined.exchange(commands, entry).await,
+            TransportClient::Pooled(pooled) => pooled.exchange(commands, entry).await,
         }
     }
 

@@ -127,8 +127,7 @@ pub struct Pool {
     pub size: usize,
     /// How long a command may wait for a connection.
     pub checkout_timeout: Duration,
-    /// Send `version` on a connection before each use. Costs a round trip, and does not prove that the store answers:
-    /// mcrouter answers it itself.
+    /// Send a `get` on a connection before each use. Costs a round trip.
     pub check_on_checkout: bool,
     /// How often each idle connection is proven again.
     pub idle_probe: Duration,

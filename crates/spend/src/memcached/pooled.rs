@@ -1,13 +1,17 @@
-//! The pooled transport: bb8 over memcache-async, a connection a command.
+//! The pooled transport: bb8 over memcache-async, a connection an exchange.
 //!
-//! Both crates need a guard before they may decide about admission (docs/decisions/store-transport.md):
+//! What reads replies, what an exchange is and what its failure means is as in the pipelined transport. The guards that the two
+//! crates need, each with its reason (docs/decisions/store-transport.md):
 //!
-//! * memcache-async takes any line that is not an error or `NOT_STORED` for a stored record, reads lines and values of
-//!   any length, and writes `add` in three pieces. It reads here through [`Checked`], which
-//!   lets only a complete reply through that the strict parser has accepted, and writes into a buffer that is flushed
-//!   once.
-//! * bb8 hands a connection out again although the exchange on it was cancelled, and serves some waiters while others
-//!   starve. A connection whose exchange did not finish is broken here, and a fair semaphore stands in front.
+//! | guard | without it |
+//! |---|---|
+//! | [`Checked`] | memcache-async takes any line that is no error for a stored record, reads lines and values of any length, and waits for a round trip a command |
+//! | [`Connection::in_flight`] | bb8 hands a connection out again although the exchange on it was cancelled, and its next user reads the reply |
+//! | [`Connection::is_quiet`] | a connection that ended, or was sent a reply too many, while it was idle is used |
+//! | [`Core::turns`] | bb8 serves some waiters while others starve |
+//! | [`Breaker`] | each connection of a frozen server costs a caller its patience, where a pipeline has one to lose |
+//! | [`maintain`] | nobody finds out that an idle connection is dead, or that the store is back |
+//! | [`Connection::ends`] | connections that were made together are replaced together |
 
 mod breaker;
 
@@ -15,7 +19,7 @@ use super::checked::Checked;
 use super::endpoint::{Carrier, Connected, Endpoint};
 use super::failure::{Failure, broken};
 use super::options::{Limits, Pool};
-use super::protocol::{BoundReply, Command, Reply};
+use super::protocol::{Command, Kind, RecordKey, Reply};
 use super::stats::Counters;
 use super::world::{instant, jittered, random_bytes, since};
 use crate::Unknown;
@@ -95,17 +99,13 @@ impl Pooled {
         Self { core, maintenance }
     }
 
-    pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
-        self.core.exchange(command, entry).await
-    }
-
-    /// An `add` and, behind it on the same connection, a `get` of its witness.
-    pub(crate) async fn exchange_bound(
+    /// Sends all commands in one write. There is no reply before the last one has come.
+    pub(crate) async fn exchange<const N: usize>(
         &self,
-        commands: [&Command; 2],
+        commands: [&Command; N],
         entry: &mut Entry<'_>,
-    ) -> Result<BoundReply, Failure> {
-        self.core.exchange_bound(commands, entry).await
+    ) -> Result<[Reply; N], Failure> {
+        self.core.exchange(commands, entry).await
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -137,54 +137,26 @@ impl Carrier for Core {
 }
 
 impl Core {
-    async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
-        let (_turn, mut noting) = self.begin(entry).await?;
-        self.answered(noting.connection.exchange(command)).await
-    }
-
-    async fn exchange_bound(
+    async fn exchange<const N: usize>(
         &self,
-        [add, get]: [&Command; 2],
+        commands: [&Command; N],
         entry: &mut Entry<'_>,
-    ) -> Result<BoundReply, Failure> {
-        let (_turn, mut noting) = self.begin(entry).await?;
-        let reply = self.answered(noting.connection.exchange(add)).await?;
-        let witness = match reply {
-            Reply::Stored => {
-                Some(self.answered(noting.connection.exchange(get)).await.map_err(Failure::unknown))
-            }
-            _ => None,
-        };
-        Ok(BoundReply { reply, witness })
-    }
-
-    /// A connection of the pool, for one exchange.
-    async fn begin<'a, 'b>(
-        &'a self,
-        entry: &'a mut Entry<'b>,
-    ) -> Result<(SemaphorePermit<'a>, Noting<'a, 'b>), Failure> {
+    ) -> Result<[Reply; N], Failure> {
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(Unknown::Unavailable(io::ErrorKind::NotConnected)));
         }
         let checkout = self.checkout().await;
         entry.waited_for_pool(since(entry.began));
-        let (turn, mut connection) = checkout.map_err(Failure::NotSent)?;
+        let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
         entry.waited_for_check(std::mem::take(&mut connection.checked_for));
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.endpoint.failure())); // the breaker opened while this caller waited
         }
-        Ok((turn, Noting { connection, entry, slow: self.limits.slow }))
-    }
-
-    /// Waits for a reply as long as a command may take.
-    async fn answered(
-        &self,
-        exchange: impl Future<Output = Result<Reply, io::Error>>,
-    ) -> Result<Reply, Failure> {
-        match timeout(self.limits.patience, exchange).await {
-            Ok(Ok(reply)) => {
+        let mut noting = Noting { connection, entry, slow: self.limits.slow };
+        match timeout(self.limits.patience, noting.connection.exchange(commands)).await {
+            Ok(Ok(replies)) => {
                 self.breaker.succeeded();
-                Ok(reply)
+                Ok(replies)
             }
             Ok(Err(error)) => Err(Failure::Sent(self.failed(broken(&error)))),
             Err(_) => Err(Failure::Sent(self.failed(Unknown::TimedOut))),
@@ -337,7 +309,7 @@ impl ManageConnection for Connector {
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), io::Error> {
         let began = instant();
-        timeout(self.patience, connection.version()).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
+        timeout(self.patience, connection.prove()).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
         connection.checked_for = since(began);
         Ok(())
     }
@@ -360,11 +332,11 @@ struct Connection {
 }
 
 impl Connection {
-    async fn exchange(&mut self, command: &Command) -> Result<Reply, io::Error> {
+    async fn exchange<const N: usize>(&mut self, commands: [&Command; N]) -> Result<[Reply; N], io::Error> {
         self.in_flight.store(true, Ordering::Relaxed);
-        let reply = self.checked.exchange(command).await?;
+        let replies = self.checked.exchange(commands).await?;
         self.in_flight.store(false, Ordering::Relaxed);
-        Ok(reply)
+        Ok(replies)
     }
 
     /// Whether nothing came while it was idle, and what proved it still counts; broken otherwise.
@@ -374,16 +346,9 @@ impl Connection {
         quiet
     }
 
-    async fn version(&mut self) -> Result<(), io::Error> {
-        self.in_flight.store(true, Ordering::Relaxed);
-        self.checked.version().await?;
-        self.in_flight.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Any `get` that is answered shows that the connection works.
     async fn prove(&mut self) -> Result<(), io::Error> {
-        let nothing = super::protocol::RecordKey::new(super::protocol::Kind::Probe, &random_bytes());
-        self.exchange(&Command::Get(nothing)).await.map(drop)
+        let nothing = RecordKey::new(Kind::Probe, &random_bytes());
+        self.exchange([&Command::Get(nothing)]).await.map(drop)
     }
 }

@@ -7,7 +7,6 @@
 
 use super::bucket::Bucket;
 use super::world::random_bytes;
-use crate::Unknown;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_token::{SpentKey, UnixSeconds};
@@ -218,14 +217,6 @@ pub(crate) enum Reply {
     Miss,
     /// `SERVER_ERROR`: the server, or one behind it, could not do it. The connection remains usable.
     ServerError,
-}
-
-/// The replies to the `add` of a token that a mark binds, and to the `get` of its witness behind it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BoundReply {
-    pub(crate) reply: Reply,
-    /// Only after [`Reply::Stored`]: otherwise it decides nothing.
-    pub(crate) witness: Option<Result<Reply, Unknown>>,
 }
 
 /// Bytes that are not the beginning of any reply the command can have: the rest of the stream cannot be parsed.

@@ -11,7 +11,7 @@ mod pipeline;
 use super::endpoint::{Carrier, Endpoint};
 use super::failure::Failure;
 use super::options::Limits;
-use super::protocol::{BoundReply, Command, Reply};
+use super::protocol::{Command, Reply};
 use super::world::since;
 use crate::Unknown;
 use crate::exchange_log::Entry;
@@ -40,21 +40,15 @@ impl Pipelined {
         Self { pipelines: pipelines.collect(), slow: limits.slow }
     }
 
-    pub(crate) async fn exchange(&self, command: &Command, entry: &mut Entry<'_>) -> Result<Reply, Failure> {
-        let waiting = self.idlest()?.submit(command, entry.began)?;
-        Noting { waiting, entry, slow: self.slow }.answer().await
-    }
-
-    /// An `add` and, in the same write behind it, a `get` of its witness.
-    pub(crate) async fn exchange_bound(
+    /// Sends all commands in one write, `add`s before `get`s. There is no reply before the last one has come: a reply to an
+    /// `add` names no key, and one too many before it would have shifted it.
+    pub(crate) async fn exchange<const N: usize>(
         &self,
-        [add, get]: [&Command; 2],
+        commands: [&Command; N],
         entry: &mut Entry<'_>,
-    ) -> Result<BoundReply, Failure> {
-        let [waiting, witness] = self.idlest()?.submit_all([add, get], entry.began)?;
-        let reply = Noting { waiting, entry, slow: self.slow }.answer().await?;
-        let witness = if reply == Reply::Stored { Some(witness.await.result) } else { None };
-        Ok(BoundReply { reply, witness: witness.map(|result| result.map_err(Failure::unknown)) })
+    ) -> Result<[Reply; N], Failure> {
+        let waiting = self.idlest()?.submit_all(commands, entry.began)?;
+        Noting { waiting, entry, slow: self.slow }.answers().await
     }
 
     fn idlest(&self) -> Result<&Arc<Pipeline>, Failure> {
@@ -77,27 +71,32 @@ impl Pipelined {
 }
 
 /// A caller's wait. Dropping it writes the times to the exchange log, however the wait ended.
-struct Noting<'a, 'b> {
-    waiting: Waiting,
+struct Noting<'a, 'b, const N: usize> {
+    waiting: [Waiting; N],
     entry: &'a mut Entry<'b>,
     slow: Duration,
 }
 
-impl Noting<'_, '_> {
-    async fn answer(mut self) -> Result<Reply, Failure> {
-        let answer = (&mut self.waiting).await;
-        self.entry.change(|exchange| {
-            (exchange.written, exchange.first_byte) = (answer.written, answer.read);
-            // They were read for the oldest of the burst, and this one may have come later.
-            exchange.tcp = answer.tcp.filter(|_| since(exchange.began) > self.slow);
-        });
-        answer.result
+impl<const N: usize> Noting<'_, '_, N> {
+    async fn answers(mut self) -> Result<[Reply; N], Failure> {
+        let mut replies = [Reply::Miss; N];
+        for (index, reply) in replies.iter_mut().enumerate() {
+            let answer = (&mut self.waiting[index]).await;
+            self.entry.change(|exchange| {
+                exchange.written = answer.written;
+                exchange.first_byte = exchange.first_byte.or(answer.read);
+                // They were read for the oldest of the burst, and this one may have come later.
+                exchange.tcp = answer.tcp.filter(|_| since(exchange.began) > self.slow);
+            });
+            *reply = answer.result?;
+        }
+        Ok(replies)
     }
 }
 
-impl Drop for Noting<'_, '_> {
+impl<const N: usize> Drop for Noting<'_, '_, N> {
     fn drop(&mut self) {
-        if let written @ Some(_) = self.waiting.written() {
+        if let Some(written @ Some(_)) = self.waiting.first().map(Waiting::written) {
             self.entry.change(|exchange| exchange.written = written);
         }
     }

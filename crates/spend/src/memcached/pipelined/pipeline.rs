@@ -95,12 +95,14 @@ impl Pipeline {
         Self { queue: Mutex::new(queue), outstanding: AtomicUsize::new(0), limit }
     }
 
-    /// Puts a command into the queue `now`, or refuses at once: without a connection, or when the queue is full.
+    /// Puts one command into the queue.
+    #[cfg(test)]
     pub(crate) fn submit(self: &Arc<Self>, command: &Command, now: Instant) -> Result<Waiting, Failure> {
         self.submit_all([command], now).map(|[waiting]| waiting)
     }
 
-    /// The same for commands that leave in one write, `add`s before `get`s.
+    /// Puts commands that leave in one write into the queue `now`, `add`s before `get`s, or refuses at once: without a
+    /// connection, or when the queue is full.
     pub(crate) fn submit_all<const N: usize>(
         self: &Arc<Self>,
         commands: [&Command; N],
