@@ -7,6 +7,7 @@ mod blind;
 mod broken;
 mod checker;
 mod driver;
+mod emptied;
 mod faults;
 mod history;
 mod loss;
