@@ -124,6 +124,19 @@ fn a_token_key_brings_one_mark_for_nothing() {
 }
 
 #[test]
+fn a_token_key_is_no_new_one_however_many_marks_came_since() {
+    let mut marks = Marks::default();
+    minted(&mut marks, 0, KEY, 0).unwrap();
+    for number in 1..=2 * KEPT as u8 {
+        assert_eq!(minted(&mut marks, number, 2, 3_600 * u64::from(number)), Ok(true));
+    }
+    assert_eq!(marks.known.len(), KEPT);
+    let now = 3_600 * 1_000;
+    assert_eq!(minted(&mut marks, 200, KEY, now), Ok(true));
+    assert!(marks.trial(marked(200, KEY).digest, at(now)).is_some(), "it is counted");
+}
+
+#[test]
 fn a_gateway_that_alternates_is_refused_until_it_stays() {
     let mut marks = Marks::default();
     for number in 0..=1 {

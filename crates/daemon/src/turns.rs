@@ -144,7 +144,9 @@ mod tests {
                 tokio::spawn(async move { turns.next(source(number % 5)).await.is_some() })
             })
             .collect();
-        tokio::task::yield_now().await;
+        while turns.waiting.lock().len() < 450 {
+            tokio::task::yield_now().await; // a few have had their turns
+        }
         assert!(timeout(Duration::from_secs(10), turns.next(source(9))).await.unwrap().is_some());
         let served = flood.iter().filter(|request| request.is_finished()).count();
         assert!(served < 100, "{served} of the flood were served before it");

@@ -170,6 +170,9 @@ mod tests {
                 ask(family, if expected.starts_with('[') { "::1" } else { "127.0.0.1" }.into(), 7).await;
             assert_eq!(found.unwrap(), [expected.parse().unwrap()]);
         }
+        for (family, other) in [(AddrFamily::Inet, "::1"), (AddrFamily::Inet6, "127.0.0.1")] {
+            assert!(ask(family, other.into(), 7).await.is_err(), "{other}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
