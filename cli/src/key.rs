@@ -6,10 +6,14 @@ use crate::failure::Failure;
 use crate::stdio::print_line;
 use postern_issuer::control::{self, Exported, Form, KeyRequest};
 
-/// What an end of a key means.
-const RETIRED: &str = "It is not listed any more and signs nothing. A gateway refuses its tokens once it has fetched the directory \
-                       ([issuer] poll, or SIGHUP) and [issuer] removed_grace is over, and agents get new ones. The file is kept for a \
-                       week, as ….retired-…. Remove copies of a key of type 5 or 1 from the gateways' [issuer] secrets.";
+/// When the tokens of a key end.
+const AFTER_GRACE: &str = "A gateway refuses its tokens once it has fetched the directory ([issuer] poll, or SIGHUP) and [issuer] \
+                           removed_grace is over";
+const NOW: &str = "A gateway refuses its tokens once it has fetched the directory: within [issuer] poll, earlier with the first token of the \
+                   new key, or at SIGHUP. Every unspent token of it is lost";
+/// What an end of a key means beside that.
+const BESIDE: &str = "agents get new ones. The key is not listed any more and signs nothing; its file is kept for a week at least, under \
+                      another name. Remove copies of a key of type 5 or 1 from the gateways' [issuer] secrets.";
 
 pub(crate) fn run(command: KeyCommand) -> Result<(), Failure> {
     match command {
@@ -37,15 +41,15 @@ fn rotate(args: &RotateKey) -> Result<(), Failure> {
 }
 
 fn retire(args: RetireKey) -> Result<(), Failure> {
-    let RetireKey { id, yes, output } = args;
+    let RetireKey { id, now: revokes, yes, output } = args;
+    let what = id.as_ref().map_or("every token key".to_owned(), |id| format!("the token key {id}"));
+    let means = format!("{}, and {BESIDE}", if revokes { NOW } else { AFTER_GRACE });
     if !yes {
         return Err(Failure::usage(format_args!(
-            "this ends the token key {id} at once, and makes a successor if it is in use. {RETIRED} Nothing was done: add --yes to \
-             do it"
+            "this ends {what} at once, and makes a successor of what is in use. {means} Nothing was done: add --yes to do it"
         )));
     }
-    let done = format!("The token key {id} is retired. {RETIRED}");
-    ask(KeyRequest::Retire { id }, &output, &done)
+    ask(KeyRequest::Retire { id, revokes }, &output, &format!("Ended: {what}. {means}"))
 }
 
 fn export(args: &ExportKey) -> Result<(), Failure> {

@@ -179,7 +179,12 @@ mod tests {
             DirectoryKey::new(TokenType::BlindRsa2048, &[byte; 342], Some(UnixSeconds(start)), None)
         };
         let token_keys = keys.iter().map(key).collect();
-        let directory = Directory { issuer_request_uri: "/r".to_owned(), token_keys, batch_limit: None };
+        let directory = Directory {
+            issuer_request_uri: "/r".to_owned(),
+            token_keys,
+            batch_limit: None,
+            revoked: Vec::new(),
+        };
         View { url: url.to_owned(), shown: Shown::Directory(directory) }
     }
 

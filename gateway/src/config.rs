@@ -144,7 +144,7 @@ pub struct Issuer {
     /// How long tokens of a key stay good if the directory has no `not-after` for it: counted from its `not-before`, or
     /// from when the gateway first saw it.
     pub key_lifetime: ConfigDuration,
-    /// How long tokens of a key stay good after the directory stopped listing it.
+    /// How long tokens of a key stay good after the directory stopped listing it, unless it revokes the key.
     pub removed_grace: ConfigDuration,
 }
 

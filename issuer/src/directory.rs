@@ -27,13 +27,20 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// The directory of `keys` at `now`.
-    pub(crate) fn of(keys: &[TokenKey], schedule: &Schedule, imprint: &Imprint, now: UnixSeconds) -> Self {
+    /// The directory of `keys` at `now`, which also names those whose tokens are void.
+    pub(crate) fn of(
+        keys: &[TokenKey],
+        revoked: Vec<String>,
+        schedule: &Schedule,
+        imprint: &Imprint,
+        now: UnixSeconds,
+    ) -> Self {
         let types = types_in_order(keys, schedule);
         let listed = Directory {
             issuer_request_uri: imprint.request_uri.clone(),
             token_keys: types.iter().flat_map(|of_type| in_order(keys, *of_type, now)).map(entry).collect(),
             batch_limit: Some(imprint.batch_limit),
+            revoked,
         };
         let next = |token_type| rotation::next_change(&keys::lives(keys, token_type), schedule, now);
         let changes_at = types.into_iter().map(next).min().unwrap_or(UnixSeconds::MAX);
@@ -100,7 +107,7 @@ mod tests {
 
     fn document(keys: &[TokenKey], now: u64) -> Document {
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 };
-        Document::of(keys, &Schedule::TEST, &imprint, UnixSeconds(now))
+        Document::of(keys, Vec::new(), &Schedule::TEST, &imprint, UnixSeconds(now))
     }
 
     fn starts(document: &Document) -> Vec<u64> {
@@ -137,8 +144,13 @@ mod tests {
             key_of(TokenType::VoprfRistretto255, 0),
         ];
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 7 };
-        let document =
-            Document::of(&keys, &Schedule { types, ..Schedule::TEST }, &imprint, UnixSeconds(20_000));
+        let document = Document::of(
+            &keys,
+            Vec::new(),
+            &Schedule { types, ..Schedule::TEST },
+            &imprint,
+            UnixSeconds(20_000),
+        );
         let directory = Directory::parse(&document.representation.body).unwrap();
         let listed: Vec<_> =
             directory.token_keys.iter().map(|key| (key.token_type, key.not_before.unwrap().0)).collect();

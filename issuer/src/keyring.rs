@@ -241,7 +241,7 @@ fn signs_until(keys: &[TokenKey], token_type: TokenType, now: UnixSeconds) -> Op
 impl Served {
     fn of(store: &KeyStore, schedule: &Schedule, imprint: &Imprint, now: UnixSeconds) -> Self {
         let keys = store.keys().to_vec();
-        let document = Arc::new(Document::of(&keys, schedule, imprint, now));
+        let document = Arc::new(Document::of(&keys, store.revoked(now), schedule, imprint, now));
         Self { keys, document }
     }
 }

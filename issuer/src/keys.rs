@@ -24,6 +24,7 @@ use in_hsm::{Begun, Made};
 use postern_daemon::files::{DataDir, DataDirError};
 use postern_daemon::utc;
 use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
+use set_aside::Why;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +74,27 @@ impl KeyStore {
         &self.keys
     }
 
+    /// The ids of the keys whose tokens are void though their times are not over at `now`.
+    pub(crate) fn revoked(&self, now: UnixSeconds) -> Vec<String> {
+        let aside = set_aside::all(self.directory.path()).unwrap_or_else(|error| {
+            tracing::warn!(
+                "the key directory cannot be read, so the directory names no revoked key: {error}"
+            );
+            Vec::new()
+        });
+        let is_alive = |path: &Path| parse_name(path).is_some_and(|(life, _)| now < life.not_after);
+        let revoked = aside.into_iter().filter(|aside| is_alive(&aside.original));
+        let mut ids: Vec<String> = revoked
+            .filter_map(|aside| match aside.why {
+                Why::Revoked(id) => Some(id),
+                Why::Expired | Why::Retired => None,
+            })
+            .collect();
+        ids.sort(); // one directory has one representation
+        ids.dedup();
+        ids
+    }
+
     /// Where the keys are, and what else this issuer alone may write.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
@@ -87,21 +109,21 @@ impl KeyStore {
             return self.check_successors(schedule, now);
         }
         self.tidy_hsm();
-        self.make_due(schedule, now, None)
+        self.make_due(schedule, now, &[])
     }
 
-    /// Makes the keys that are due at `now`, as if the key `without` was not there. Where those of one type cannot be made, because
+    /// Makes the keys that are due at `now`, as if those of `without` were not there. Where those of one type cannot be made, because
     /// the HSM is away, those of others are.
     fn make_due(
         &mut self,
         schedule: &Schedule,
         now: UnixSeconds,
-        without: Option<TokenKeyId>,
+        without: &[TokenKeyId],
     ) -> Result<(), KeysError> {
         let mut result = Ok(());
         for token_type in schedule.types.iter() {
             let lives = |keys: &[TokenKey]| {
-                let left = keys.iter().filter(|key| Some(key.signing.id()) != without);
+                let left = keys.iter().filter(|key| !without.contains(&key.signing.id()));
                 lives(&left.cloned().collect::<Vec<_>>(), token_type)
             };
             while let Some(life) = rotation::to_make(&lives(&self.keys), schedule, now) {
@@ -160,7 +182,7 @@ impl KeyStore {
     /// Keys that are set aside, and come back if a clock that is ahead is set right.
     fn may_come_back(&self) -> Vec<TokenKey> {
         let files = set_aside::all(self.directory.path()).unwrap_or_default();
-        let expired = files.into_iter().filter(|aside| aside.is_expired);
+        let expired = files.into_iter().filter(|aside| aside.why == Why::Expired);
         expired
             .filter_map(|aside| {
                 self.at_rest.read(&aside.original, content(&aside.path).ok()?).ok().map(|read| read.key)

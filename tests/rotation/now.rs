@@ -5,10 +5,10 @@ use super::procedure::{Step, steps};
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::proxy::{Head, connect, dial};
-use crate::support::site::{AgentPlan, Plan, Site, write};
+use crate::support::site::{AgentPlan, Plan, Site};
 use crate::support::unit::Unit;
 use crate::support::users::{Program, Users};
-use crate::support::windows::{Opened, Windows};
+use crate::support::windows::Windows;
 use crate::support::{TICK, target, tokens};
 use postern_token::TokenType;
 use std::net::SocketAddr;
@@ -21,35 +21,38 @@ const EMPTY: AgentPlan = AgentPlan { name: "empty", gateways: &[1], low: 0, high
 const GRACE: Duration = Duration::from_secs(2);
 /// How long agents are used when everything is done.
 const AFTERWARDS: Duration = Duration::from_secs(5);
+/// How often gateways fetch the directory, if nothing makes them fetch it earlier.
+const POLL: &str = "15s";
+/// Until then a gateway has dropped the key, at the latest.
+const SOON: Duration = Duration::from_secs(15 + 3);
 /// How much later than promised an old token may be refused: times are whole seconds, and the machine is busy.
 const LATE: Duration = Duration::from_secs(3);
 
+/// One command, whatever the grace is: nothing of a gateway is edited, and none gets a signal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_documented_rotation_now_keeps_old_tokens_for_the_grace() {
-    let grace = Duration::from_secs(10);
-    let mut rotation = Rotation::begun("10s").await;
+async fn the_documented_rotation_now_ends_old_tokens_within_seconds() {
+    let mut rotation = Rotation::begun("1h").await;
     for step in steps("### Now") {
-        rotation.perform(&step, false).await;
+        rotation.perform(&step).await;
     }
-    let told = rotation.told.expect("gateways got SIGHUP to fetch the directory");
-    let refused = rotation.old_tokens_until_refused().await - told;
-    println!("with a grace of {grace:?}, old tokens counted for {refused:.1?}");
-    assert!(refused + Duration::from_secs(1) >= grace, "refused too soon: after {refused:?}");
-    assert!(refused <= grace + LATE, "admitted for too long: {refused:?}");
+    let refused = rotation.old_tokens_until_refused().await.saturating_sub(rotation.retired);
+    println!("old tokens counted for {refused:.1?}");
+    assert!(refused <= SOON, "admitted for too long: {refused:?}");
     rotation.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_documented_rotation_now_without_grace_ends_old_tokens_at_once() {
-    let mut rotation = Rotation::begun("1h").await;
-    for step in steps("### Now") {
-        rotation.perform(&step, true).await;
+async fn a_key_that_is_retired_and_not_revoked_keeps_its_tokens_for_the_grace() {
+    let grace = Duration::from_secs(10);
+    let mut rotation = Rotation::begun("10s").await;
+    rotation.retire("postern issuer key retire ID --yes --config issuer.toml").await;
+    for gateway in &rotation.site.gateways {
+        gateway.signal("HUP");
     }
-    let told = rotation.told.expect("gateways got SIGHUP to fetch the directory");
-    let refused = rotation.old_tokens_until_refused().await.saturating_sub(told);
-    println!("without a grace, old tokens counted for {refused:.1?}");
-    assert!(refused <= LATE, "admitted for too long: {refused:?}");
-    rotation.set_grace("1h").await;
+    let refused = rotation.old_tokens_until_refused().await - rotation.retired;
+    println!("with a grace of {grace:?}, old tokens counted for {refused:.1?}");
+    assert!(refused + Duration::from_secs(1) >= grace, "refused too soon: after {refused:?}");
+    assert!(refused <= grace + LATE, "admitted for too long: {refused:?}");
     rotation.finish().await;
 }
 
@@ -64,12 +67,9 @@ struct Rotation {
     old: Vec<String>,
     spent: Vec<String>,
     old_keys: Vec<String>,
-    /// When the gateways got SIGHUP to fetch the directory.
-    told: Option<Duration>,
-    /// That second, as a Unix time.
-    told_second: u64,
-    /// Without a grace no token can be requested until the new key has its first mark.
-    markless: Option<Opened>,
+    /// When the keys were retired, and that second as a Unix time.
+    retired: Duration,
+    retired_second: u64,
     _store: Memcached,
 }
 
@@ -78,7 +78,7 @@ impl Rotation {
         let store = Memcached::start();
         let site = Site::started(Plan {
             removed_grace,
-            poll: "1h", // the document promises that the signal is enough
+            poll: POLL,
             store: vec![store.address()],
             bind: "offer",
             gateways: 2,
@@ -97,7 +97,7 @@ impl Rotation {
             .map(|(agent, pause)| users.program(site.agent(agent.name), Duration::from_millis(pause)))
             .into();
         let windows = Windows::default();
-        let (told, markless, _store) = (None, None, store);
+        let retired = users.now();
         let rotation = Self {
             site,
             users,
@@ -107,10 +107,9 @@ impl Rotation {
             old,
             spent,
             old_keys,
-            told,
-            told_second: 0,
-            markless,
-            _store,
+            retired,
+            retired_second: 0,
+            _store: store,
         };
         for token in &rotation.spent {
             assert_eq!(rotation.present(0, token).await.status, 200);
@@ -119,67 +118,40 @@ impl Rotation {
         rotation
     }
 
-    /// Follows the step; `at_once`: without the grace, as for a key that was copied.
-    async fn perform(&mut self, step: &Step, at_once: bool) {
-        let Self { site, users, windows, .. } = self;
-        if step.begins("Choose how long") {
-            assert_eq!(step.command("removed_grace = "), "removed_grace = \"0s\"");
-            if at_once {
-                self.set_grace("0s").await;
+    async fn perform(&mut self, step: &Step) {
+        if step.begins("End every key") {
+            // No token can be requested until the new key has its first mark.
+            let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
+            let opened = self.windows.open("no key in use has a mark yet", all, self.users.now(), GRACE);
+            self.retire(step.command("postern issuer key retire --now")).await;
+            for gateway in &self.site.gateways {
+                let is_fetched = |second| second >= self.retired_second;
+                gauge(gateway, "postern_keys_fetched_timestamp_seconds", is_fetched).await;
+                gateway.ready().await;
             }
-        } else if step.begins("List the keys") {
-            let listed = postern(step.command("postern issuer key list"), site);
-            assert!(self.old_keys.iter().all(|key| listed.contains(&key[..8])), "{listed}");
-        } else if step.begins("Retire each") {
-            // The check counts in whole seconds: what gateways fetched when they started was before this one.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            if at_once {
-                // A token of the new key makes a gateway fetch the directory by itself, before it gets the signal.
-                let all = [FULL, LOW, EMPTY].map(|agent| agent.unit());
-                self.markless = Some(windows.open("no key in use has a mark yet", all, users.now(), GRACE));
-            }
-            for key in &self.old_keys {
-                postern(&step.command("postern issuer key retire").replace("ID", &key[..8]), site);
-            }
-            let keys = key_ids(site).await;
-            assert_eq!(keys.len(), 1, "the directory lists the new key alone: {keys:?}");
-            assert_ne!(keys, self.old_keys);
-        } else if step.begins("`kill -HUP` every gateway") {
-            self.told_second = unix_seconds();
-            self.told = Some(users.now());
-            for gateway in &site.gateways {
-                gateway.signal(step.command("kill -").trim_start_matches("kill -"));
-            }
+            self.windows.close(opened, self.users.now());
         } else if step.begins("Check:") {
             let fetched = step.command("postern_keys_fetched_timestamp_seconds");
-            for gateway in &site.gateways {
-                gauge(gateway, fetched, |second| second >= self.told_second).await;
+            for gateway in &self.site.gateways {
+                gauge(gateway, fetched, |second| second >= self.retired_second).await;
                 gauge(gateway, step.command("postern_keys{phase=\"newest\"}"), |keys| keys == 1).await;
-                if at_once {
-                    gauge(gateway, "postern_keys{phase=\"older\"}", |keys| keys == 0).await;
-                    gateway.ready().await;
-                }
-            }
-            if let Some(markless) = self.markless.take() {
-                windows.close(markless, users.now());
+                gauge(gateway, step.command("postern_keys{phase=\"older\"}"), |keys| keys == 0).await;
             }
         } else {
             panic!("this test does not know the step {step:?}: it follows the document to the letter");
         }
     }
 
-    /// Restarts the gateways one by one with another `removed_grace`.
-    async fn set_grace(&self, grace: &str) {
-        for (index, gateway) in self.site.gateways.iter().enumerate() {
-            write(gateway, &self.site.gateway_config(gateway, grace));
-            let theirs = [FULL, LOW, EMPTY].into_iter().filter(|agent| agent.depends_on(index));
-            let theirs = theirs.map(|agent| agent.unit());
-            let what = format!("{} restarts", gateway.name);
-            let opened = self.windows.open(what, theirs, self.users.now(), GRACE);
-            gateway.terminate();
-            gateway.start_ready().await;
-            self.windows.close(opened, self.users.now());
+    async fn retire(&mut self, command: &str) {
+        // The check counts in whole seconds: what gateways fetched when they started was before this one.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (self.retired, self.retired_second) = (self.users.now(), unix_seconds());
+        for key in &self.old_keys {
+            postern(&command.replace("ID", &key[..8]), &self.site);
         }
+        let keys = key_ids(&self.site).await;
+        assert_eq!(keys.len(), 1, "the directory lists the new key alone: {keys:?}");
+        assert_ne!(keys, self.old_keys);
     }
 
     /// Presents old tokens, one after another, until a gateway refuses one; when that was.
@@ -210,7 +182,7 @@ impl Rotation {
         }
         let Self { site, users, windows, target, .. } = &self;
         let attempts = users.attempts();
-        let excused = windows.assert_only_unavoidable(&attempts, "the documented procedure \"rotate now\"");
+        let excused = windows.assert_only_unavoidable(&attempts, "the documented procedure \"now\"");
         println!("{} requests of users, {excused} refused while that could not be avoided", attempts.len());
 
         self.assert_spent_stays_spent().await;

@@ -181,6 +181,7 @@ mod tests {
             issuer_request_uri: "/r".to_owned(),
             token_keys: keys.into_iter().collect(),
             batch_limit: None,
+            revoked: Vec::new(),
         }
     }
 

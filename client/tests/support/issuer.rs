@@ -228,6 +228,7 @@ impl Issuer {
             issuer_request_uri: self.request_uri.lock().clone(),
             token_keys,
             batch_limit: *self.batch_limit.lock(),
+            revoked: Vec::new(),
         }
     }
 

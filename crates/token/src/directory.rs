@@ -1,7 +1,7 @@
 //! The issuer's directory (RFC 9578, section 4): where it takes requests, and its keys.
 
 use crate::encoding::{Base64Error, decode_base64url_vec, encode_base64url};
-use crate::ids::TokenType;
+use crate::ids::{TokenKeyId, TokenType};
 use crate::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,10 @@ pub struct Directory {
     /// other implementations ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_limit: Option<u32>,
+    /// The ids, in hex, of keys whose tokens are void from now on, listed until they would have ended anyway. Not in RFC 9578;
+    /// Postern's issuer adds it in an emergency, and other implementations ignore it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub revoked: Vec<String>,
 }
 
 /// One key of a directory.
@@ -60,6 +64,12 @@ impl Directory {
     pub fn serialize(&self) -> Vec<u8> {
         // Strings, numbers and lists only, which JSON can always represent.
         serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Whether the tokens of a key are void, whatever its times are.
+    #[must_use]
+    pub fn revokes(&self, id: TokenKeyId) -> bool {
+        !self.revoked.is_empty() && self.revoked.contains(&id.to_hex())
     }
 
     /// The keys for `token_type`, in the issuer's order.

@@ -75,6 +75,7 @@ fn a_directory_offers_the_first_key_in_use() {
             entry(Some(10), Some(100)),
         ],
         batch_limit: None,
+        revoked: Vec::new(),
     };
     let preferred = |now| {
         let found = directory.preferred(TokenType::BlindRsa2048, UnixSeconds(now))?;

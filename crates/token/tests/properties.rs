@@ -129,6 +129,7 @@ proptest! {
     fn directories_are_read_back(
         uri in "[ -~é]{0,40}",
         batch_limit: Option<u32>,
+        revoked in vec("[0-9a-f]{64}", 0..3),
         keys in vec((any::<u16>(), vec(any::<u8>(), 0..50), any::<Option<u64>>(), any::<Option<u64>>()), 0..4),
     ) {
         let key = |(token_type, key, not_before, not_after): (u16, Vec<u8>, Option<u64>, Option<u64>)| DirectoryKey {
@@ -137,7 +138,7 @@ proptest! {
             not_before: not_before.map(UnixSeconds),
             not_after: not_after.map(UnixSeconds),
         };
-        let directory = Directory { issuer_request_uri: uri, token_keys: keys.into_iter().map(key).collect(), batch_limit };
+        let directory = Directory { issuer_request_uri: uri, token_keys: keys.into_iter().map(key).collect(), batch_limit, revoked };
         let json = directory.serialize();
         prop_assert_eq!(&Directory::parse(&json).unwrap(), &directory);
         prop_assert_eq!(directory.serialize(), json);

@@ -107,7 +107,7 @@ impl Keyring {
     }
 
     /// The keys of `directory` whose types are accepted, and those of `self` that it dropped, for as long as they are still
-    /// good. A key that cannot be used is passed over: one bad entry must not take the good ones with it.
+    /// good; none that it revokes. A key that cannot be used is passed over: one bad entry must not take the good ones with it.
     pub(crate) fn updated(
         &self,
         directory: &Directory,
@@ -130,7 +130,10 @@ impl Keyring {
             }
         }
         accepted.passed_over = refused;
+        let revokes_known = self.keys.iter().any(|known| directory.revokes(known.key.id()));
         match &accepted.passed_over {
+            // Whatever else is wrong with the directory: what it revokes must go.
+            _ if revokes_known => {}
             _ if listed == 0 => return Err(KeyringError::NoKeys),
             Some(reason) if fresh.is_empty() => {
                 return Err(KeyringError::AllUnusable(listed, reason.clone()));
@@ -138,12 +141,13 @@ impl Keyring {
             _ => {}
         }
         let listed: Vec<TokenKeyId> = fresh.iter().map(|key| key.key.id()).collect();
-        let left = self.keys.iter().filter_map(|known| {
+        let left = self.keys.iter().filter(|known| !directory.revokes(known.key.id())).filter_map(|known| {
             let not_after = known.window.not_after.min(now.saturating_add(lifetimes.removed));
             let window = Window { not_after, ..known.window };
             (now < not_after).then(|| TrustedKey { window, ..known.clone() })
         });
-        let keys = KeySet::new(fresh.into_iter().chain(left));
+        let fresh = fresh.into_iter().filter(|key| !directory.revokes(key.key.id()));
+        let keys = KeySet::new(fresh.chain(left));
         let dropped = keys.iter().map(|key| key.key.id()).filter(|id| !listed.contains(id)).collect();
         Ok(Self { keys, dropped, unusable })
     }

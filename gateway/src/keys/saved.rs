@@ -192,7 +192,12 @@ mod tests {
         Lifetimes { without_not_after: Duration::from_secs(1000), removed: Duration::from_secs(10) };
 
     fn listed(entries: Vec<DirectoryKey>) -> Directory {
-        Directory { issuer_request_uri: "/token-request".into(), token_keys: entries, batch_limit: None }
+        Directory {
+            issuer_request_uri: "/token-request".into(),
+            token_keys: entries,
+            batch_limit: None,
+            revoked: Vec::new(),
+        }
     }
 
     fn key() -> (postern_token::TokenKeyId, DirectoryKey) {

@@ -91,7 +91,13 @@ pub(crate) fn challenge() -> TokenChallenge {
 
 /// The JSON of a directory with these keys.
 pub(crate) fn directory(token_keys: Vec<DirectoryKey>) -> Vec<u8> {
-    Directory { issuer_request_uri: "/token-request".into(), token_keys, batch_limit: None }.serialize()
+    Directory {
+        issuer_request_uri: "/token-request".into(),
+        token_keys,
+        batch_limit: None,
+        revoked: Vec::new(),
+    }
+    .serialize()
 }
 
 /// A gateway on a free loopback port, egress open, keys from a file, everything else under `home`.

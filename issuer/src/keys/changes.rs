@@ -8,8 +8,9 @@ use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
 use crate::rotation::{Phase, Schedule, Takeover};
 use postern_daemon::utc;
-use postern_token::{TokenType, UnixSeconds};
+use postern_token::{TokenKeyId, TokenType, UnixSeconds};
 use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -36,7 +37,7 @@ impl KeyStore {
                 let ahead = in_seconds.map_or(schedule.publish_ahead, Duration::from_secs);
                 self.replace(token_type, ahead, schedule, now)?;
             }
-            KeyRequest::Retire { id } => self.retire(&id, schedule, now)?,
+            KeyRequest::Retire { id, revokes } => self.retire(id.as_deref(), revokes, schedule, now)?,
             KeyRequest::Import { name, content } => {
                 self.import(&name, content.bytes().as_deref().map(Vec::as_slice), now)?
             }
@@ -107,26 +108,49 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Ends a key at once.
-    fn retire(&mut self, id: &str, schedule: &Schedule, now: UnixSeconds) -> Result<(), Refused> {
+    /// Ends a key at once, or all. Gateways refuse the tokens of one that is revoked when they next fetch the directory, and
+    /// those of another after their own grace.
+    fn retire(
+        &mut self,
+        id: Option<&str>,
+        revokes: bool,
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Result<(), Refused> {
         self.rotate(schedule, now)?;
-        let named = |key: &TokenKey| is_named(&key.signing.id().to_hex(), id);
-        let retired = self.keys.iter().find(|key| named(key)).ok_or_else(|| unknown(id))?.clone();
-        let retired_id = retired.signing.id();
-        // First what takes its place: a crash leaves both, never none.
-        self.make_due(schedule, now, Some(retired_id))?;
-        let name = file_name(&retired);
-        set_aside::retire(self.directory.path(), &name, now).map_err(|error| {
-            Refused::runtime(format!(
-                "the key file {name} cannot be set aside: {error}; its key is still good: make the directory writable, and retire it \
-                 again"
-            ))
-        })?;
-        self.keys.retain(|key| key.signing.id() != retired_id);
-        tracing::warn!(
-            "token key {retired_id:?} is retired, as an operator asked: it is not listed, and signs no more"
-        );
+        let is_leaving = |key: &&TokenKey| id.is_none_or(|id| is_named(&key.signing.id().to_hex(), id));
+        let leaving: Vec<TokenKey> = self.keys.iter().filter(is_leaving).cloned().collect();
+        if let Some(id) = id.filter(|_| leaving.is_empty()) {
+            return Err(unknown(id));
+        }
+        // First what takes their place: a crash leaves both, never none.
+        let ids: Vec<TokenKeyId> = leaving.iter().map(|key| key.signing.id()).collect();
+        self.make_due(schedule, now, &ids)?;
+        for key in leaving {
+            self.end_file(&key, revokes, now).map_err(|error| {
+                Refused::runtime(format!(
+                    "the key file {} cannot be set aside: {error}; its key is still good: make the directory writable, and retire it \
+                     again",
+                    file_name(&key)
+                ))
+            })?;
+            let id = key.signing.id();
+            self.keys.retain(|key| key.signing.id() != id);
+            let tokens = if revokes { "; the directory says that its tokens are void" } else { "" };
+            tracing::warn!(
+                "token key {id:?} is retired, as an operator asked: it is not listed, and signs no more{tokens}"
+            );
+        }
         Ok(())
+    }
+
+    /// Sets the file of a key aside that an operator has ended.
+    pub(super) fn end_file(&self, key: &TokenKey, revokes: bool, now: UnixSeconds) -> io::Result<()> {
+        let (directory, name) = (self.directory.path(), file_name(key));
+        match revokes {
+            true => set_aside::revoke(directory, &name, &key.signing.id().to_hex(), now),
+            false => set_aside::retire(directory, &name, now),
+        }
     }
 
     /// Takes in a key by the rules of a start.

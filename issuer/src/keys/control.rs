@@ -33,10 +33,12 @@ pub enum KeyRequest {
         /// In how long it takes over; without it, after `publish_ahead`.
         in_seconds: Option<u64>,
     },
-    /// An end of one key, at once.
+    /// An end of one key, or of all, at once.
     Retire {
-        /// The first eight digits of its id, or all.
-        id: String,
+        /// The first eight digits of its id, or all; without it, of every key.
+        id: Option<String>,
+        /// Whether gateways refuse its tokens at once, and not after their grace.
+        revokes: bool,
     },
     /// A key from a file that was exported.
     Import {

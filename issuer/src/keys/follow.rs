@@ -1,11 +1,11 @@
 //! The keys of an issuer that follows another one: they are the first one's, taken from copies of its key files as they come.
 //!
 //! What is taken up is in this issuer's own directory, so it outlives copies that are damaged or lost, and a restart. A key ends by its
-//! own time, or by a copy of the file under which the first issuer set it aside as retired; that its file is no longer among
+//! own time, or by a copy of the file under which the first issuer set it aside as retired or revoked; that its file is no longer among
 //! the copies ends no key.
 
 use super::at_rest::{AtRest, Read};
-use super::set_aside::{self, Aside};
+use super::set_aside::{self, Aside, Why};
 use super::{KeyStore, KeysError, TokenKey, colliding, file_name, key_files, lives, load, parse_name};
 use crate::config::Keys;
 use crate::rotation::{self, Lifetime, Phase, Schedule};
@@ -20,6 +20,12 @@ pub(super) struct Follows {
     pub(super) directory: PathBuf,
     /// What is wrong with them, at the last look.
     fault: Option<String>,
+}
+
+/// A key that an operator of the first issuer has ended.
+struct Ended {
+    named: Named,
+    is_revoked: bool,
 }
 
 /// A key as a file's name has it.
@@ -83,22 +89,21 @@ impl KeyStore {
         faults: &mut Vec<String>,
     ) -> Result<(), KeysError> {
         let unreadable = |source: io::Error| KeysError::Copies { path: directory.to_owned(), source };
-        let retired = retired(directory).map_err(unreadable)?;
+        let ended = ended(directory).map_err(unreadable)?;
         let own = self.directory.path().to_owned();
-        let retired_here = self::retired(&own).map_err(unreadable)?;
-        for retired in &retired {
-            self.end(retired, now, faults);
+        let ended_here = self::ended(&own).map_err(unreadable)?;
+        for ended in &ended {
+            self.end(ended, now, faults);
         }
         for path in key_files(directory)? {
             let Some(named) = Named::of(&path) else {
                 faults.push(KeysError::Name { path }.to_string());
                 continue;
             };
-            let is_retired = retired
-                .iter()
-                .chain(&retired_here)
-                .any(|retired| retired.token_type == named.token_type && retired.id == named.id);
-            if is_retired || named.life.phase(now) == Phase::Over {
+            let mut all_ended = ended.iter().chain(&ended_here).map(|ended| &ended.named);
+            let has_ended =
+                all_ended.any(|ended| ended.token_type == named.token_type && ended.id == named.id);
+            if has_ended || named.life.phase(now) == Phase::Over {
                 continue;
             }
             let taken = match self.keys.iter().position(|key| named.is(key)) {
@@ -149,18 +154,16 @@ impl KeyStore {
         Ok(())
     }
 
-    /// A key that an operator has retired.
-    fn end(&mut self, retired: &Named, now: UnixSeconds, faults: &mut Vec<String>) {
-        let Some(place) = self.keys.iter().position(|key| retired.is(key)) else { return };
-        let name = file_name(&self.keys[place]);
-        match set_aside::retire(self.directory.path(), &name, now) {
-            Ok(()) => tracing::warn!(
-                "token key {:?} is retired, as at the first issuer: it is not listed, and signs no more",
-                self.keys[place].signing.id()
-            ),
-            Err(error) => faults.push(format!("the key file {name} cannot be set aside: {error}")),
+    /// A key that an operator has ended.
+    fn end(&mut self, ended: &Ended, now: UnixSeconds, faults: &mut Vec<String>) {
+        let Some(place) = self.keys.iter().position(|key| ended.named.is(key)) else { return };
+        let key = self.keys.remove(place);
+        match self.end_file(&key, ended.is_revoked, now) {
+            Ok(()) => tracing::warn!("token key {:?} has ended at the first issuer", key.signing.id()),
+            Err(error) => {
+                faults.push(format!("the key file {} cannot be set aside: {error}", file_name(&key)))
+            }
         }
-        self.keys.remove(place);
     }
 
     /// Refuses where a key is missing that the first issuer has by now, if the schedule is the same: of `publish_ahead`, half is left for
@@ -189,11 +192,11 @@ pub(crate) fn examine_copies(
 ) -> Result<usize, KeysError> {
     let at_rest = AtRest::of(settings)?;
     let copies = |source| KeysError::Copies { path: directory.to_owned(), source };
-    let retired = retired(directory).map_err(copies)?;
+    let ended = ended(directory).map_err(copies)?;
     let mut keys = Vec::new();
     for path in key_files(directory)? {
         let Read { key, .. } = load(&path, &at_rest)?;
-        if key.life.phase(now) != Phase::Over && !retired.iter().any(|retired| retired.is(&key)) {
+        if key.life.phase(now) != Phase::Over && !ended.iter().any(|ended| ended.named.is(&key)) {
             keys.push(key);
         }
     }
@@ -205,10 +208,13 @@ pub(crate) fn examine_copies(
     }
 }
 
-/// The keys of a directory that were retired.
-fn retired(directory: &Path) -> io::Result<Vec<Named>> {
-    let retired = set_aside::all(directory)?.into_iter().filter(|aside| !aside.is_expired);
-    Ok(retired.filter_map(|Aside { original, .. }| Named::of(&original)).collect())
+/// The keys of a directory that an operator has ended.
+fn ended(directory: &Path) -> io::Result<Vec<Ended>> {
+    let ended = set_aside::all(directory)?.into_iter().filter(|aside| aside.why != Why::Expired);
+    let ended = ended.filter_map(|Aside { original, why, .. }| {
+        Some(Ended { named: Named::of(&original)?, is_revoked: why != Why::Retired })
+    });
+    Ok(ended.collect())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! A clock that is set far ahead for a moment must not destroy keys. So an expired file is set aside, under a name with
 //! the time, and removed a week later. If the clock shows before then that the key has not expired, the file is used
-//! again. The file of a key that an operator retired is set aside under another mark, and never used again.
+//! again. The file of a key that an operator retired or revoked is set aside under another mark, and never used again; that of a
+//! revoked one stays until the key would have ended, for the directory names the key until then.
 
 use postern_daemon::files::sync_directory;
 use postern_daemon::utc;
@@ -17,6 +18,8 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 const OVER: &str = ".over-";
 /// The same of a key that an operator retired.
 const RETIRED: &str = ".retired-";
+/// The same of a key that an operator revoked; after the second comes its whole id.
+const REVOKED: &str = ".revoked-";
 /// Files may be younger than the clock by this much, on a disk that another machine writes to.
 const TOLERANCE: Duration = Duration::from_secs(120);
 
@@ -28,6 +31,11 @@ pub(super) fn set_aside(directory: &Path, name: &str, now: UnixSeconds) -> io::R
 /// Sets the file `name` of a retired key aside.
 pub(super) fn retire(directory: &Path, name: &str, now: UnixSeconds) -> io::Result<()> {
     rename(directory, name, &format!("{name}{RETIRED}{now}"))
+}
+
+/// Sets the file `name` of a revoked key aside.
+pub(super) fn revoke(directory: &Path, name: &str, id: &str, now: UnixSeconds) -> io::Result<()> {
+    rename(directory, name, &format!("{name}{REVOKED}{now}-{id}"))
 }
 
 /// Renames a file, durably. A crash leaves it under one of the two names.
@@ -45,12 +53,16 @@ pub(super) fn recall(
     release: impl Fn(&Path, &Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
     let mut back = Vec::new();
-    for Aside { path, original, since, is_expired } in all(directory)? {
+    for Aside { path, original, since, why } in all(directory)? {
         let Some(end) = not_after(&original) else { continue };
-        if now < end && is_expired {
+        let kept_until = match why {
+            Why::Revoked(_) => end,
+            Why::Expired | Why::Retired => since.saturating_add(KEPT),
+        };
+        if now < end && why == Why::Expired {
             std::fs::rename(&path, &original)?;
             back.push(original);
-        } else if now >= since.saturating_add(KEPT) && release(&path, &original) {
+        } else if now >= kept_until && release(&path, &original) {
             std::fs::remove_file(&path)?;
         }
     }
@@ -67,8 +79,18 @@ pub(super) struct Aside {
     pub(super) path: PathBuf,
     pub(super) original: PathBuf,
     since: UnixSeconds,
-    /// Of a key that expired; otherwise an operator retired it.
-    pub(super) is_expired: bool,
+    pub(super) why: Why,
+}
+
+/// Why a file is set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The key's time was over.
+    Expired,
+    /// An operator ended the key; its tokens are good for a while.
+    Retired,
+    /// An operator ended the key and its tokens; its id.
+    Revoked(String),
 }
 
 pub(super) fn all(directory: &Path) -> io::Result<Vec<Aside>> {
@@ -76,12 +98,23 @@ pub(super) fn all(directory: &Path) -> io::Result<Vec<Aside>> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let Some(aside) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        let over = aside.split_once(OVER);
-        let Some((name, since)) = over.or_else(|| aside.split_once(RETIRED)) else { continue };
+        let Some((name, since, why)) = parse(aside) else { continue };
         let Ok(since) = since.parse().map(UnixSeconds) else { continue };
-        files.push(Aside { original: directory.join(name), since, is_expired: over.is_some(), path });
+        files.push(Aside { original: directory.join(name), since, why, path });
     }
     Ok(files)
+}
+
+fn parse(aside: &str) -> Option<(&str, &str, Why)> {
+    if let Some((name, since)) = aside.split_once(OVER) {
+        return Some((name, since, Why::Expired));
+    }
+    if let Some((name, since)) = aside.split_once(RETIRED) {
+        return Some((name, since, Why::Retired));
+    }
+    let (name, rest) = aside.split_once(REVOKED)?;
+    let (since, id) = rest.split_once('-')?;
+    Some((name, since, Why::Revoked(id.to_owned())))
 }
 
 /// What is wrong with the clock, if one of `files` was written after `now`.

@@ -101,10 +101,11 @@ fn no_two_examples_share_a_name() {
 fn the_schemas_are_those_of_the_directory() {
     let time = Some(UnixSeconds(7));
     let key = |time| DirectoryKey::new(TokenType::BlindRsa2048, b"key", time, time);
-    let directory = |key, batch_limit| postern_token::Directory {
+    let directory = |key, batch_limit: Option<u32>| postern_token::Directory {
         issuer_request_uri: "/token-request".to_owned(),
         token_keys: vec![key],
         batch_limit,
+        revoked: batch_limit.map(|_| "00".repeat(32)).into_iter().collect(),
     };
     let members = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
     let written = |directory: &postern_token::Directory| {

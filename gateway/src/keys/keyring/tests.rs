@@ -21,7 +21,12 @@ fn entry(not_before: Option<u64>, not_after: Option<u64>) -> (TokenKeyId, Direct
 }
 
 fn directory(token_keys: Vec<DirectoryKey>) -> Directory {
-    Directory { issuer_request_uri: "/token-request".into(), token_keys, batch_limit: None }
+    Directory {
+        issuer_request_uri: "/token-request".into(),
+        token_keys,
+        batch_limit: None,
+        revoked: Vec::new(),
+    }
 }
 
 #[test]
@@ -57,6 +62,24 @@ fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
     let known =
         |now| second.updated(&listed, &mut Accepted::public(), LIFETIMES, UnixSeconds(now)).unwrap().len();
     assert_eq!((known(209), known(210)), (2, 1));
+}
+
+/// A grace of any length would let whoever copied the key spend meanwhile.
+#[test]
+fn a_revoked_key_is_good_no_more_however_long_the_grace_is() {
+    let ((old, old_entry), (new, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
+    let update = |ring: &Keyring, directory: &Directory| {
+        ring.updated(directory, &mut Accepted::public(), LIFETIMES, UnixSeconds(200))
+    };
+    let before = update(&Keyring::default(), &directory(vec![old_entry.clone(), new_entry.clone()])).unwrap();
+    let revoking = |listed| Directory { revoked: vec![old.to_hex()], ..directory(listed) };
+    for listed in [vec![new_entry.clone()], vec![new_entry, old_entry]] {
+        let after = update(&before, &revoking(listed)).unwrap();
+        assert!(after.find(old, UnixSeconds(200)).is_err() && after.find(new, UnixSeconds(200)).is_ok());
+    }
+    // Even where nothing else is listed that can be used.
+    let after = update(&before, &revoking(Vec::new())).unwrap();
+    assert!(after.find(old, UnixSeconds(200)).is_err() && after.find(new, UnixSeconds(200)).is_ok());
 }
 
 /// Gateways see the removal at different times, and one of them has the key from its file: all name one expiry.

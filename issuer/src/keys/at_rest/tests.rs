@@ -203,6 +203,8 @@ fn copies_are_encrypted_or_plain_and_each_is_imported_under_another_passphrase()
         let [Line::TokenKey(imported)] = lines.as_slice() else { panic!("{lines:?}") };
         assert_eq!(imported.id, id.short());
         assert!(there.contents().iter().all(|content| is_encrypted(content)));
-        store.carry_out(KeyRequest::Retire { id: id.short() }, &Schedule::TEST, START).unwrap();
+        store
+            .carry_out(KeyRequest::Retire { id: Some(id.short()), revokes: false }, &Schedule::TEST, START)
+            .unwrap();
     }
 }

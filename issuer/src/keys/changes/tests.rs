@@ -30,7 +30,7 @@ fn rotate(in_seconds: Option<u64>) -> KeyRequest {
 }
 
 fn retire(key: &TokenKeyView) -> KeyRequest {
-    KeyRequest::Retire { id: key.id.clone() }
+    KeyRequest::Retire { id: Some(key.id.clone()), revokes: false }
 }
 
 fn list(store: &mut KeyStore, now: UnixSeconds) -> Vec<TokenKeyView> {
@@ -104,6 +104,31 @@ fn a_retired_key_has_a_successor_at_once_and_never_comes_back() {
     let later = START.saturating_add(Duration::from_secs(7 * 86_400));
     store.rotate(&Schedule::TEST, later).unwrap();
     assert!(!names(home.path()).iter().any(|name| name.contains(".retired-")), "the file goes in a week");
+}
+
+#[test]
+fn all_keys_are_revoked_at_once_and_named_until_they_would_have_ended() {
+    let home = TempDir::new().unwrap();
+    let mut store = open(home.path());
+    asked(&mut store, rotate(Some(5_000)), START).unwrap();
+    let mut ids: Vec<_> = store.keys().iter().map(|key| key.signing.id().to_hex()).collect();
+    ids.sort();
+    let ends = store.keys().iter().map(|key| key.life.not_after).max().unwrap();
+    let made = asked(&mut store, KeyRequest::Retire { id: None, revokes: true }, START).unwrap();
+    assert_eq!((made.len(), made[0].phase.as_str(), ids.len()), (1, "newest", 2));
+    assert_eq!(store.revoked(START), ids);
+    drop(store);
+    let mut store = open(home.path());
+    assert_eq!((store.revoked(START), list(&mut store, START)), (ids, made), "a restart changes nothing");
+    let last = UnixSeconds(ends.0 - 1);
+    store.rotate(&Schedule::TEST, last).unwrap();
+    assert_eq!(store.revoked(last).len(), 1);
+    store.rotate(&Schedule::TEST, ends).unwrap();
+    assert_eq!(store.revoked(ends), [""; 0]);
+    assert!(
+        !names(home.path()).iter().any(|name| name.contains(".revoked-")),
+        "the files go with their keys"
+    );
 }
 
 #[test]

@@ -52,7 +52,11 @@ impl Scene {
     fn documents(&self, now: u64) -> [Vec<u8>; 2] {
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 };
         [&self.first, &self.follower].map(|store| {
-            Document::of(store.keys(), &SCHEDULE, &imprint, UnixSeconds(now)).representation.body.to_vec()
+            let now = UnixSeconds(now);
+            Document::of(store.keys(), store.revoked(now), &SCHEDULE, &imprint, now)
+                .representation
+                .body
+                .to_vec()
         })
     }
 
@@ -83,11 +87,23 @@ fn keys_come_shorten_and_end_as_at_the_first_issuer_and_nothing_is_written_to_th
     assert_eq!(names(&scene.first), names(&scene.follower));
 
     let id = scene.first.keys()[0].signing.id().short();
-    scene.first.carry_out(KeyRequest::Retire { id: id.clone() }, &SCHEDULE, UnixSeconds(1_029_300)).unwrap();
+    scene
+        .first
+        .carry_out(
+            KeyRequest::Retire { id: Some(id.clone()), revokes: true },
+            &SCHEDULE,
+            UnixSeconds(1_029_300),
+        )
+        .unwrap();
     scene.copy();
     let before = read_dir(scene.copies()).unwrap().count();
     scene.look(1_029_300).unwrap();
     scene.assert_same(1_029_300);
+    assert_eq!(
+        scene.follower.revoked(UnixSeconds(1_029_300)).len(),
+        1,
+        "its tokens are void by either directory"
+    );
     assert!(scene.follower.keys().iter().all(|key| key.signing.id().short() != id));
     assert_eq!(read_dir(scene.copies()).unwrap().count(), before);
 
@@ -155,7 +171,7 @@ fn what_an_operator_asks_for_is_refused_with_the_place_where_it_is_done() {
     scene.copy();
     scene.look(START.0).unwrap();
     let rotate = KeyRequest::Rotate { token_type: None, in_seconds: None };
-    for request in [rotate, KeyRequest::Retire { id: scene.follower.keys()[0].signing.id().short() }] {
+    for request in [rotate, KeyRequest::Retire { id: None, revokes: true }] {
         let refused = scene.follower.carry_out(request, &SCHEDULE, START).unwrap_err();
         assert!(refused.sentence.contains("follows the first one"), "{refused}");
     }
