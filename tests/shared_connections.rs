@@ -7,7 +7,7 @@ use crate::support::tls::Authority;
 use crate::support::{PATIENCE, proxy, target};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -193,6 +193,37 @@ async fn a_connection_that_is_silent_is_replaced_and_costs_no_token() {
     let (mut tunnel, ()) = timeout(PATIENCE, async { tokio::join!(opening, thawing) }).await.unwrap();
     proxy::echoes(&mut tunnel, b"on another connection").await.unwrap();
     stage.lost_nothing().await;
+}
+
+/// The same a moment after a sign of life, so that a token is on its way: it is burnt, and another one opens the tunnel at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_on_a_connection_that_has_just_died_moves_to_another_within_seconds() {
+    let stage = Stage::start("", "").await;
+    let _lost = stage.tunnel().await;
+    let came = stage.relay.came();
+    stage.relay.hold_replies(Duration::from_secs(3600));
+    let began = Instant::now();
+    let opening = async {
+        let open = || stage.tunnel_to(stage.echo);
+        tokio::join!(open(), open(), open())
+    };
+    let thawing = async {
+        while stage.relay.came() == came {
+            sleep(Duration::from_millis(20)).await;
+        }
+        stage.relay.hold_replies(Duration::ZERO);
+    };
+    let (tunnels, ()) = timeout(PATIENCE, async { tokio::join!(opening, thawing) }).await.unwrap();
+    let mut tunnels: [_; 3] = tunnels.into();
+    assert!(began.elapsed() < Duration::from_secs(15), "after {:?}", began.elapsed());
+    for tunnel in &mut tunnels {
+        proxy::echoes(tunnel, b"on another connection").await.unwrap();
+    }
+    let agent = Metrics::of(stage.agent.admin).await;
+    assert_eq!(agent.value("postern_agent_tokens_total{fate=\"unanswered\",hop=\"last\"}"), 3);
+    assert_eq!(agent.agent_requests("opened"), 4);
+    // None was sent twice: each that came was new to the gateway.
+    assert_eq!(Metrics::of(stage.gateway.admin).await.requests("already_spent"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

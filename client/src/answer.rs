@@ -144,7 +144,7 @@ impl Refusal {
             Self::Exchange(ExchangeError::NotHttp { .. }) => {
                 (StatusCode::BAD_GATEWAY, "http_protocol_error", Reply::GeneralFailure, GatewayFailed)
             }
-            Self::Exchange(ExchangeError::Broken { .. }) => {
+            Self::Exchange(ExchangeError::Broken { .. } | ExchangeError::Dead { .. }) => {
                 (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, GatewayFailed)
             }
             Self::TokensRefused { .. } => {

@@ -19,12 +19,14 @@ use postern_lookup::Lookup;
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::{
-    Asked, Connect, Head, HeadError, Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel, ask, read_body,
+    Asked, Connect, Head, HeadError, Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel, Vigil, ask,
+    read_body,
 };
 use postern_token::Token;
 use postern_token::header::format_authorization;
 use reqwest::Url;
 use route::{Reached, Route, RouteError};
+use std::future::pending;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,6 +36,8 @@ use tokio_rustls::TlsConnector;
 
 /// How long the body of a refusal may take; it is an explanation, and the status stands without it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a shared connection may leave a request without an answer before it is asked for a sign of life.
+const SILENCE: Duration = Duration::from_secs(1);
 /// Longer than the pause between two probes (`gateways/health.rs`).
 const LOOKUP_KEPT: Duration = Duration::from_secs(15);
 
@@ -104,6 +108,11 @@ pub(crate) enum ExchangeError {
     /// The connection ended or broke before the answer was whole.
     #[error("the gateway {url} broke the connection off before it answered: {reason}; try again")]
     Broken { url: String, reason: String },
+    /// The connection gives no sign of life.
+    #[error(
+        "the connection to the gateway {url} died before it answered: it hangs, or the way to it does; try again"
+    )]
+    Dead { url: String },
     /// The answer did not come in time.
     #[error("the gateway {url} did not answer within {limit:?}; it or the target is slow: try again")]
     Silent { url: String, limit: Duration },
@@ -302,7 +311,28 @@ enum Way {
     Shared(Seat),
 }
 
+impl Way {
+    /// Watches over a connection that is shared: one of a tunnel's own breaks with it.
+    fn vigil(&self) -> Option<Vigil> {
+        match self {
+            Self::Alone(..) => None,
+            Self::Shared(seat) => Some(seat.vigil()),
+        }
+    }
+}
+
 impl Connection {
+    /// Whether the gateway is still there, if nothing came over the connection for a second: getting a token may have taken long.
+    pub(crate) fn answers(&self) -> impl Future<Output = bool> + use<> {
+        let vigil = self.way.vigil();
+        async move {
+            match vigil {
+                Some(vigil) => vigil.answers().await,
+                None => true,
+            }
+        }
+    }
+
     /// Asks for a tunnel to `target`, in one write, and reads the answer.
     pub(crate) async fn connect(
         self,
@@ -312,6 +342,13 @@ impl Connection {
         let Self { gateway, way } = self;
         let (authority, authorization) = (target.authority(), token.map(format_authorization));
         let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
+        let vigil = way.vigil();
+        let dead = async {
+            match vigil {
+                Some(vigil) => vigil.lost(SILENCE).await,
+                None => pending().await,
+            }
+        };
         let exchange = async {
             match way {
                 Way::Alone(io, received) => {
@@ -325,10 +362,17 @@ impl Connection {
             }
         };
         let url = || gateway.url.clone();
+        let exchange = async {
+            tokio::select! {
+                answered = exchange => Some(answered),
+                () = dead => None,
+            }
+        };
         let failure = match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Ok((head, buffer, tunnel))) => return Ok(answer(&gateway, head, buffer, tunnel).await),
-            Ok(Err(HeadError::Broken(reason))) => ExchangeError::Broken { url: url(), reason },
-            Ok(Err(reason)) => ExchangeError::NotHttp { url: url(), reason },
+            Ok(Some(Ok((head, buffer, tunnel)))) => return Ok(answer(&gateway, head, buffer, tunnel).await),
+            Ok(Some(Err(HeadError::Broken(reason)))) => ExchangeError::Broken { url: url(), reason },
+            Ok(Some(Err(reason))) => ExchangeError::NotHttp { url: url(), reason },
+            Ok(None) => ExchangeError::Dead { url: url() },
             Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
         };
         gateway.attempts.lost();

@@ -109,7 +109,7 @@ impl Opener {
             Ok(Answer::Refused(refused)) => refused,
             Err(error) => {
                 sent.became(Fate::Unanswered);
-                if matches!(error, ExchangeError::Broken { .. }) {
+                if matches!(error, ExchangeError::Broken { .. } | ExchangeError::Dead { .. }) {
                     self.gateways.doubt(&chosen);
                     return Ok(Attempt::Failed(Refusal::Exchange(error)));
                 }
@@ -159,12 +159,15 @@ impl Opener {
                 waited_for => waited_for,
             };
             match taken {
-                Some(taken) if self.gateways.asks_for(&chosen, taken.token().challenge_digest()) => {
-                    self.recorder.took(Part::Token, began.elapsed());
-                    return Ok((chosen, connection, taken));
+                Some(taken) => {
+                    let is_asked_for = self.gateways.asks_for(&chosen, taken.token().challenge_digest());
+                    if is_asked_for && connection.answers().await {
+                        self.recorder.took(Part::Token, began.elapsed());
+                        return Ok((chosen, connection, taken));
+                    }
+                    // Another gateway is in use since the choice, and has another challenge, or the connection has died: the
+                    // token goes back.
                 }
-                // Another gateway is in use since the choice, and has another challenge: the token goes back.
-                Some(_) => {}
                 None => {
                     // Minting may take longer than the gateway waits for a request.
                     drop(connection);

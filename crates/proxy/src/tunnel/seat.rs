@@ -39,12 +39,21 @@ impl fmt::Debug for Vigil {
 }
 
 impl Vigil {
+    /// Whether the proxy is there, if it was not heard a moment ago. A connection that does not answer takes no more tunnels.
+    pub async fn answers(&self) -> bool {
+        let answers = self.0.answers().await;
+        if !answers {
+            self.0.retire();
+        }
+        answers
+    }
+
     /// Returns when the connection gives no sign of life; looks each time that `pause` is over.
     pub async fn lost(&self, pause: Duration) {
         loop {
             sleep(pause).await;
-            if !self.0.answers().await {
-                return self.0.retire();
+            if !self.answers().await {
+                return;
             }
         }
     }
