@@ -6,6 +6,7 @@ use crate::support::proxy::{self, Head};
 use crate::support::target;
 use crate::support::tls::Authority;
 use std::net::SocketAddr;
+use std::process::Command;
 use tempfile::TempDir;
 
 const UNANSWERED: &str = "postern_agent_tokens_total{fate=\"unanswered\",hop=\"last\"}";
@@ -79,4 +80,22 @@ async fn an_agent_with_a_certificate_is_served_and_one_without_reads_why_and_los
     assert!(refused.fields.contains("No token was sent"), "{refused:?}");
     assert_eq!(Metrics::of(stranger.admin).await.value(UNANSWERED), 0);
     assert!(Metrics::of(stage.gateway.admin).await.requests("client_certificate") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_without_tls_is_answered_in_words_at_gateway_and_issuer() {
+    let stage = Stage::start().await;
+    for address in [stage.gateway.address, stage.issuer.address] {
+        for method in ["GET", "POST"] {
+            let mut curl = Command::new("curl");
+            curl.args(["-sS", "-i", "-X", method, "-m", "20"]).arg(format!("http://{address}/"));
+            let said = curl.output().unwrap();
+            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+            assert!(said.status.success() && text.starts_with("HTTP/1.1 400 Bad Request"), "{said:?}");
+            assert!(text.ends_with("This port speaks TLS: use https://\n"), "{said:?}");
+        }
+    }
+    let mut stream = proxy::dial(stage.gateway.address).await.unwrap();
+    let head: Head = proxy::connect(&mut stream, &stage.echo.to_string(), None).await.unwrap();
+    assert_eq!(head.status, 400, "{head:?}");
 }

@@ -28,6 +28,16 @@ pub async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let _ = timeout(LINGER, goodbye).await;
 }
 
+/// "400 Bad Request", as bytes, for connections that no HTTP server has.
+#[must_use]
+pub fn bad_request(sentence: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{sentence}",
+        sentence.len(),
+    )
+    .into_bytes()
+}
+
 /// "Try again in `seconds`", as bytes, for connections that no HTTP server has.
 #[must_use]
 pub fn later(status: StatusCode, seconds: u64, sentence: &str) -> Vec<u8> {

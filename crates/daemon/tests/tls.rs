@@ -173,6 +173,33 @@ async fn a_handshake_that_does_not_end_is_given_up_after_16_kib() {
     );
 }
 
+/// Curl and browsers show it; an alert of TLS would be "Received HTTP/0.9".
+#[tokio::test]
+async fn a_client_that_speaks_http_without_tls_reads_that_it_should() {
+    let files = files();
+    let config = ServerTls::load(&files.certificate, &files.key).unwrap().config();
+    for request in ["GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "CONNECT a.example:443 HTTP/1.1\r\n", "P"] {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let reading = async {
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = vec![0; 1024];
+            let mut read = 0;
+            while !answer[..read].ends_with(b"use https://\n") {
+                read += client.read(&mut answer[read..]).await.unwrap();
+            }
+            drop(client);
+            String::from_utf8(answer[..read].to_vec()).unwrap()
+        };
+        let (refused, answer) = tokio::join!(accept(&config, server), reading);
+        assert_eq!(refused.unwrap_err().to_string(), "HTTP without TLS");
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+        assert!(
+            answer.contains("\r\nconnection: close\r\n") && answer.contains("This port speaks TLS"),
+            "{answer}"
+        );
+    }
+}
+
 /// An ended certificate is refused by every client, and nothing else would show it.
 #[tokio::test]
 async fn readiness_follows_the_end_of_the_certificate() {

@@ -1,8 +1,9 @@
-//! A TLS handshake with a client, which may send only a bounded amount before it is done.
+//! A TLS handshake with a client, which may send only a bounded amount before it is done. One that speaks HTTP without TLS reads why it
+//! is not served.
 
 use super::acme;
 use super::client_auth::is_client_refused;
-use crate::farewell::leave;
+use crate::farewell::{bad_request, leave, part};
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::io;
@@ -27,7 +28,7 @@ const MOST: usize = 16 << 10;
 ///
 /// # Errors
 /// What rustls finds wrong, and [`io::ErrorKind::InvalidData`] for a client that sends more than 16 KiB before the handshake is
-/// done, and [`io::ErrorKind::ConnectionAborted`] for an authority's look at a name: it says nothing (RFC 8737, section 3).
+/// done, or speaks HTTP without TLS, and [`io::ErrorKind::ConnectionAborted`] for an authority's look at a name: it says nothing (RFC 8737, section 3).
 pub async fn accept<S>(config: &Arc<ServerConfig>, stream: S) -> io::Result<TlsStream<Bounded<S>>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -45,9 +46,13 @@ where
     let mut stream = match accepted {
         Ok(stream) => stream,
         Err((error, stream)) => {
-            // It has sent a request already, with which a close would be a reset, and the alert be lost.
-            if let Some(Bounded { stream, .. }) = stream.filter(|_| is_client_refused(&error)) {
-                leave(stream).await;
+            match stream {
+                Some(Bounded { stream, .. }) if is_plain_http(&error) => {
+                    part(stream, &bad_request("This port speaks TLS: use https://\n")).await;
+                }
+                // It has sent a request already, with which a close would be a reset, and the alert be lost.
+                Some(Bounded { stream, .. }) if is_client_refused(&error) => leave(stream).await,
+                _ => {}
             }
             return Err(error);
         }
@@ -60,6 +65,15 @@ where
         ));
     }
     Ok(stream)
+}
+
+/// The first bytes are those of an HTTP request.
+#[derive(Debug, thiserror::Error)]
+#[error("HTTP without TLS")]
+struct PlainHttp;
+
+fn is_plain_http(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<PlainHttp>())
 }
 
 /// The stream under TLS.
@@ -99,6 +113,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         }
         let mut piece = ReadBuf::new(buf.initialize_unfilled_to(left.bytes.min(buf.remaining())));
         ready!(Pin::new(stream).poll_read(cx, &mut piece))?;
+        // A method begins with a capital letter, and no record of TLS with a byte above 24.
+        if left.bytes == MOST && piece.filled().first().is_some_and(u8::is_ascii_uppercase) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, PlainHttp)));
+        }
         let read = piece.filled().len();
         buf.advance(read);
         left.bytes -= read;
