@@ -3,7 +3,7 @@
 use crate::backend;
 use crate::check::{StartError, check};
 use crate::config::{Config, Peers};
-use crate::health::LoggedGate;
+use crate::gate::LoggedGate;
 use crate::keys::key_types::KeyTypes;
 use crate::keys::offer::Offer;
 use crate::keys::refresh::{Refresh, Supply};

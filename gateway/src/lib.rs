@@ -15,6 +15,7 @@ pub mod bench;
 mod check;
 pub mod config;
 mod examine;
+mod gate;
 mod gateway;
 mod health;
 mod keys;

@@ -1,6 +1,7 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
 
-use crate::health::{self, Checks, Findings, LoggedGate, Recent};
+use crate::gate::LoggedGate;
+use crate::health::{self, Checks, Findings, Recent};
 use crate::keys::refresh::Refresh;
 use crate::next_hops;
 use crate::observe::catalogue;

@@ -1,7 +1,7 @@
 //! From bound sockets to the first client. A gateway that cannot serve yet does not listen: a client whose connection
 //! is refused tries again or elsewhere, while one that gets a 503 reports it to its user.
 
-use crate::health::Served;
+use crate::gate::Served;
 use crate::server::sockets::Sockets;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};

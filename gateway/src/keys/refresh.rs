@@ -1,7 +1,8 @@
 //! Refreshes the issuer's keys: fetches the directory, updates the keyring, and sets the gate.
 
 use crate::config::{Config, StoreKind};
-use crate::health::{Condition, LoggedGate, plural};
+use crate::gate::{Condition, LoggedGate};
+use crate::health::plural;
 use crate::keys::clock::Clock;
 use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
 use crate::keys::saved::{self, Saved};
