@@ -17,6 +17,6 @@ test *ARGS:
 parts *WORDS:
     scripts/test {{WORDS}}
 
-# Write the generated documents: the configuration reference, the worked plans.
+# Write the generated documents: the configuration reference.
 docs:
-    UPDATE_DOCS=1 cargo test --workspace --locked --test across -- docs:: capacity::
+    UPDATE_DOCS=1 cargo test --workspace --locked --test across -- docs::

@@ -265,3 +265,24 @@ fn everything_that_leaves_a_process_is_in_the_inventory() {
         metrics.chain(spans).filter(|name| !text.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in {}: {missing:?}", path.display());
 }
+
+#[test]
+fn the_constants_of_the_capacity_page_stand_in_the_reports_they_name() {
+    let page = std::fs::read_to_string(root().join("docs/operate/capacity.md")).unwrap();
+    let mut seen = 0;
+    for row in page.lines().filter(|row| row.ends_with(".md` |")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, value, file] = cells[..] else { panic!("{row}") };
+        let number = value.split(' ').next().unwrap().trim_end_matches(".0");
+        let report = std::fs::read_to_string(root().join(file.trim_matches('`'))).unwrap();
+        let numbers = report.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ','));
+        assert!(
+            numbers
+                .map(|found| found.trim_end_matches(['.', ',']))
+                .any(|found| found.trim_end_matches(".0").trim_end_matches(".00") == number),
+            "{name}: {number} is not in {file}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 15);
+}

@@ -3,6 +3,7 @@
 
 use crate::accounts::{issuer, json, said};
 use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::doctor::doctor;
 use crate::support::process::{Ended, Postern, command, run};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
@@ -134,23 +135,22 @@ async fn a_wrong_passphrase_is_refused_by_start_and_doctor_and_none_is_ever_show
     let before: Vec<_> = key_files(home.path()).iter().map(|file| std::fs::read(file).unwrap()).collect();
 
     let start = |config: &Path| run(["issuer", "--config", config.to_str().unwrap()]);
-    let doctor = |config: &Path| run(["doctor", "--config", config.to_str().unwrap()]);
     let mut outputs = vec![ended];
     let wrong = ["passphrase_file", "decrypts the key file", "Nothing was changed"];
     let config = configured(home.path(), &[SECOND]);
-    for ended in [start(&config), doctor(&config)] {
-        ended.assert_failed(64, &wrong);
-        outputs.push(ended);
-    }
+    start(&config).assert_failed(64, &wrong);
+    doctor(&config).assert_would_not_start(64, &wrong);
+    outputs.extend([start(&config), doctor(&config)]);
     let config = issuer_config(home.path(), "types = [2, 5, 1]\n");
-    for ended in [start(&config), doctor(&config)] {
-        ended.assert_failed(64, &["is encrypted", "[keys] passphrase_file"]);
-        outputs.push(ended);
-    }
+    let encrypted = ["is encrypted", "[keys] passphrase_file"];
+    start(&config).assert_failed(64, &encrypted);
+    doctor(&config).assert_would_not_start(64, &encrypted);
+    outputs.extend([start(&config), doctor(&config)]);
     let config = configured(home.path(), &[FIRST]);
     std::fs::set_permissions(home.path().join("passphrase"), PermissionsExt::from_mode(0o604)).unwrap();
     for ended in [start(&config), doctor(&config), issuer(&config, &["key", "rotate"])] {
-        assert!(ended.stderr.contains("mode 0604") && ended.stderr.contains("chmod 600"), "{ended:?}");
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(said.contains("mode 0604") && said.contains("chmod 600"), "{ended:?}");
         outputs.push(ended);
     }
     let after: Vec<_> = key_files(home.path()).iter().map(|file| std::fs::read(file).unwrap()).collect();

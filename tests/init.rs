@@ -1,6 +1,7 @@
 //! `postern init`: what it writes works by the commands that it prints, and `postern status` says so.
 
 use crate::support::daemon::Daemon;
+use crate::support::doctor::doctor;
 use crate::support::memcached::Memcached;
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::{admin, eventually, target};
@@ -120,9 +121,7 @@ async fn walk(is_fleet: bool) {
     assert!(stopped.stdout.contains("start it: postern issuer --config "), "{stopped:?}");
 
     for path in contents(&home).keys().filter(|path| path.extension().is_some_and(|end| end == "toml")) {
-        let checked = run(["doctor".as_ref(), "--config".as_ref(), path.as_os_str()]);
-        checked.assert_stopped();
-        assert!(!checked.stdout.contains("warning:") && !checked.stdout.contains("note:"), "{checked:?}");
+        doctor(path).assert_can_start();
     }
 
     let mut daemons = start(&said).await;
@@ -143,6 +142,11 @@ async fn walk(is_fleet: bool) {
             "{json}"
         );
     }
+
+    let examined = doctor(&home);
+    examined.assert_stopped();
+    assert!(examined.stdout.lines().all(|line| !line.starts_with("bad")), "{examined:#?}");
+    assert_eq!(examined.stdout.matches("fit to remember spent tokens").count(), if is_fleet { 6 } else { 0 });
 
     // As printed, but for the page.
     let curl = said.stdout.lines().find_map(|line| line.strip_prefix("    curl -x ")).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::accounts::issuer;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::doctor::doctor;
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::tls::Authority;
 use crate::support::{proxy, target};
@@ -61,7 +62,7 @@ async fn one_string_is_all_that_an_agent_needs() {
     for path in [&written, &home.path().join("agent/api-key")] {
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
-    run(["doctor", "--config", written.to_str().unwrap()]).assert_stopped();
+    doctor(&written).assert_can_start();
     let free =
         std::fs::read_to_string(&written).unwrap().replace(":8118\"", ":0\"").replace(":9092\"", ":0\"");
     std::fs::write(&written, free).unwrap();

@@ -6,7 +6,6 @@
 mod accounts;
 mod acme;
 mod agent;
-mod capacity;
 /// What the binary joins: it has no library that a test could use.
 #[path = "../cli/src/catalogue.rs"]
 mod catalogue;

@@ -1,4 +1,5 @@
-//! `postern client status`: an agent that serves, one that cannot mint, and one that does not run. And whether addresses agree.
+//! `postern status URL`, and `postern client status`: an agent that serves, one that cannot mint, and one that does not run. And
+//! whether addresses agree.
 
 use crate::support::admin;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
@@ -7,6 +8,7 @@ use crate::support::{eventually, tokens};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// The command beside an agent whose admin listener is at `admin`: the configuration of a test has port 0.
@@ -98,4 +100,51 @@ async fn addresses_that_show_the_same_agree_and_others_do_not() {
     let nothing = compare(&[&issuer.http(), "http://127.0.0.1:9"]);
     assert_eq!(nothing.code, Some(70), "{nothing:?}");
     compare(&[&issuer.http()]).assert_failed(2, &["two addresses at least"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_is_asked_by_its_admin_address_and_only_one_that_is_ready_is_a_success() {
+    let home = TempDir::new().unwrap();
+    let of = |url: &str| run(["status", url]);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let ready = eventually("the page has the issuer", || async {
+        let said = of(&format!("http://{}/", issuer.admin));
+        said.assert_stopped();
+        said.stdout.starts_with("issuer ").then_some(said)
+    })
+    .await;
+    assert!(ready.stdout.ends_with(" ready\n"), "{ready:#?}");
+    assert_eq!((ready.stdout.lines().count(), ready.stderr.as_str()), (1, ""));
+
+    // A gateway that cannot fetch a key: it says why, and has a link that loses.
+    let config = gateway_config(home.path(), "http://127.0.0.1:9", "", "1s", "");
+    let gateway = Daemon::start("gateway", &config);
+    let not_ready = eventually("the gateway has tried its issuer", || async {
+        let said = of(&format!("http://{}", gateway.admin));
+        said.stdout.contains("127.0.0.1:9 ").then_some(said)
+    })
+    .await;
+    assert_eq!(not_ready.code, Some(1), "{not_ready:#?}");
+    for part in [" not ready\n", "keys: ", "\nlink ", "\nissuer    "] {
+        assert!(not_ready.stdout.contains(part), "{part:?} is not in {not_ready:#?}");
+    }
+
+    // One that is still reading its files, here a certificate that is never written: it answers before it serves.
+    let fifo = home.path().join("certificate");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let tls = format!("[tls]\ncertificate = {fifo:?}\nkey = {fifo:?}\n");
+    let starting = home.path().join("starting");
+    std::fs::create_dir(&starting).unwrap();
+    let config = gateway_config(&starting, "http://127.0.0.1:9", "", "1s", &tls);
+    let starting = Postern::start(command(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()]));
+    let admin = starting.wait_for_address("the admin page listens on ");
+    let not_yet = of(&format!("http://{admin}"));
+    assert!(not_yet.code == Some(1) && not_yet.stdout.contains("start: starting"), "{not_yet:#?}");
+    starting.kill();
+
+    let other = of(&issuer.http());
+    assert_eq!(other.code, Some(1), "{other:#?}");
+    assert!(other.stdout.contains("no admin listener of Postern is there"), "{other:#?}");
+    let nothing = of("http://127.0.0.1:9");
+    assert!(nothing.code == Some(3) && nothing.stderr.contains("listen.admin"), "{nothing:#?}");
 }

@@ -8,18 +8,16 @@ mod init;
 #[cfg(feature = "servers")]
 mod issuer;
 #[cfg(feature = "servers")]
-mod quantity;
-#[cfg(feature = "servers")]
 mod servers;
 #[cfg(feature = "servers")]
 mod status;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 pub(crate) use client::{AgentStatus, Client, ClientCommand, ClientTask, JoinArgs};
 use std::path::PathBuf;
 #[cfg(feature = "servers")]
 pub(crate) use {
-    doctor::{Doctor, EgressQuestion, Place, Plan, Question},
+    doctor::{Doctor, EgressQuestion, Question},
     init::Init,
     issuer::{
         AccountCommand, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount, Output,
@@ -42,27 +40,6 @@ pub(crate) use {
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-impl Cli {
-    /// Parses the command line of this process. Exits if it only requests help.
-    pub(crate) fn read() -> Self {
-        let wants_plan = std::env::args_os().any(|argument| argument == "--plan");
-        let matches = command(wants_plan).get_matches();
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
-    }
-}
-
-/// The command line. The many arguments of a plan are shown only with `--plan`.
-#[cfg(feature = "servers")]
-pub(crate) fn command(shows_plan: bool) -> clap::Command {
-    Cli::command().mut_subcommand("doctor", |doctor| doctor::hide_plan(doctor, !shows_plan))
-}
-
-/// The command line, which has no plan.
-#[cfg(not(feature = "servers"))]
-pub(crate) fn command(_: bool) -> clap::Command {
-    Cli::command()
 }
 
 #[derive(Debug, Subcommand)]
@@ -160,9 +137,10 @@ pub(crate) struct Inspect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
-        [true, false].into_iter().for_each(|shows_plan| command(shows_plan).debug_assert());
+        Cli::command().debug_assert();
     }
 }

@@ -1,8 +1,9 @@
 //! What packages have beside the binary and is made from the command line's own description: completions, man pages.
 
-use crate::args::command;
+use crate::args::Cli;
 use crate::failure::Failure;
 use crate::stdio::{Stdout, unprinted};
+use clap::CommandFactory;
 use clap_complete::Shell;
 use std::fs;
 use std::io::Write;
@@ -16,14 +17,14 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
 /// Collected first, because clap panics where the reader of a pipe has left.
 fn completions_for(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command(true), "postern", &mut text);
+    clap_complete::generate(shell, &mut Cli::command(), "postern", &mut text);
     text
 }
 
 /// Writes `postern.1` and a page for each command below it, into a folder that is made if it is missing.
 pub(crate) fn man_pages(directory: &Path) -> Result<(), Failure> {
     let written =
-        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(command(true), directory));
+        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
     written.map_err(|error| {
         Failure::runtime(format_args!("cannot write man pages into {}: {error}", directory.display()))
     })
@@ -46,7 +47,7 @@ mod tests {
         let home = TempDir::new().unwrap();
         let pages = home.path().join("man/man1");
         man_pages(&pages).unwrap();
-        let commands = all("postern", &command(true));
+        let commands = all("postern", &Cli::command());
         assert!(commands.len() > 20, "{}", commands.len());
         assert_eq!(pages.read_dir().unwrap().count(), commands.len());
         for (name, command) in commands {
@@ -64,7 +65,7 @@ mod tests {
             let text = String::from_utf8(completions_for(shell)).unwrap();
             // clap writes nothing for fish below two levels, such as `postern issuer account add`.
             let depth = if shell == Shell::Fish { 3 } else { usize::MAX };
-            let commands = all("postern", &command(true)).into_iter();
+            let commands = all("postern", &Cli::command()).into_iter();
             for (name, command) in commands.filter(|(name, _)| name.split(' ').count() <= depth) {
                 assert!(text.contains(name.split(' ').next_back().unwrap()), "{shell}: {name}");
                 for option in command.get_arguments().filter_map(clap::Arg::get_long) {

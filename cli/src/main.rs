@@ -10,11 +10,6 @@ mod catalogue;
 mod daemon;
 #[cfg(feature = "servers")]
 mod doctor;
-#[cfg(not(feature = "servers"))]
-#[allow(dead_code, reason = "`postern client status` needs a part of it")]
-mod doctor {
-    pub(crate) mod admin;
-}
 mod failure;
 mod generate;
 #[cfg(feature = "servers")]
@@ -25,6 +20,7 @@ mod key;
 #[cfg(feature = "servers")]
 mod ports;
 mod process;
+mod running;
 mod status;
 mod stdio;
 mod token;
@@ -32,6 +28,7 @@ mod token;
 mod up;
 
 use args::{Cli, ClientCommand, ClientTask, Command, Token};
+use clap::Parser;
 use failure::Failure;
 use postern_daemon::exit;
 use postern_daemon::listen::handed;
@@ -40,7 +37,7 @@ use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
     handed::take_over(); // before there are threads
-    match run(Cli::read().command) {
+    match run(Cli::parse().command) {
         Ok(()) => ExitCode::from(exit::STOPPED),
         Err(failure) => {
             stdio::note(format_args!("postern: {}", failure.sentence));

@@ -5,6 +5,7 @@ use super::{add, issuer, json, mint, said};
 use crate::support::admin::{self, Metrics};
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::doctor::doctor;
 use crate::support::eventually;
 use crate::support::process::run;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ async fn keys_that_the_service_knows_are_accounts_with_exact_quotas() {
     let home = TempDir::new().unwrap();
     let tier = "[[tiers]]\nname = \"gold\"\nquota = \"1/36500d\"\n";
     let config = issuer_config(home.path(), &(service.section("cache = \"1h\"\n") + tier));
-    run(["doctor", "--config", config.to_str().unwrap()]).assert_stopped();
+    doctor(&config).assert_can_start();
     let own = add(&config, "carol", "9/1d");
     add(&config, "dave", "9/1d");
     said(&config, &["account", "disable", "dave"]);
@@ -288,9 +289,9 @@ fn a_service_that_would_read_keys_on_the_way_is_refused_by_doctor_and_start() {
         ("url = \"https://users.example/\"\nca = \"none.pem\"", 64, "none.pem"),
     ] {
         let config = issuer_config(home.path(), &format!("[authorizer]\n{lines}\n"));
-        let ended = run(["doctor", "--config", config.to_str().unwrap()]);
-        ended.assert_failed(code, &[sentence]);
-        assert!(!ended.stderr.contains("secret"));
+        let ended = doctor(&config);
+        ended.assert_would_not_start(code, &[sentence]);
+        assert!(!ended.stdout.contains("secret") && !ended.stderr.contains("secret"));
         run(["issuer", "--config", config.to_str().unwrap()]).assert_failed(code, &[sentence]);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{add, issuer, json, said};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::doctor::doctor;
 use crate::support::process::{Ended, run};
 use crate::support::proxy;
 use crate::support::target;
@@ -115,13 +116,12 @@ fn certificates_that_cannot_be_asked_for_or_read_are_refused_with_the_way_out() 
     let text = std::fs::read_to_string(&plain).unwrap();
     let listen = "[listen]\nclient_certificates = \"optional\"\n";
     std::fs::write(&plain, text.replacen("[listen]\n", listen, 1)).unwrap();
-    let path = plain.to_str().unwrap();
-    run(["doctor", "--config", path]).assert_failed(64, &["needs [tls] client_ca"]);
+    doctor(&plain).assert_would_not_start(64, &["needs [tls] client_ca"]);
     let file = home.path().join("none.pem");
     issuer(&plain, &["account", "add", "alice", "--quota", "1/1d", "--certificate", file.to_str().unwrap()])
         .assert_failed(2, &["none.pem", "check the path"]);
     let agent = client_config(home.path(), "https://gateway.example", "https://issuer.example", None);
     let text = std::fs::read_to_string(&agent).unwrap();
     std::fs::write(&agent, text.replacen("[issuer]\n", "[issuer]\ncertificate = \"a.pem\"\n", 1)).unwrap();
-    run(["doctor", "--config", agent.to_str().unwrap()]).assert_failed(64, &["issuer.key belong together"]);
+    doctor(&agent).assert_would_not_start(64, &["issuer.key belong together"]);
 }

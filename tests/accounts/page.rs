@@ -94,7 +94,7 @@ fn the_page_leads_to_accounts_of_a_tier_and_to_those_with_a_certificate() {
     }
     let certificates = section("Client certificates");
     write(home.path(), &[block(&certificates, "toml")]);
-    said(&mut postern(home.path(), "postern doctor --config issuer.toml"));
+    said(&mut postern(home.path(), "postern doctor issuer.toml"));
     let [add] = commands(&certificates)[..] else { panic!("{certificates}") };
     let added = said(&mut postern(home.path(), add));
     assert!(added.contains("certificate 1") && !added.contains("API key"), "{added}");

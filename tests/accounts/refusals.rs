@@ -2,6 +2,7 @@
 
 use super::{add, issuer, said};
 use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::doctor::doctor;
 use crate::support::process::run;
 use rusqlite::Connection;
 use std::fs::OpenOptions;
@@ -18,7 +19,7 @@ fn refused_start(config: &Path, sentence: &[&str]) {
 /// So does the examination.
 fn refused(config: &Path, sentence: &[&str]) {
     refused_start(config, sentence);
-    run(["doctor".as_ref(), "--config".as_ref(), config.as_os_str()]).assert_failed(70, sentence);
+    doctor(config).assert_would_not_start(70, sentence);
 }
 
 #[test]

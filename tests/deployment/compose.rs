@@ -152,7 +152,7 @@ fn admin_listeners_are_on_the_internal_network_alone() {
         assert_eq!(admin, format!("{there}:{}", facts.admin.port()), "{name}");
         let check: Vec<&str> = items(&service["healthcheck"]["test"]).map(text).collect();
         let asked = format!("http://{admin}");
-        assert_eq!(check, ["CMD", "/usr/local/bin/postern", "doctor", "--ready", &asked], "{name}");
+        assert_eq!(check, ["CMD", "/usr/local/bin/postern", "status", &asked], "{name}");
         let mut published = items(&service["ports"]).map(|ports| port(text(ports)));
         assert!(!published.any(|published| published == facts.admin.port()), "{name}");
     }

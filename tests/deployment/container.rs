@@ -109,7 +109,7 @@ fn each_image_is_checked_at_its_own_admin_listener() {
         let stage = text.split(&format!("FROM runtime AS {daemon}\n")).nth(1).unwrap();
         let stage = stage.split("\nFROM ").next().unwrap();
         assert!(stage.contains(&format!("EXPOSE {}\n", address.port())), "{daemon}");
-        assert!(stage.contains(&format!("\"--ready\", \"http://127.0.0.1:{}\"]", admin.port())), "{daemon}");
+        assert!(stage.contains(&format!("\"status\", \"http://127.0.0.1:{}\"]", admin.port())), "{daemon}");
         let command = format!("CMD [\"{daemon}\", \"--config\", \"/etc/postern/{daemon}.toml\"]");
         assert!(stage.contains(&command), "{daemon}");
     }

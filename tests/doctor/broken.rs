@@ -1,17 +1,46 @@
-//! Set-ups that a start takes without a word, or that fail in the first hour: what `postern doctor` says of each beforehand, and
-//! that its remedy works.
+//! Broken set-ups, a row each: what `postern doctor` says of it beforehand, what a start does with it, and that the remedy works:
+//! afterwards doctor finds nothing bad, and the daemon is ready.
 
-use super::machine::Findings;
-use crate::support::daemon::{client_config, gateway_config, issuer_config, with_memcacheds};
+use crate::accounts::add;
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
+use crate::support::doctor::{Findings, doctor};
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::tls::Authority;
+use crate::support::{admin, eventually};
+use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-const ISSUER: &str = "http://127.0.0.1:9";
+/// What a start does with a set-up.
+enum Start {
+    /// It takes it without a word.
+    Ready,
+    /// It serves nobody, and `/readyz` says why.
+    NotReady(&'static str),
+    /// It ends with this code and sentence.
+    Refused(i32, &'static str),
+}
+
+async fn start(kind: &str, file: &Path, does: Start) {
+    match does {
+        Start::Ready => Daemon::ready(kind, file).await.process.terminate().assert_stopped(),
+        Start::NotReady(why) => {
+            let daemon = Daemon::start(kind, file);
+            eventually(&format!("readiness says {why:?}"), || async {
+                let (status, body) = admin::get(daemon.admin, "/readyz").await?;
+                (status == 503 && body.contains(why)).then_some(())
+            })
+            .await;
+        }
+        Start::Refused(code, sentence) => {
+            let started = run([kind.as_ref(), "--config".as_ref(), file.as_os_str()]);
+            started.assert_failed(code, &[sentence]);
+        }
+    }
+}
 
 fn edit(file: &Path, before: &str, after: &str) {
     let text = std::fs::read_to_string(file).unwrap();
@@ -24,20 +53,23 @@ fn of_folder(folder: &Path, file: &Path) -> Findings {
     Findings::read(&run(["doctor".as_ref(), "--json".as_ref(), folder.as_os_str()]), file)
 }
 
-fn gateway(home: &Path, name: &str, more: &str) -> PathBuf {
-    let made = gateway_config(home, ISSUER, "", "1s", more);
+fn gateway(home: &Path, name: &str, issuer: &Daemon) -> PathBuf {
+    let made = gateway_config(home, &issuer.http(), "", "1s", "");
     let file = home.join(name);
     std::fs::rename(made, &file).unwrap();
     file
 }
 
-#[test]
-fn two_gateways_of_a_folder_that_differ_are_named() {
-    let home = TempDir::new().unwrap();
-    let (first, second) =
-        (gateway(home.path(), "gateway-1.toml", ""), gateway(home.path(), "gateway-2.toml", ""));
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_of_a_folder_that_differ_are_named() {
+    let (home, issuers, stores) =
+        (TempDir::new().unwrap(), TempDir::new().unwrap(), [(); 2].map(|()| Memcached::start()));
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let [first, second] =
+        ["gateway-1.toml", "gateway-2.toml"].map(|name| gateway(home.path(), name, &issuer));
+    let [one, other] = [&stores[0], &stores[1]].map(Memcached::address);
     for file in [&first, &second] {
-        with_memcacheds(file, &["127.0.0.1:9".to_owned()]);
+        with_memcacheds(file, std::slice::from_ref(&one));
     }
     let text = std::fs::read_to_string(&second).unwrap();
     let line = |key: &str| text.lines().find(|line| line.trim_start().starts_with(key)).unwrap().to_owned();
@@ -45,18 +77,21 @@ fn two_gateways_of_a_folder_that_differ_are_named() {
     for (before, after, said) in [
         (&*origin, "origin = \"other.example\"", "challenge.origin is "),
         (&*issuer_name, "issuer_name = \"other.example\"", "challenge.issuer_name is "),
-        ("127.0.0.1:9\"]", "127.0.0.1:7\"]", "has the same challenge and another store"),
+        (&*one, &*other, "has the same challenge and another store"),
     ] {
         edit(&second, before, after);
         of_folder(home.path(), &first).has("bad", "fleet", said);
         of_folder(home.path(), &second).has("bad", "fleet", "gateway-1.toml");
-        std::fs::write(&second, &text).unwrap(); // the remedy
+        start("gateway", &second, Start::Ready).await;
+        edit(&second, after, before); // the remedy: one for all
         of_folder(home.path(), &second).lacks("fleet");
+        of_folder(home.path(), &second).has_nothing_bad();
+        start("gateway", &second, Start::Ready).await;
     }
 }
 
-#[test]
-fn certificates_that_clients_refuse_and_keys_that_others_read_are_named() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_clients_refuse_and_keys_that_others_read_are_named() {
     let home = TempDir::new().unwrap();
     let authority = Authority::new(home.path());
     let issuer = issuer_config(home.path(), &authority.section());
@@ -66,55 +101,78 @@ fn certificates_that_clients_refuse_and_keys_that_others_read_are_named() {
     mode(0o644);
     Findings::of(&issuer).has("bad", "certificate", "every user of this machine can read the private key");
     Findings::of(&issuer).has("bad", "certificate", "chmod o-rwx ");
+    start("issuer", &issuer, Start::Ready).await;
     mode(0o640);
-    Findings::of(&issuer).has("well", "certificate", "server.pem ends at ");
+    Findings::of(&issuer).has_nothing_bad();
+    start("issuer", &issuer, Start::Ready).await;
 
-    edit(&issuer, "address = \"127.0.0.1:0\"", "address = \"127.0.0.1:1\"");
-    let agent = client_config(home.path(), ISSUER, "https://issuer.other:1", None);
+    // A port that is in the URLs of others.
+    edit(&issuer, "address = \"127.0.0.1:0\"", &format!("address = \"127.0.0.1:{}\"", ports::free()));
+    let port = std::fs::read_to_string(&issuer).unwrap();
+    let port = port.split("address = \"127.0.0.1:").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let other = format!("https://issuer.other:{port}");
+    let agent = client_config(home.path(), "http://127.0.0.1:9", &other, None);
     of_folder(home.path(), &issuer).has(
         "bad",
         "certificate",
-        "https://issuer.other:1 leads here, and the certificate",
+        &format!("{other} leads here, and the certificate"),
     );
-    edit(&agent, "https://issuer.other:1", "https://localhost:1");
-    of_folder(home.path(), &issuer).lacks_bad("certificate");
+    start("issuer", &issuer, Start::Ready).await;
+    edit(&agent, &other, &format!("https://localhost:{port}"));
+    of_folder(home.path(), &issuer).has_nothing_bad();
+    start("issuer", &issuer, Start::Ready).await;
 
+    let signed = [&authority.certificate, &authority.key].map(|file| std::fs::read(file).unwrap());
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
     std::fs::write(&authority.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(&authority.key, key.serialize_pem()).unwrap();
     Findings::of(&issuer).has("bad", "certificate", "is an authority's own (CA:TRUE)");
+    Findings::of(&issuer).has("bad", "certificate", "sign another one by it");
+    start("issuer", &issuer, Start::Ready).await;
+    std::fs::write(&authority.certificate, &signed[0]).unwrap();
+    std::fs::write(&authority.key, &signed[1]).unwrap();
+    Findings::of(&issuer).has_nothing_bad();
+    start("issuer", &issuer, Start::Ready).await;
 }
 
-#[test]
-fn listeners_that_strangers_reach_are_named() {
-    let home = TempDir::new().unwrap();
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_that_strangers_reach_are_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let authority = Authority::new(home.path());
     let account = format!(
         "[[accounts]]\nname = \"a\"\nkey_sha256 = \"{}\"\nquota = \"1/1d\"\n",
         "e51bb35eabb2399eeabf72f6e696ab57f7f4152762a2e59693ae1f765776119f"
     );
-    let files = [issuer_config(home.path(), &account), gateway_config(home.path(), ISSUER, "", "1s", "")];
-    for (file, carried) in files.iter().zip(["API keys", "tokens and the names of targets"]) {
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let files = [
+        ("issuer", issuer_config(home.path(), &account)),
+        ("gateway", gateway_config(home.path(), &issuer.http(), "", "1s", "")),
+    ];
+    for ((kind, file), carried) in files.iter().zip(["API keys", "tokens and the names of targets"]) {
         Findings::of(file).lacks("listener");
         edit(file, "127.0.0.1:0", "0.0.0.0:0");
         let found = Findings::of(file);
         found.has("look", "listener", &format!("without TLS | who is on the way reads {carried}"));
         found.has("look", "listener", "0.0.0.0:0 (listen.admin) is reached from other machines");
+        start(kind, file, Start::Ready).await;
         let text = std::fs::read_to_string(file).unwrap();
         std::fs::write(file, text + &authority.section()).unwrap();
         edit(file, "admin = \"0.0.0.0:0\"", "admin = \"127.0.0.1:0\"");
         Findings::of(file).lacks("listener");
+        Findings::of(file).has_nothing_bad();
+        start(kind, file, Start::Ready).await;
     }
 }
 
-#[test]
-fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
-    let home = TempDir::new().unwrap();
-    let servers: Vec<Memcached> = (0..2).map(|_| Memcached::start()).collect();
-    let [a, b] = [servers[0].address(), servers[1].address()];
-    let file = gateway_config(home.path(), ISSUER, "", "1s", "");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let servers: Vec<Memcached> = (0..3).map(|_| Memcached::start()).collect();
+    let [a, b, c] = [0, 1, 2].map(|index: usize| servers[index].address());
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let before = std::fs::read_to_string(&file).unwrap();
     with_memcacheds(&file, &[a.clone(), b.clone()]);
     Findings::of(&file).has(
@@ -122,9 +180,11 @@ fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
         "store",
         "are two memcacheds, and store.memcached.addresses is of one store",
     );
+    start("gateway", &file, Start::NotReady("store: ")).await;
     std::fs::write(&file, &before).unwrap();
     with_memcacheds(&file, std::slice::from_ref(&a));
-    Findings::of(&file).lacks_bad("store");
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
 
     let other_name = a.replace("127.0.0.1", "localhost");
     edit(
@@ -135,4 +195,22 @@ fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
     edit(&file, "[challenge]\n", "[challenge]\nbind = \"offer\"\n");
     let twice = format!("{a} and {other_name} are one server, in two lists of store.memcached.replicas");
     Findings::of(&file).has("bad", "store", &twice);
+    start("gateway", &file, Start::NotReady("lead to the same servers")).await;
+    edit(&file, &other_name, &c);
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_secret_of_api_keys_is_named_before_a_start() {
+    let home = TempDir::new().unwrap();
+    let issuer = issuer_config(home.path(), "");
+    add(&issuer, "alice", "3/1d");
+    let (secret, aside) = (home.path().join("issuer/accounts.secret"), home.path().join("aside"));
+    std::fs::rename(&secret, &aside).unwrap();
+    doctor(&issuer).assert_would_not_start(70, &["accounts.secret", "missing", "restore the file"]);
+    start("issuer", &issuer, Start::Refused(70, "restore the file")).await;
+    std::fs::rename(&aside, &secret).unwrap();
+    Findings::of(&issuer).has_nothing_bad();
+    start("issuer", &issuer, Start::Ready).await;
 }

@@ -32,7 +32,7 @@ async fn a_wrong_pin_is_tried_once_until_the_file_has_another() {
         issuer.process.wait_for(text, |_, stderr| stderr.contains(text).then_some(()));
     };
     log("the PIN file still has the PIN that the HSM refused");
-    let doctor = Postern::start(hsm.command(&["doctor", "--config", config.to_str().unwrap()])).ended();
+    let doctor = Postern::start(hsm.command(&["doctor", config.to_str().unwrap()])).ended();
     assert!(doctor.stdout.contains("a wrong PIN was tried"), "{doctor:?}");
     assert_eq!(hsm.noted("logins").len(), 2, "the wrong one once, and none by doctor");
 

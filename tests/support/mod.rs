@@ -6,6 +6,7 @@ pub mod authorizer;
 pub mod collector;
 pub mod daemon;
 pub mod disk;
+pub mod doctor;
 pub mod group;
 pub mod http2;
 pub mod jaeger;

@@ -1,11 +1,10 @@
-//! `postern doctor --config FILE`: everything that a start with this file does, short of listening. Which daemon the
-//! file is for follows from its keys.
+//! Everything that a start with a configuration file does, short of listening. Which daemon the file is for follows from
+//! its keys.
 
 use crate::daemon::environment;
 use crate::failure::Failure;
-use crate::stdio::print_line;
 use postern_config::Fit;
-use postern_daemon::examination::{Finding, Verdict};
+use postern_daemon::examination::Finding;
 use postern_gateway::config::{Bind, StoreKind};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,7 +12,6 @@ use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 /// A daemon that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +20,6 @@ pub(crate) enum Kind {
     Issuer,
     Client,
 }
-
-const UNBOUND: &str = "challenge.bind is \"off\": when a memcached loses its records, their tokens can be spent again until \
-     the loss is noticed, and with on_loss = \"warn\" after it, too. With \"offer\" they are void instead: docs/operate/change.md, \
-     \"Bind tokens in a fleet that runs\". Clients whose challenge is part of their configuration, and those that refuse a \
-     second name in the origin, cannot follow it and need \"off\".";
 
 /// A file that a start would not refuse.
 pub(super) struct Examined {
@@ -44,7 +37,9 @@ impl Examined {
     pub(super) fn findings(&self) -> Vec<Finding> {
         let can_start = Finding::well("file", format!("{} can be started with it", self.name));
         let warnings = self.warnings.iter().map(|warning| Finding::look("file", warning));
-        std::iter::once(can_start).chain(warnings).chain(self.certificates.iter().cloned()).collect()
+        let unbound = self.config.is_unbound_fleet().then(unbound);
+        let said = std::iter::once(can_start).chain(warnings).chain(unbound);
+        said.chain(self.certificates.iter().cloned()).collect()
     }
 }
 
@@ -74,6 +69,12 @@ impl Loaded {
             Self::Issuer(config) => postern_issuer::examine(config).await,
             Self::Client(config) => postern_client::examine(config).await,
         }
+    }
+
+    /// A gateway with a shared store that binds no tokens.
+    fn is_unbound_fleet(&self) -> bool {
+        let Self::Gateway(config) = self else { return false };
+        config.store.kind == StoreKind::Memcached && config.challenge.bind == Bind::Off
     }
 
     fn certificates(&self) -> Vec<Finding> {
@@ -140,37 +141,17 @@ impl Kind {
     }
 }
 
-/// Finds what a start would refuse, and for which daemon the file is.
-pub(super) fn check(path: &Path) -> Result<(), Failure> {
-    let Examined { name, warnings, certificates, .. } = examine(path)?;
-    let ends = certificates.into_iter().filter(|finding| finding.verdict != Verdict::Well);
-    for warning in warnings.into_iter().chain(ends.map(|finding| finding.seen)) {
-        print_line(format_args!("warning: {warning}"))?;
-    }
-    if gateway_of_a_fleet(path).is_some_and(|gateway| !gateway.bound) {
-        print_line(format_args!("note: {UNBOUND}"))?;
-    }
-    let place = path.display();
-    print_line(format_args!(
-        "{place}: {name} can be started with it: keys, addresses, certificates and files are in order. Whether its ports are \
-         free, and what it needs over the network, was not tried: postern doctor {place} tries it."
-    ))?;
-    Ok(())
-}
-
-/// What of a gateway a router has to fit.
-pub(super) struct Gateway {
-    /// How long it waits for an answer of the store.
-    pub(super) timeout: Duration,
-    /// Whether marks bind its tokens.
-    bound: bool,
-}
-
-/// The gateway of this file; `None` where that has no shared store.
-pub(super) fn gateway_of_a_fleet(path: &Path) -> Option<Gateway> {
-    let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment()).ok()?;
-    let (store, bound) = (config.store, config.challenge.bind != Bind::Off);
-    (store.kind == StoreKind::Memcached).then(|| Gateway { timeout: store.memcached.timeout.get(), bound })
+fn unbound() -> Finding {
+    Finding::look("file", "challenge.bind is \"off\"")
+        .costs(
+            "when a memcached loses its records, their tokens can be spent again until the loss is noticed, and with on_loss = \"warn\" \
+             after it, too",
+        )
+        .remedy(
+            "write \"offer\", so that they are void instead: docs/operate/change.md, \"Bind tokens in a fleet that runs\". Clients whose \
+             challenge is part of their configuration, and those that refuse a second name in the origin, cannot follow it and need \
+             \"off\"",
+        )
 }
 
 /// The daemon of this file, and its admin address with the environment variables as they are now.

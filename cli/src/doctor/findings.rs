@@ -1,8 +1,10 @@
 //! What `postern doctor` found, for people and for programs.
 
+use super::routers;
 use crate::failure::Failure;
 use crate::stdio::{print, print_line};
 use postern_daemon::examination::{Finding, Verdict};
+use postern_daemon::exit;
 use serde::Serialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -34,8 +36,8 @@ impl Findings {
         self.0.extend(findings.into_iter().map(|finding| Found { file: Some(file.to_owned()), finding }));
     }
 
-    /// Prints them; a failure when something is bad.
-    pub(super) fn print(&self, as_json: bool) -> Result<(), Failure> {
+    /// Prints them; a failure when something is bad, with the exit code of a start that would be `refused`.
+    pub(super) fn print(&self, as_json: bool, refused: Option<u8>) -> Result<(), Failure> {
         let count = |verdict| self.0.iter().filter(|found| found.finding.verdict == verdict).count();
         let (bad, looks) = (count(Verdict::Bad), count(Verdict::Look));
         if as_json {
@@ -48,9 +50,12 @@ impl Findings {
             (0, 0) => print_line("All is well.")?,
             (0, looks) => print_line(format_args!("Nothing is bad; {looks} to look at."))?,
             (bad, _) => {
-                return Err(Failure::runtime(format_args!(
-                    "{bad} bad: each has its remedy above; postern doctor --help has closer looks"
-                )));
+                let is_unfit = |found: &Found| {
+                    found.finding.verdict == Verdict::Bad && found.finding.what == routers::WHAT
+                };
+                let unfit = self.0.iter().any(is_unfit).then_some(exit::CONFIG);
+                let code = refused.or(unfit).unwrap_or(exit::RUNTIME);
+                return Err(Failure::new(code, format_args!("{bad} bad: each has its remedy above")));
             }
         }
         Ok(())

@@ -1,19 +1,10 @@
 //! What the settings of this machine's kernel cost a gateway, by the values that `deploy/sysctl/99-postern.conf` has for them.
-//! The costs were measured by `loadtest/run kernel`.
+//! The costs were measured: `loadtest/results/2026-11-25-kernel.md`.
 
 use postern_daemon::examination::Finding;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 const FILE: &str = include_str!("../../../deploy/sysctl/99-postern.conf");
-
-/// The way to the clients that are farthest away.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
-    pub(crate) round_trip: Duration,
-    /// Bits a second that one tunnel should carry.
-    pub(crate) bits: f64,
-}
 
 /// A setting, and what another value than ours costs.
 struct Setting {
@@ -46,32 +37,11 @@ const SETTINGS: [Setting; 4] = [
     },
 ];
 
-/// The largest buffers of a socket, and whose they limit.
-const BUFFERS: [(&str, &str); 2] = [("net.ipv4.tcp_wmem", "downloads"), ("net.ipv4.tcp_rmem", "uploads")];
-
-/// How much of a buffer is on the way: the kernel keeps half of it for its own structures and for what is not read yet.
-const IN_FLIGHT: f64 = 0.5;
-
 /// A finding for each setting that costs something, or one that says that none does.
-pub(super) fn examine(link: Option<Link>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = SETTINGS.iter().filter_map(Setting::examine).collect();
-    if let Some(link) = link {
-        found.extend(BUFFERS.iter().filter_map(|(name, what)| {
-            let present = present(name)?;
-            let (cost, enough) = link.cost(&present, what)?;
-            Some(finding(name, &present, &cost, &enough))
-        }));
-    }
+pub(super) fn examine() -> Vec<Finding> {
+    let found: Vec<Finding> = SETTINGS.iter().filter_map(Setting::examine).collect();
     if found.is_empty() {
-        found.push(Finding::well(
-            "kernel",
-            match link {
-                Some(_) => "a gateway on this machine finds its settings and buffers large enough",
-                None => {
-                    "a gateway finds its settings as they should be; --rtt and --bandwidth judge the buffers"
-                }
-            },
-        ));
+        return vec![Finding::well("kernel", "a gateway finds its settings as they should be")];
     }
     found
 }
@@ -90,27 +60,6 @@ fn finding(name: &str, present: &[u64], cost: &str, enough: &[u64]) -> Finding {
     Finding::look("kernel", format!("{name} is {present}"))
         .costs(cost)
         .remedy(format!("for a gateway: sysctl -w {name}=\"{enough}\", for good as deploy/sysctl does it"))
-}
-
-impl Link {
-    /// What one tunnel reaches with these buffers, and the buffers that are enough, where it is less than it should be.
-    fn cost(self, present: &[u64], what: &str) -> Option<(String, Vec<u64>)> {
-        let [least, first, most] = *present else { return None };
-        let Self { round_trip, bits } = self;
-        let seconds = round_trip.as_secs_f64();
-        let needed = (bits / 8.0 * seconds / IN_FLIGHT).ceil();
-        if most as f64 >= needed {
-            return None;
-        }
-        let reached = most as f64 * IN_FLIGHT * 8.0 / seconds;
-        let cost = format!(
-            "{what} of one tunnel at {} ms reach some {:.0} of {:.0} Mbit/s",
-            round_trip.as_millis(),
-            reached / 1e6,
-            bits / 1e6
-        );
-        Some((cost, vec![least, first, needed as u64]))
-    }
 }
 
 /// How many ports there are.
@@ -169,17 +118,5 @@ mod tests {
             let is_enough = (setting.is_enough)(default, &ours(setting.name).unwrap());
             assert!(!is_enough || setting.name.ends_with("after_idle") && has_bbr(), "{}", setting.name);
         }
-    }
-
-    #[test]
-    fn buffers_are_judged_by_what_is_on_the_way() {
-        let link = |bits| Link { round_trip: Duration::from_millis(100), bits };
-        // 4 MiB, of which half is on the way: 168 Mbit/s.
-        let present = [4096, 16384, 4 << 20];
-        assert_eq!(link(160e6).cost(&present, "downloads"), None);
-        let (cost, enough) = link(1e9).cost(&present, "downloads").unwrap();
-        assert_eq!(cost, "downloads of one tunnel at 100 ms reach some 168 of 1000 Mbit/s");
-        assert_eq!(enough, [4096, 16384, 25_000_000]);
-        assert_eq!(link(1e9).cost(&[1], "downloads"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Bare `postern doctor`: this machine, what of Postern runs on it, and what each configuration needs.
+//! This machine, what of Postern runs on it, and what each configuration needs.
 
 use super::files::{self, Configured};
 use super::findings::Findings;
@@ -39,7 +39,7 @@ pub(super) async fn check(doctor: &Doctor) -> Result<(), Failure> {
     );
 
     findings.add([machine()]);
-    findings.add(kernel::examine(doctor.link()));
+    findings.add(kernel::examine());
     findings.add(of_machine.findings().await);
     findings.add(running.findings);
     if running.found.is_empty() && configured.is_empty() {
@@ -50,10 +50,12 @@ pub(super) async fn check(doctor: &Doctor) -> Result<(), Failure> {
     for (configured, needs) in configured.iter().zip(needs) {
         let ports = configured.ports(&running.found);
         let beside = configured.configuration().map(|one| together::examine(one, &all)).unwrap_or_default();
-        let found = configured.findings.iter().cloned().chain(beside).chain(ports).chain(needs);
+        let routing = configured.routing(&all);
+        let found =
+            configured.findings.iter().cloned().chain(beside).chain(routing).chain(ports).chain(needs);
         findings.add_of(&configured.path, found);
     }
-    findings.print(doctor.json)
+    findings.print(doctor.json, configured.iter().find_map(Configured::refused))
 }
 
 /// Runs what blocks. Nothing where it panicked, which is printed.

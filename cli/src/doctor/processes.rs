@@ -1,7 +1,7 @@
 //! What of Postern runs on this machine, by its admin listeners.
 
-use super::admin::{metrics, readyz, version};
-use super::links;
+use crate::running::admin::{metrics, readyz, version};
+use crate::running::links::{self, UNKNOWN};
 use http::StatusCode;
 use postern_daemon::examination::{Examinations, Finding};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -58,21 +58,24 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
             ]);
         }
     };
-    let what = links::daemons(&url).await.unwrap_or_else(|_| "process".to_owned());
+    let snapshot = links::snapshot(&url).await;
+    let what = snapshot.as_ref().map_or(UNKNOWN, links::Snapshot::daemon);
     let lines = body.trim_end().replace('\n', "; ");
     let state = if status != StatusCode::OK {
-        Finding::bad(&what, format!("{url} is not ready: {lines}")).costs("load balancers send it no clients")
-    } else if let Some(bad) = links::bad(&url).await.ok().filter(|bad| !bad.is_empty()) {
+        Finding::bad(what, format!("{url} is not ready: {lines}"))
+            .costs("load balancers send it no clients")
+            .remedy("mend what the reasons say; docs/operate/alerts.md has each")
+    } else if let Some(bad) = snapshot.map(|snapshot| snapshot.bad()).filter(|bad| !bad.is_empty()) {
         let bad = bad.join(", ");
-        Finding::bad(&what, format!("{url} lost more than 1 of 100 attempts in 10 minutes: {bad}"))
+        Finding::bad(what, format!("{url} lost more than 1 of 100 attempts in 10 minutes: {bad}"))
             .costs("a request that needed one of them waited, or was refused where no other address could answer it")
             .remedy(format!(
-                "postern doctor --links {url} has each link; look at what is there, and the way to it"
+                "postern status {url} has each link; look at what is there, and at the way to it"
             ))
     } else if lines != "ready" {
-        Finding::look(&what, format!("{url} is {lines}"))
+        Finding::look(what, format!("{url} is {lines}"))
     } else {
-        Finding::well(&what, format!("{url} is ready"))
+        Finding::well(what, format!("{url} is ready"))
     };
     let other = metrics(&url)
         .await
@@ -81,7 +84,7 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
         .filter(|version| version != env!("CARGO_PKG_VERSION"));
     let other = other.map(|version| {
         let ours = env!("CARGO_PKG_VERSION");
-        Finding::look(&what, format!("{url} runs version {version}, and this program is version {ours}"))
+        Finding::look(what, format!("{url} runs version {version}, and this program is version {ours}"))
             .costs(
                 "what the newer one mends is not mended there, and its configuration may not fit the other",
             )

@@ -3,8 +3,8 @@
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::AgentStatus;
 use crate::daemon::environment;
-use crate::doctor::admin::get;
 use crate::failure::Failure;
+use crate::running::admin::get;
 use crate::stdio::{print, print_line};
 use http::StatusCode;
 use postern_client::catalogue::Position;

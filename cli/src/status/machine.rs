@@ -2,12 +2,12 @@
 
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::Status;
-use crate::doctor::admin::{metrics, readyz, version};
 use crate::doctor::config::{admin, has_replicas};
 use crate::doctor::files::files_in;
-use crate::doctor::links::daemons;
 use crate::doctor::processes::ADMIN_PORTS;
 use crate::failure::Failure;
+use crate::running::admin::{metrics, readyz, version};
+use crate::running::links::{self, Snapshot, UNKNOWN};
 use crate::stdio::print_line;
 use http::StatusCode;
 use postern_daemon::examination::way_in;
@@ -48,15 +48,18 @@ enum State {
 
 /// Prints the state of each daemon; the exit code is 0 when all are ready, 1 when one is not, 3 when none runs.
 pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
-    let files = if args.config.is_empty() { in_folder(&args.directory)? } else { args.config.clone() };
+    if let Some(admin) = args.admin() {
+        return of_address(admin, args.json).await;
+    }
+    let files = if args.config.is_empty() { in_folder(Path::new(&args.place))? } else { args.config.clone() };
     let mut found = Vec::new();
     for file in &files {
         found.push(of_file(file).await?);
     }
     if files.is_empty() {
         for port in ADMIN_PORTS {
-            let daemon = ask((Ipv4Addr::LOCALHOST, port).into(), None, false).await.ok();
-            found.extend(daemon.filter(|daemon| daemon.state != State::NotRunning));
+            let daemon = ask(&url(&(Ipv4Addr::LOCALHOST, port).into()), None, false).await.ok();
+            found.extend(daemon.map(|(daemon, _)| daemon).filter(|daemon| daemon.state != State::NotRunning));
         }
     }
     if args.json {
@@ -67,12 +70,32 @@ pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
     judge(&found, files.is_empty())
 }
 
+/// The daemon of one admin listener, and its links.
+async fn of_address(admin: &str, as_json: bool) -> Result<(), Failure> {
+    let admin = admin.trim_end_matches('/');
+    let elsewhere =
+        |reason| (Daemon { reasons: vec![reason], ..Daemon::at(admin, UNKNOWN, State::NotReady) }, None);
+    let (daemon, snapshot) = ask(admin, None, false).await.unwrap_or_else(elsewhere);
+    let failure = match daemon.state {
+        State::Ready => None,
+        State::NotReady => Some((NOT_READY, "it is not ready: the lines above say why")),
+        State::NotRunning => Some((NOT_RUNNING, "nothing listens there; give the listen.admin of a daemon")),
+    };
+    if as_json {
+        print_line(serde_json::json!({ "daemons": [daemon] }))?;
+    } else {
+        print(&[daemon])?;
+        snapshot.as_ref().map_or(Ok(()), Snapshot::print_links)?;
+    }
+    failure.map_or(Ok(()), |(code, reason)| Err(Failure::new(code, format_args!("{admin}: {reason}"))))
+}
+
 fn judge(found: &[Daemon], by_port: bool) -> Result<(), Failure> {
     if found.iter().all(|daemon| daemon.state == State::NotRunning) {
         let sentence = match by_port {
             true => {
                 "nothing of Postern runs at the default admin ports, and no configuration is in this folder: postern up starts \
-                     a whole system, and postern status DIR or --config FILE looks elsewhere"
+                     a whole system, and postern status DIR, URL or --config FILE looks elsewhere"
             }
             false => "none of them runs",
         };
@@ -99,9 +122,11 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     let (kind, address) = admin(file)?;
     let name = if kind.command() == "client" { "agent" } else { kind.command() };
-    let elsewhere = |reason| Daemon { reasons: vec![reason], ..Daemon::at(address, name, State::NotReady) };
+    let url = url(&address);
+    let elsewhere =
+        |reason| (Daemon { reasons: vec![reason], ..Daemon::at(&url, name, State::NotReady) }, None);
     let has_replicas = kind.command() == "gateway" && has_replicas(file);
-    let mut daemon = ask(address, Some(name), has_replicas).await.unwrap_or_else(elsewhere);
+    let (mut daemon, _) = ask(&url, Some(name), has_replicas).await.unwrap_or_else(elsewhere);
     if daemon.state == State::NotRunning {
         daemon.start = Some(format!("postern {} --config {}", kind.command(), file.display()));
     }
@@ -127,9 +152,9 @@ fn next_replica(metrics: &str) -> Option<&'static str> {
 }
 
 impl Daemon {
-    /// One whose admin address is `address`, of which nothing else is known.
-    fn at(address: SocketAddr, name: &str, state: State) -> Self {
-        let (daemon, page) = (name.to_owned(), page(address));
+    /// One whose admin listener is at `url`, of which nothing else is known.
+    fn at(url: &str, name: &str, state: State) -> Self {
+        let (daemon, page) = (name.to_owned(), format!("{url}/"));
         Self {
             daemon,
             config: None,
@@ -143,31 +168,35 @@ impl Daemon {
     }
 }
 
-/// What the admin listener at `address` says, of the daemon `name` if it is known; why it is none of Postern's.
-async fn ask(address: SocketAddr, name: Option<&str>, has_replicas: bool) -> Result<Daemon, String> {
-    let url = format!("http://{address}");
+/// What the admin listener at `url` says, of the daemon `name` if it is known; why it is none of Postern's.
+async fn ask(
+    url: &str,
+    name: Option<&str>,
+    has_replicas: bool,
+) -> Result<(Daemon, Option<Snapshot>), String> {
     let Some((status, body)) =
-        readyz(&url).await.map_err(|reason| format!("no admin listener of Postern is there: {reason}"))?
+        readyz(url).await.map_err(|reason| format!("no admin listener of Postern is there: {reason}"))?
     else {
-        return Ok(Daemon::at(address, name.unwrap_or("process"), State::NotRunning));
+        return Ok((Daemon::at(url, name.unwrap_or(UNKNOWN), State::NotRunning), None));
     };
-    let runs = daemons(&url).await.unwrap_or_else(|_| "process".to_owned());
+    let snapshot = links::snapshot(url).await;
+    let runs = snapshot.as_ref().map_or(UNKNOWN, Snapshot::daemon);
     let state = if status == StatusCode::OK { State::Ready } else { State::NotReady };
-    let mut daemon = Daemon::at(address, name.unwrap_or(&runs), state);
+    let mut daemon = Daemon::at(url, name.unwrap_or(runs), state);
     daemon.reasons = body.lines().filter(|line| *line != "ready").map(str::to_owned).collect();
-    if name.is_some_and(|name| ![name, "up", "process"].contains(&runs.as_str())) {
+    if name.is_some_and(|name| ![name, "up", UNKNOWN].contains(&runs)) {
         daemon.state = State::NotReady;
         let reason = format!("it is the {runs} that listens there: two files name one address");
         daemon.reasons.insert(0, reason);
     }
-    let metrics = metrics(&url).await.unwrap_or_default();
+    let metrics = metrics(url).await.unwrap_or_default();
     daemon.version = version(&metrics);
     daemon.next_replica = if has_replicas { next_replica(&metrics) } else { None };
-    Ok(daemon)
+    Ok((daemon, snapshot))
 }
 
-fn page(address: SocketAddr) -> String {
-    format!("http://{address}/")
+fn url(admin: &SocketAddr) -> String {
+    format!("http://{admin}")
 }
 
 fn print(found: &[Daemon]) -> Result<(), Failure> {
@@ -199,7 +228,7 @@ mod tests {
 
     #[test]
     fn those_that_are_not_ready_are_counted_in_english() {
-        let daemon = |state| Daemon::at(([127, 0, 0, 1], 1).into(), "gateway", state);
+        let daemon = |state| Daemon::at("http://127.0.0.1:1", "gateway", state);
         let said = |states: &[State]| {
             let found: Vec<Daemon> = states.iter().map(|state| daemon(*state)).collect();
             judge(&found, false).unwrap_err().sentence

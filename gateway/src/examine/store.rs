@@ -8,12 +8,17 @@ use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, wr
 use postern_daemon::tls;
 use postern_daemon::utc::rough;
 use postern_lookup::Lookup;
+use postern_spend::Unknown;
 use postern_spend::memcached::{Address, Memory, Server, Tls, inspect, release};
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
-/// What it costs to be without the store.
+/// What it costs to be without an address of the store.
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
+/// The same without one of three replicas.
+const WITHOUT_REPLICA: &str = "two of the three replicas decide, as long as both answer: without one more, every request is answered 503";
+/// How often a server is asked that answers later than the gateway waits.
+const LOOKS: usize = 5;
 /// A memory, or a number of connections, that is used up to this part deserves a look.
 const FULL: f64 = 0.8;
 
@@ -68,25 +73,45 @@ pub(super) fn begin(config: &Config, examinations: &mut Examinations) {
     }
     let Ok(tls) = store.memcached.tls.as_ref().map(backend::store_tls).transpose() else { return };
     let timeout = store.memcached.timeout.get();
+    let without = if store.memcached.replicas.is_empty() { WITHOUT } else { WITHOUT_REPLICA };
     begin_together(&store.memcached, tls.as_ref(), examinations);
     for address in addresses(&store) {
         begin_certificate(&address, tls.as_ref(), examinations);
         let tls = tls.clone();
         let late =
             Finding::bad("store", format!("{address} does not answer within {} s", PATIENCE.as_secs()))
-                .costs(WITHOUT)
+                .costs(without)
                 .remedy("check that it runs, and the way to it");
         examinations.begin(late, async move {
-            match inspect(&address, tls.as_ref(), PATIENCE).await {
+            match inspect_unhurried(&address, tls.as_ref(), timeout).await {
                 Ok(server) => judge(&address, &server, timeout, UnixSeconds::now()),
                 Err(reason) => vec![
                     Finding::bad("store", format!("{address}: {reason}"))
-                        .costs(WITHOUT)
+                        .costs(without)
                         .remedy(way_out(reason)),
                 ],
             }
         });
     }
+}
+
+/// The quickest of a few looks: on a busy machine one look may be late for reasons of its own.
+async fn inspect_unhurried(
+    address: &Address,
+    tls: Option<&Tls>,
+    timeout: Duration,
+) -> Result<Server, Unknown> {
+    let mut quickest = inspect(address, tls, PATIENCE).await?;
+    for _ in 1..LOOKS {
+        if quickest.took < timeout {
+            break;
+        }
+        let again = inspect(address, tls, PATIENCE).await?;
+        if again.took < quickest.took {
+            quickest = again;
+        }
+    }
+    Ok(quickest)
 }
 
 /// What no address shows by itself.

@@ -1,6 +1,5 @@
-//! What `doctor` reads from the admin listener of a running process.
+//! The answers of an admin listener.
 
-use crate::failure::Failure;
 use bytes::Bytes;
 use http::StatusCode;
 use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
@@ -71,11 +70,4 @@ pub(crate) async fn metrics(url: &str) -> Option<String> {
 pub(crate) fn version(metrics: &str) -> Option<String> {
     let rest = metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
     rest.split_once('"').map(|(version, _)| version.to_owned())
-}
-
-/// No Postern admin listener at `url`.
-pub(crate) fn unanswered(url: &str, reason: impl Display) -> Failure {
-    Failure::runtime(format_args!(
-        "{url}: {reason}; give the admin address of a process that runs, such as http://127.0.0.1:9090"
-    ))
 }

@@ -1,0 +1,69 @@
+//! What `postern doctor` finds.
+
+use super::process::{Ended, run};
+use serde_json::Value;
+use std::path::Path;
+
+/// What was found of one configuration: verdict, subject, and everything that is said.
+pub struct Findings(Vec<[String; 3]>);
+
+impl Findings {
+    /// Of `postern doctor --json FILE`.
+    pub fn of(file: &Path) -> Self {
+        Self::read(&run(["doctor".as_ref(), "--json".as_ref(), file.as_os_str()]), file)
+    }
+
+    pub fn read(ended: &Ended, file: &Path) -> Self {
+        let value: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:#?}"));
+        let found = value["findings"].as_array().unwrap();
+        let is_bad = found.iter().any(|finding| finding["verdict"] == "bad");
+        assert_eq!(ended.code != Some(0), is_bad, "{ended:#?}");
+        let ours = found.iter().filter(|finding| finding["file"] == file.to_str().unwrap());
+        let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+        let said = |finding: &Value| ["seen", "cost", "remedy"].map(|key| text(finding, key)).join(" | ");
+        let found = |finding| [text(finding, "verdict"), text(finding, "what"), said(finding)];
+        Self(ours.map(found).collect())
+    }
+
+    /// The finding with this verdict about this subject that says `part`.
+    #[track_caller]
+    pub fn has(&self, verdict: &str, what: &str, part: &str) {
+        let is_it = |[of, about, said]: &[String; 3]| of == verdict && about == what && said.contains(part);
+        assert!(self.0.iter().any(is_it), "no {verdict} {what} {part:?} in {:#?}", self.0);
+    }
+
+    #[track_caller]
+    pub fn lacks(&self, what: &str) {
+        assert!(self.0.iter().all(|[_, about, _]| about != what), "{what} in {:#?}", self.0);
+    }
+
+    #[track_caller]
+    pub fn has_nothing_bad(&self) {
+        assert!(self.0.iter().all(|[verdict, ..]| verdict != "bad"), "{:#?}", self.0);
+    }
+}
+
+/// Runs `postern doctor FILE`.
+pub fn doctor(file: &Path) -> Ended {
+    run(["doctor".as_ref(), file.as_os_str()])
+}
+
+impl Ended {
+    /// `postern doctor` found a file with which a start would end with this code, and says why.
+    #[track_caller]
+    pub fn assert_would_not_start(&self, code: i32, sentence: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        let found = self.stdout.lines().find(|line| line.starts_with("bad   file "));
+        let found = found.unwrap_or_else(|| panic!("no file is bad: {self:#?}"));
+        for part in sentence {
+            assert!(found.contains(part), "{part:?} is not in {self:#?}");
+        }
+    }
+
+    /// `postern doctor` found that a daemon can be started.
+    #[track_caller]
+    pub fn assert_can_start(&self) {
+        let has = |start: &str| self.stdout.lines().any(|line| line.starts_with(start));
+        assert!(has("well  file ") && !has("bad   file ") && !has("look  file "), "{self:#?}");
+    }
+}
