@@ -61,7 +61,7 @@ async fn accounts_come_and_go_without_a_restart_and_keep_their_counts() {
     mint(&issuer, KEYS[0]).assert_failed(70, &["quota"]);
 
     // A second reading of the same file, and then another quota: three of three are two that were used, and one more.
-    reload(&issuer, "nothing in it has changed");
+    reload(&issuer, "no setting has changed, and the files that it names are read again");
     write(&account("first", KEYS[0], "3/3650d"));
     let said = reload(&issuer, "removed \"second\"");
     assert!(said.contains("changed \"first\" (quota)"), "{said}");
@@ -104,7 +104,7 @@ async fn gateway_and_agent_read_their_files_again_too() {
     let agent_file = client_config(home.path(), &gateway.http(), &issuer.http(), None);
     let agent = Daemon::ready("client", &agent_file).await;
     for (daemon, file) in [(&gateway, &gateway_file), (&agent, &agent_file)] {
-        reload(daemon, "nothing in it has changed");
+        reload(daemon, "no setting has changed, and the files that it names are read again");
         spoil(file);
         let said = reload(daemon, "cannot be used, and what was read before stays in force");
         assert!(said.contains("unknown key \"nonsense\""), "{said}");

@@ -69,7 +69,7 @@ pub(crate) async fn keep(
                 }
             }
             let Some(reading) = reading else {
-                tracing::info!("the files that [issuer] names were read again, and minting is tried at once");
+                tracing::info!("minting is tried at once");
                 continue;
             };
             limit.set(reading.config.listen.connections);

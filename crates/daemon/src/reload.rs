@@ -45,7 +45,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
                 if reading.pending.is_empty() {
                     self.gate.set_ready();
                     tracing::info!(
-                        "{} was read again: nothing in it has changed",
+                        "{} was read again: no setting has changed, and the files that it names are read again",
                         self.file.path().display()
                     );
                 } else {
