@@ -46,6 +46,7 @@ mod shared_connections;
 mod smuggling;
 mod status;
 mod stdio;
+mod store_memory;
 mod store_outage;
 mod support;
 mod system_calls;

@@ -219,6 +219,11 @@ async fn two_hops_can_be_tried_with_one_command() {
         let opened = format!("postern_agent_tokens_total{{fate=\"opened\",hop=\"{hop}\"}}");
         assert_eq!(metrics.value(&opened), 1, "{hop}");
     }
+    let page: serde_json::Value =
+        serde_json::from_str(&admin::page(system.ports.admin, "/live.json").await).unwrap();
+    for section in ["checks", "first-hop-checks", "agent", "first-hop"] {
+        assert!(page["sections"].as_array().unwrap().iter().any(|shown| shown["id"] == section), "{section}");
+    }
     let mut stream = proxy::dial(first).await.unwrap();
     let refused = proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap();
     assert_eq!(refused.status, 403, "it opens tunnels to the second hop alone: {refused:?}");

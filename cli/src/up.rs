@@ -240,8 +240,9 @@ fn bind_first_hop(
     config.challenge.origin = FIRST_HOP_ORIGIN.into();
     config.store.path = data.join("first-hop-spent");
     config.egress = Egress { rules: only(second).map_err(Failure::configuration)?, ..Egress::default() };
-    // The live page has room for one gateway: the one that opens tunnels to targets.
+    // The sections of the live page are those of the gateway that opens tunnels to targets; this one has one beside them.
     let apart = ProcessContext { live: Live::default(), ..process.clone() };
+    process.live.adopt(&apart.live, "checks", ("first-hop-checks", "First hop: double-spend checks"));
     Ok(Gateway::bind(&config, &apart)?)
 }
 

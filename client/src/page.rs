@@ -6,7 +6,7 @@
 use crate::catalogue::{AgentOutcome, Position};
 use crate::recorder::{Answers, Fate, Part, Recorder, Trouble};
 use crate::reload::Settings;
-use postern_admin::live::{Endings, Live, Section, Show, Stages, Table, Tokens};
+use postern_admin::live::{Endings, Live, Section, Show, Stages, Table, Tokens, words};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -79,7 +79,7 @@ fn fates(recorder: &Recorder) -> Table {
     for fate in Fate::ALL {
         match recorder.fates(*fate) {
             0 => {}
-            number => table.row(vec![json!(fate.as_str()), json!(number)]),
+            number => table.row(vec![json!(words(fate.as_str())), json!(number)]),
         }
     }
     table

@@ -10,7 +10,7 @@ use postern_daemon::utc::rough;
 use postern_spend::Backend;
 use postern_spend::memcached::{Address, Memory};
 use postern_telemetry::catalogue::ADDRESS;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -20,12 +20,17 @@ const EVERY: Duration = Duration::from_secs(60);
 pub(crate) const NEARLY_FULL: f64 = 0.8;
 /// For how long the growth of a server is known: a day has its busy hours and its quiet ones.
 const KNOWN: usize = 24 * 60;
-/// With less it is not judged: the first minutes after a start have the issuer's keys and the marks in them.
+/// With less, a server is judged by its whole life: the first minutes after a gateway's start have the issuer's keys and the marks
+/// in them.
 const LEAST_KNOWN: Duration = Duration::from_secs(600);
 
 /// The servers as of the last look.
 #[derive(Default)]
-pub(crate) struct Memories(Mutex<HashMap<String, Filling>>);
+pub(crate) struct Memories {
+    known: Mutex<HashMap<String, Filling>>,
+    /// Addresses at which a router answers.
+    hidden: Mutex<HashSet<String>>,
+}
 
 /// One server.
 struct Filling {
@@ -47,12 +52,17 @@ impl Memories {
 
     /// The part of its memory that the server at an address uses, where that is known.
     pub(crate) fn share(&self, address: &str) -> Option<f64> {
-        self.0.lock().get(address).and_then(Filling::share)
+        self.known.lock().get(address).and_then(Filling::share)
+    }
+
+    /// Whether a router answers at an address: how full the servers behind it are is not known.
+    pub(crate) fn is_hidden(&self, address: &str) -> bool {
+        self.hidden.lock().contains(address)
     }
 
     fn select(&self, of: impl Fn(&str, &Filling) -> Option<String>) -> Vec<String> {
         let mut found: Vec<String> =
-            self.0.lock().iter().filter_map(|(address, filling)| of(address, filling)).collect();
+            self.known.lock().iter().filter_map(|(address, filling)| of(address, filling)).collect();
         found.sort();
         found
     }
@@ -68,14 +78,17 @@ impl Memories {
                 Backend::Memcached(memcached) => memcached.servers().await,
                 Backend::Embedded(_) => Vec::new(),
             };
-            let seen = servers.into_iter().filter_map(|(at, server)| Some((at, server.memcached?)));
+            let (seen, hidden): (Vec<_>, Vec<_>) =
+                servers.into_iter().partition(|(_, server)| server.memcached.is_some());
+            *self.hidden.lock() = hidden.into_iter().map(|(address, _)| address.to_string()).collect();
+            let seen = seen.into_iter().filter_map(|(at, server)| Some((at, server.memcached?)));
             self.take(seen.collect(), Instant::now());
         }
     }
 
     /// One that did not answer keeps what is known of it: a full server may be too busy to.
     fn take(&self, seen: Vec<(Address, Memory)>, now: Instant) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         for (address, memory) in seen {
             let address = address.to_string();
             let labels = [(ADDRESS.name, address.clone())];
@@ -115,11 +128,14 @@ impl Filling {
         ))
     }
 
-    /// How long the rest of the memory lasts at the growth of the last day; `None` where it did not grow.
+    /// How long the rest of the memory lasts at the growth of the last day, or since the server's start while less is known; `None`
+    /// where it did not grow.
     fn left(&self) -> Option<Duration> {
         let ((began, least), (ended, most)) = (*self.used.front()?, *self.used.back()?);
-        let (span, grown) = (ended.saturating_duration_since(began), most.saturating_sub(least));
-        if span < LEAST_KNOWN || grown == 0 {
+        let seen = (ended.saturating_duration_since(began), most.saturating_sub(least));
+        let whole = (Duration::from_secs(self.memory.uptime), most);
+        let (span, grown) = if seen.0 < LEAST_KNOWN { whole } else { seen };
+        if grown == 0 {
             return None;
         }
         let rest = self.memory.most.saturating_sub(most) as f64;
@@ -156,16 +172,21 @@ mod tests {
             memories.nearly_full()
         };
         assert_eq!(look(0, 40, 1), [""; 0], "five eighths");
-        let young = look(1, 52, 60);
-        assert!(young[0].contains("81% of its memory (52 of 64 MiB), and it has not grown"), "{young:?}");
+        let young = look(1, 52, 52 * 86_400);
+        assert!(
+            young[0].contains("81% of its memory (52 of 64 MiB), full in 12 days at this rate"),
+            "{young:?}"
+        );
         // 12 MiB in a day, and 12 are left.
-        let later = look(24 * 60, 52, 86_400);
+        let later = look(24 * 60, 52, 53 * 86_400);
         assert!(
             later[0].contains("full in 24 h at this rate") || later[0].contains("full in 1 d"),
             "{later:?}"
         );
         assert_eq!(memories.share("cache.example:11211"), Some(52.0 / 64.0));
-        let again = look(24 * 60 + 1, 60, 5);
-        assert!(again[0].contains("not grown lately"), "it was started again: {again:?}");
+        let again = look(24 * 60 + 1, 60, 900);
+        assert!(again[0].contains("full in 60 s at this rate"), "it was started again: {again:?}");
+        let still = look(24 * 60 + 12, 60, 900 + 660);
+        assert!(still[0].contains("not grown lately"), "{still:?}");
     }
 }

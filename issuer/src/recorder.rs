@@ -47,10 +47,10 @@ impl Part {
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
-            Self::Body => "body",
-            Self::Wait => "wait",
-            Self::Sign => "sign",
-            Self::Request => "request",
+            Self::Body => "receive the request",
+            Self::Wait => "wait for a thread",
+            Self::Sign => "sign a token",
+            Self::Request => "answer a request",
         }
     }
 }

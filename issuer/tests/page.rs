@@ -241,7 +241,9 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
     assert_eq!(total(&busy, "failed"), None, "what never came is no row");
     let rate = |label| tile(&busy, label).as_f64().unwrap();
     assert!(rate("Tokens") > 0.0 && rate("Requests") > rate("Tokens"), "{busy}");
-    for (part, count) in [("body", 4), ("wait", 3), ("sign", 3), ("request", 3)] {
+    for (part, count) in
+        [("receive the request", 4), ("wait for a thread", 3), ("sign a token", 3), ("answer a request", 3)]
+    {
         let rows = busy["latency"]["rows"].as_array().unwrap();
         let row = rows.iter().find(|row| row["label"] == part).unwrap();
         assert_eq!(row["windows"][2]["count"], count, "{part}: {row}");

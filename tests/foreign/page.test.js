@@ -51,7 +51,7 @@ test('tiles, percentiles and the heat map show the traffic, and move', options, 
 
 test('a replay appears among the refusals', options, async () => {
     await using(`http://${system.admin}/`, {}, async (page) => {
-        const row = page.locator('tr', { has: page.locator('th', { hasText: /^already_spent$/ }) });
+        const row = page.locator('tr', { has: page.locator('th', { hasText: /^already spent$/ }) });
         const total = async () => Number((await row.count()) ? await row.locator('td').last().textContent() : 0);
         const before = await total();
         const [token] = await mint(system);

@@ -37,28 +37,45 @@ where
 
 /// Rate, percentiles, heat map, refusals.
 fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
-    let stages = CheckStage::ALL.iter().rev().map(|stage| (stage.as_str(), core.recorder.latency(*stage)));
+    let stages = CheckStage::ALL.iter().rev().map(|stage| (words(*stage), core.recorder.latency(*stage)));
     let mut stages = Stages::over(stages);
     let (mut refusals, mut admitted) = (Endings::default(), Rate::default());
     move |core| {
-        let refused = Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::Opened);
+        // A request without a token asks for the challenge, as agents do: nobody is refused.
+        let is_refusal = |outcome: &&Outcome| !matches!(outcome, Outcome::Opened | Outcome::NoToken);
+        let refused = Outcome::ALL.iter().filter(is_refusal);
         let refused = refused.map(|outcome| (outcome.as_str(), core.recorder.total(*outcome)));
         let in_all: u64 = refused.clone().map(|(_, total)| total).sum();
         let (table, rate) = refusals.tick("Refusals by reason", "Nothing was refused.", refused);
         let opened = core.recorder.total(Outcome::Opened);
+        let percentiles = stages.tick();
         let mut section = Section::new("checks", "Double-spend checks")
             .tile("Admitted", Show::Count, opened as f64)
             .tile("Admitted a second", Show::Rate, admitted.tick(opened))
             .tile("Refused", Show::Count, in_all as f64)
-            .tile("Refused a second", Show::Rate, rate);
-        section.latency = Some(stages.tick());
+            .tile("Refused a second", Show::Rate, rate)
+            .tile("Asked for a challenge", Show::Count, core.recorder.total(Outcome::NoToken) as f64)
+            .tile("p99 of a check, 1 min", Show::Duration, stages.p99(words(CheckStage::Total)));
+        section.latency = Some(percentiles);
         section.heat = Some(Heat {
             label: "Check latency",
             bounds: CHECK_BUCKETS,
-            column: stages.column(CheckStage::Total.as_str(), CHECK_BUCKETS),
+            column: stages.column(words(CheckStage::Total), CHECK_BUCKETS),
         });
         section.tables.push(table);
         section
+    }
+}
+
+/// A stage as people read it.
+const fn words(stage: CheckStage) -> &'static str {
+    match stage {
+        CheckStage::PoolWait => "wait for a connection",
+        CheckStage::Health => "prove the connection",
+        CheckStage::Get => "look for the record",
+        CheckStage::Verify => "verify the signature",
+        CheckStage::Add => "record as spent",
+        CheckStage::Total => "the whole check",
     }
 }
 
@@ -95,7 +112,7 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
         endpoints.row(vec![
             json!(name_of(endpoint, replicas)),
             json!(state(endpoint)),
-            json!(core.memories.share(&endpoint.address.to_string())),
+            memory(core, &endpoint.address.to_string()),
             json!(endpoint.connections),
             json!(endpoint.outstanding),
             occupancy,
@@ -110,6 +127,14 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
         .tile("Keys in the cache", Show::Count, health.remembered as f64);
     section.tables.push(endpoints);
     section
+}
+
+/// The part of its memory that a server uses.
+fn memory(core: &Core, address: &str) -> Value {
+    match core.memories.is_hidden(address) {
+        true => json!("not known behind a router"),
+        false => json!(core.memories.share(address)),
+    }
 }
 
 fn name_of(endpoint: &EndpointHealth, replicas: usize) -> String {

@@ -62,7 +62,7 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     }
     let page = page_when(&gateway, "five admitted, five replays", |page| {
         let checks = section(page, "checks");
-        row(checks, "already_spent")[2] == 5
+        row(checks, "already spent")[2] == 5
             && checks["latency"]["rows"][0]["windows"][0]["count"] == 10
             && tile(section(page, "tunnels"), "Down").is_some_and(|rate| rate > 0.0)
     })
@@ -75,7 +75,18 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
         .iter()
         .map(|row| row["label"].as_str().unwrap())
         .collect();
-    assert_eq!(labels, ["total", "add", "verify", "get", "health", "pool_wait"]);
+    assert_eq!(
+        labels,
+        [
+            "the whole check",
+            "record as spent",
+            "verify the signature",
+            "look for the record",
+            "prove the connection",
+            "wait for a connection"
+        ]
+    );
+    assert!(tile(checks, "p99 of a check, 1 min").is_some_and(|seconds| seconds > 0.0), "{checks}");
     assert_eq!(checks["heat"]["column"].as_array().unwrap().len(), catalogue::CHECK_BUCKETS.len() + 1);
     for word in ["Admitted", "Refused"] {
         assert_eq!(tile(checks, word), Some(5.0), "a number, since the start: {checks}");

@@ -23,7 +23,7 @@ pub use rate::Rate;
 pub use section::{
     Column, DurationSummary, Heat, Line, PercentileRow, Percentiles, Section, Show, Snapshot, Table, Tile,
 };
-pub use stages::{Endings, Stages};
+pub use stages::{Endings, Stages, words};
 pub use tokens::Tokens;
 
 use crate::catalogue::LinkKind;
@@ -112,6 +112,18 @@ impl Live {
     /// Adds a section to the page.
     pub fn add(&self, source: impl FnMut() -> Section + Send + 'static) {
         self.0.sources.lock().push(Box::new(source));
+    }
+
+    /// Adds one section of another page, which is not shown itself, under another id and title.
+    pub fn adopt(&self, other: &Self, id: &'static str, (own_id, title): (&'static str, &'static str)) {
+        let other = other.clone();
+        self.add(move || {
+            // All of them count seconds.
+            let sections: Vec<Section> = other.0.sources.lock().iter_mut().map(|source| source()).collect();
+            let adopted = sections.into_iter().find(|section| section.id == id);
+            let adopted = adopted.unwrap_or_else(|| Section::new(own_id, title));
+            Section { id: own_id, title, ..adopted }
+        });
     }
 
     /// The record of a link, made at the first call for its kind and address. `address` comes from the configuration

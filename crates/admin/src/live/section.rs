@@ -62,10 +62,10 @@ impl Section {
         }
     }
 
-    /// Adds a number.
+    /// Adds a number, or a dash while there is none.
     #[must_use]
-    pub fn tile(mut self, label: &'static str, kind: Show, value: f64) -> Self {
-        self.tiles.push(Tile { label, value, kind });
+    pub fn tile(mut self, label: &'static str, kind: Show, value: impl Into<Option<f64>>) -> Self {
+        self.tiles.push(Tile { label, value: value.into(), kind });
         self
     }
 }
@@ -74,7 +74,7 @@ impl Section {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tile {
     label: &'static str,
-    value: f64,
+    value: Option<f64>,
     kind: Show,
 }
 

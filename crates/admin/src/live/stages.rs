@@ -22,6 +22,13 @@ impl Stages {
         Percentiles { windows: WINDOWS, rows: self.0.iter().map(row).collect() }
     }
 
+    /// The p99 of one stage over the middle window, in seconds; none where nothing was measured.
+    #[must_use]
+    pub fn p99(&self, name: &str) -> Option<f64> {
+        let stage = self.0.iter().find(|(stage, _)| *stage == name);
+        stage.and_then(|(_, windows)| windows.summaries()[1]).map(|summary| summary.p99)
+    }
+
     /// The last second of one stage, as [`Windows::column`] has it.
     #[must_use]
     pub fn column(&self, name: &str, bounds: &[f64]) -> Vec<u64> {
@@ -35,7 +42,7 @@ impl Stages {
 pub struct Endings(Vec<Rate>);
 
 impl Endings {
-    /// Looks at the counters, always the same in the same order: a table of those that have counted anything, and the
+    /// Looks at the counters, always the same in the same order: a table of those that have counted anything, in words, and the
     /// rate of all together. Call it once a second.
     pub fn tick(
         &mut self,
@@ -52,11 +59,17 @@ impl Endings {
             let rate = self.0[index].tick(total);
             all += rate;
             if total > 0 {
-                table.row(vec![json!(name), json!(rate), json!(total)]);
+                table.row(vec![json!(words(name)), json!(rate), json!(total)]);
             }
         }
         (table, all)
     }
+}
+
+/// The value of a metric's label as people read it.
+#[must_use]
+pub fn words(label: &str) -> String {
+    label.replace('_', " ")
 }
 
 #[cfg(test)]
@@ -68,13 +81,13 @@ mod tests {
     fn only_what_has_happened_is_in_the_table() {
         let mut endings = Endings::default();
         let mut look = |good, bad| {
-            let counters = [("good", good), ("bad", bad)].into_iter();
+            let counters = [("good", good), ("too_bad", bad)].into_iter();
             let (table, _) = endings.tick("Endings", "None.", counters);
             serde_json::to_value(table).unwrap()["rows"].as_array().unwrap().clone()
         };
         assert_eq!(look(0, 0).len(), 0);
         let rows = look(0, 7);
-        assert_eq!((rows.len(), &rows[0][0], &rows[0][2]), (1, &json!("bad"), &json!(7)));
+        assert_eq!((rows.len(), &rows[0][0], &rows[0][2]), (1, &json!("too bad"), &json!(7)));
     }
 
     #[test]
@@ -86,5 +99,7 @@ mod tests {
         assert_eq!((rows[0].label, rows[1].label), ("first", "second"));
         assert!(rows[0].windows[0].is_none() && rows[1].windows[0].is_some_and(|summary| summary.count == 1));
         assert_eq!(stages.column("second", &[0.038, 0.042]), [0, 1, 0]);
+        let p99 = stages.p99("second").unwrap();
+        assert!((0.04..0.043).contains(&p99) && stages.p99("first").is_none(), "{p99}");
     }
 }

@@ -1,0 +1,148 @@
+//! How full the shared store is, seen where an operator looks before anyone is refused: readiness, metric, page, `doctor`.
+
+use crate::support::admin::{self, Metrics};
+use crate::support::daemon::{Daemon, gateway_config, issuer_config, with_memcacheds};
+use crate::support::doctor::Findings;
+use crate::support::memcached::Memcached;
+use crate::support::process::run;
+use crate::support::proxy::{connect, dial};
+use crate::support::router::Router;
+use crate::support::{eventually, target, tokens};
+use postern_testkit::memcached::Server;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// What a memcached that this file fills may use, in MiB.
+const MEMORY: &str = "64";
+
+/// Stores records of others until this many bytes are in use.
+fn fill_to(server: &Server, bytes: u64) {
+    const BATCH: u64 = 500;
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+    let value = "x".repeat(1_000);
+    let mut batch = 0;
+    while server.stat("bytes") < bytes {
+        let set = |n: u64| format!("set fill-{n} 0 0 1000\r\n{value}\r\n");
+        let sets: String = (batch * BATCH..(batch + 1) * BATCH).map(set).collect();
+        stream.write_all(sets.as_bytes()).unwrap();
+        assert!((0..BATCH).all(|_| replies.next().unwrap().unwrap() == "STORED"), "it is full already");
+        batch += 1;
+    }
+}
+
+/// The row of the store's table whose address begins so.
+async fn row(admin: std::net::SocketAddr, address: &str) -> Vec<Value> {
+    eventually("the page has the store", || async {
+        let page: Value = serde_json::from_str(&admin::page(admin, "/live.json").await).ok()?;
+        let sections = page["sections"].as_array()?.clone();
+        let store = sections.into_iter().find(|section| section["id"] == "store")?;
+        let rows = store["tables"][0]["rows"].as_array()?.clone();
+        let row = rows.into_iter().find(|row| row[0].as_str().is_some_and(|at| at.starts_with(address)))?;
+        row.as_array().cloned()
+    })
+    .await
+}
+
+async fn degraded(gateway: &Daemon, parts: &[&str]) -> String {
+    eventually(&format!("readiness has {parts:?}"), || async {
+        let (status, body) = admin::get(gateway.admin, "/readyz").await?;
+        (status == 200 && parts.iter().all(|part| body.contains(part))).then_some(body)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_fills_is_degraded_and_says_when_it_is_full() {
+    let home = TempDir::new().unwrap();
+    let server = Server::tcp(&["-M", "-m", MEMORY]);
+    fill_to(&server, 54 << 20);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let address: String = server.address();
+    with_memcacheds(&file, std::slice::from_ref(&address));
+    let found = Findings::of(&file);
+    found.has("look", "store", &format!("{address} uses 5"));
+    found.has("look", "store", "start memcached with a larger -m");
+
+    let gateway = Daemon::ready("gateway", &file).await;
+    let said = degraded(&gateway, &["degraded: ", &address, "of its memory", "full in "]).await;
+    assert!(said.contains(" at this rate: once it is full it rejects every new record"), "{said}");
+    let metrics = Metrics::of(gateway.admin).await;
+    let of = |name: &str| metrics.value(&format!("postern_store_{name}_bytes{{address=\"{address}\"}}"));
+    let (used, most) = (of("memory"), of("memory_limit"));
+    assert!(used >= 54 << 20 && most == 64 << 20, "{used} of {most}");
+    let share = used as f64 / most as f64;
+    eventually("the page has the same", || async {
+        let shown = row(gateway.admin, &address).await[2].as_f64()?;
+        ((shown - share).abs() < 0.01).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_full_is_away_and_the_other_two_decide() {
+    let home = TempDir::new().unwrap();
+    let full = Server::tcp(&["-M", "-m", "8"]);
+    let others = [Memcached::start(), Memcached::start()];
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let address: String = full.address();
+    let replicas = [vec![address.clone()], vec![others[0].address()], vec![others[1].address()]];
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text
+        .replace("[store]\n", &format!("[store]\nkind = \"memcached\"\nmemcached.replicas = {replicas:?}\n"));
+    std::fs::write(&file, text.replace("[challenge]\n", "[challenge]\nbind = \"offer\"\n")).unwrap();
+    let gateway = Daemon::ready("gateway", &file).await;
+    let echo = target::echo().await.to_string();
+    let spend = |token: String| {
+        let (gateway, echo) = (gateway.address, echo.clone());
+        async move { connect(&mut dial(gateway).await.unwrap(), &echo, Some(&token)).await.unwrap().status }
+    };
+    assert_eq!(admin::page(gateway.admin, "/readyz").await, "ready\n");
+    let mut tokens = tokens::mint(&issuer.http(), &gateway.http(), 12);
+    assert_eq!(spend(tokens.pop().unwrap()).await, 200);
+
+    full.fill();
+    for token in tokens {
+        assert_eq!(spend(token).await, 200, "two replicas decide");
+    }
+    degraded(&gateway, &["one of the three replicas of the store does not answer, or rejects records"]).await;
+    eventually("the page says so", || async {
+        (row(gateway.admin, &address).await[1] == "bad: rejects records, as a full server does").then_some(())
+    })
+    .await;
+    assert_eq!(Metrics::of(gateway.admin).await.value("postern_store_replicas_away"), 1);
+    Findings::of(&file).has("bad", "store", &format!("{address} is full: it has rejected "));
+    let status = run(["status".as_ref(), "--config".as_ref(), with_admin(&file, &gateway).as_os_str()]);
+    assert!(status.stdout.contains("the next replica may be replaced: no"), "{status:?}");
+}
+
+/// The file of a daemon that chose its own port.
+fn with_admin(file: &Path, daemon: &Daemon) -> std::path::PathBuf {
+    let text = std::fs::read_to_string(file).unwrap();
+    let copy = file.with_file_name("running.toml");
+    std::fs::write(&copy, text.replace("admin = \"127.0.0.1:0\"", &format!("admin = \"{}\"", daemon.admin)))
+        .unwrap();
+    copy
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_router_the_page_says_that_the_fill_is_not_known() {
+    let home = TempDir::new().unwrap();
+    let servers = [Memcached::start()];
+    let router = Router::twemproxy(home.path(), &servers);
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let address = format!("127.0.0.1:{}", router.port());
+    with_memcacheds(&file, std::slice::from_ref(&address));
+    let gateway = Daemon::ready("gateway", &file).await;
+    eventually("the page says so", || async {
+        (row(gateway.admin, &address).await[2] == "not known behind a router").then_some(())
+    })
+    .await;
+    assert!(!admin::page(gateway.admin, "/metrics").await.contains("\npostern_store_memory_bytes"));
+}
