@@ -68,7 +68,7 @@ fn a_router_that_passes_every_command_deserves_a_look() {
     std::fs::write(&path, r#"{"pools": {"A": {"servers": ["10.0.0.1:11211"]}}, "route": "PoolRoute|A"}"#)
         .unwrap();
     let found = Findings::of(&path);
-    found.has("look", "router", "line 1 column 57: it passes every command");
+    found.has("look", "router", "line 1 column 60: it passes every command");
     found.has_nothing_bad();
 }
 
@@ -126,7 +126,7 @@ fn a_router_that_gives_up_no_sooner_than_the_gateway_deserves_a_look() {
     let store = "[store]\nkind = \"memcached\"\nmemcached.addresses = [\"127.0.0.1:5000\"]\n";
     std::fs::write(&gateway, format!("{GATEWAY}{store}")).unwrap();
     let shipped = std::fs::read_to_string(root().join("deploy/mcrouter/single.json")).unwrap();
-    let warning = "the gateway gives up first, and closes the connection";
+    let warning = "the gateway gives up first, after 100 ms, and closes the connection";
     for (server_timeout, is_warned) in [("50", false), ("100", true)] {
         let text =
             shipped.replace("\"server_timeout\": 50", &format!("\"server_timeout\": {server_timeout}"));
