@@ -153,7 +153,7 @@ fn a_twemproxy_is_checked_beside_its_gateway() {
         Findings::read(&run(both), file)
     };
 
-    std::fs::write(&gateway, text).unwrap();
+    std::fs::write(&gateway, text("offer")).unwrap();
     std::fs::write(&router, &shipped).unwrap();
     of(&router).has("well", "router", "fit to remember");
     of(&router).has_nothing_bad();
