@@ -219,11 +219,15 @@ async fn two_hops_can_be_tried_with_one_command() {
         let opened = format!("postern_agent_tokens_total{{fate=\"opened\",hop=\"{hop}\"}}");
         assert_eq!(metrics.value(&opened), 1, "{hop}");
     }
-    let page: serde_json::Value =
-        serde_json::from_str(&admin::page(system.ports.admin, "/live.json").await).unwrap();
-    for section in ["checks", "first-hop-checks", "agent", "first-hop"] {
-        assert!(page["sections"].as_array().unwrap().iter().any(|shown| shown["id"] == section), "{section}");
-    }
+    // A daemon is on the page from its first second's end on.
+    eventually("the page has a section for each hop, at the agent and at its gateway", || async {
+        let page: serde_json::Value =
+            serde_json::from_str(&admin::page(system.ports.admin, "/live.json").await).unwrap();
+        let shown = page["sections"].as_array().unwrap();
+        let has = |section: &&str| shown.iter().any(|shown| shown["id"] == **section);
+        ["checks", "first-hop-checks", "agent", "first-hop"].iter().all(has).then_some(())
+    })
+    .await;
     let mut stream = proxy::dial(first).await.unwrap();
     let refused = proxy::connect(&mut stream, &echo.to_string(), None).await.unwrap();
     assert_eq!(refused.status, 403, "it opens tunnels to the second hop alone: {refused:?}");

@@ -164,7 +164,7 @@ async fn an_address_that_is_no_gateway_says_what_it_is() {
     let first_hop = system.process.wait_for_address("    first    ");
     let Ports { client, gateway, issuer, admin } = system.ports;
     metrics_when(admin, "the wallet is full", |metrics| metrics.wallet() == 128).await;
-    let tls = "it serves TLS; write https://";
+    let tls = "This port speaks TLS: use https://";
     for (scheme, address, said) in [
         ("http", client, "this is an agent, which pays with tokens of its own: give the gateway's address"),
         ("http", issuer, "this is an issuer of tokens, and no proxy"),
@@ -177,7 +177,7 @@ async fn an_address_that_is_no_gateway_says_what_it_is() {
         let ended = run(["token", "mint", "--issuer", &format!("http://{issuer}"), "--gateway", &url]);
         ended.assert_failed(70, &[&url, said]);
     }
-    run(["token", "mint", "--issuer", &format!("http://{gateway}")]).assert_failed(70, &["write https://"]);
+    run(["token", "mint", "--issuer", &format!("http://{gateway}")]).assert_failed(70, &["use https://"]);
 
     // Whoever brings a token means a gateway as well.
     let [token] = &tokens::mint(&format!("http://{issuer}"), &format!("http://{first_hop}"), 1)[..] else {
