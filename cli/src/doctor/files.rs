@@ -120,8 +120,7 @@ fn is_ours(name: &str) -> bool {
 
 /// Files of one folder with certain names, in their order, without "./" before them.
 fn named_in(folder: &Path, is_name: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
-    let is_named =
-        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| is_name(name));
+    let is_named = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&is_name);
     let paths = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_named);
     let short = |path: PathBuf| path.strip_prefix(".").map(Path::to_owned).unwrap_or(path);
     let mut paths: Vec<PathBuf> = paths.map(short).collect();
