@@ -12,9 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What this fleet does not have, by dashboard and title of the panel: an embedded store, and pools of connections.
-const EMPTY: [(&str, &str); 2] =
-    [("store", "Records of the embedded store"), ("store", "Wait for a connection and health check, p99")];
+/// What this fleet does not have, by dashboard and title of the panel: an embedded store, pools of connections, and memcacheds
+/// without a router before them, which alone can be asked.
+const EMPTY: [(&str, &str); 3] = [
+    ("store", "Records of the embedded store"),
+    ("store", "Wait for a connection and health check, p99"),
+    ("store", "Memory in use, by memcached"),
+];
 /// How long the fleet is under load. Rates are over [`RATE`].
 const LOAD: Duration = Duration::from_secs(30);
 const RATE: &str = "10s";

@@ -113,7 +113,7 @@ pub(crate) struct RetireKey {
     /// The key's id, as `list` has it. With --now it may be left out: then all keys end, those to come, too
     #[arg(required_unless_present = "now")]
     pub(crate) id: Option<String>,
-    /// In an emergency: the directory tells gateways to refuse its tokens at once, whatever their [issuer] removed_grace is
+    /// In an emergency: the directory tells gateways to refuse its tokens at once, whatever their removed_grace is
     #[arg(long)]
     pub(crate) now: bool,
     /// Do it. Without this, the command says what would happen

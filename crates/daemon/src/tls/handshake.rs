@@ -113,8 +113,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         }
         let mut piece = ReadBuf::new(buf.initialize_unfilled_to(left.bytes.min(buf.remaining())));
         ready!(Pin::new(stream).poll_read(cx, &mut piece))?;
-        // A method begins with a capital letter, and no record of TLS with a byte above 24.
-        if left.bytes == MOST && piece.filled().first().is_some_and(u8::is_ascii_uppercase) {
+        // A method begins with a capital letter, and no record of TLS with a byte above 24. A balancer's PROXY header is no request.
+        let is_http =
+            |first: &[u8]| first.first().is_some_and(u8::is_ascii_uppercase) && !first.starts_with(b"PROXY");
+        if left.bytes == MOST && is_http(piece.filled()) {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, PlainHttp)));
         }
         let read = piece.filled().len();
