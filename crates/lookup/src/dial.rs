@@ -22,10 +22,10 @@ const MOST_TRIED: usize = 16;
 /// first attempts are counted on.
 static BESIDE: Semaphore = Semaphore::const_new(32);
 
-/// [`connect_from`] any local address, to addresses that are all known.
+/// Connects from any local address, to addresses that are all known.
 ///
 /// # Errors
-/// Those of [`connect_from`].
+/// Why the attempt that failed last did, and `NotFound` without addresses.
 pub async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     connect_from(from_any(addresses), None::<Ready<_>>).await
 }
@@ -35,11 +35,11 @@ pub(crate) fn from_any(addresses: Vec<SocketAddr>) -> Vec<Candidate> {
     addresses.into_iter().map(|to| Candidate { to, from: None }).collect()
 }
 
-/// [`connect_from`] `first`, and what `candidates` makes of the addresses of `families` that come later, until `deadline`. Then none
+/// Connects to `first`, and what `candidates` makes of the addresses of `families` that come later, until `deadline`. Then none
 /// are awaited any more, so that a host that refused is not said to be silent.
 ///
 /// # Errors
-/// Those of [`connect_from`].
+/// Those of [`connect`].
 pub async fn connect_found<A: Clone>(
     first: Vec<Candidate>,
     mut families: Families<'_, A>,
