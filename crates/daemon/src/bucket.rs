@@ -11,10 +11,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Takes up to `most_wanted` of what a rate a second has filled in, and of `most` at once, or says how long until there is one.
+    /// Takes up to `most_wanted` of what the bucket holds: `rate` a second flow in, and `most` is all that it can hold.
     ///
     /// # Errors
-    /// There is none.
+    /// How long until the bucket holds one again.
     pub fn take(&mut self, rate: f64, most: f64, most_wanted: u64, now: Instant) -> Result<u64, Duration> {
         self.level = match self.at {
             None => most,

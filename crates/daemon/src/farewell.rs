@@ -31,18 +31,19 @@ pub async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
 /// "400 Bad Request", as bytes, for connections that no HTTP server has.
 #[must_use]
 pub fn bad_request(sentence: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{sentence}",
-        sentence.len(),
-    )
-    .into_bytes()
+    answer(StatusCode::BAD_REQUEST, "", sentence)
 }
 
 /// "Try again in `seconds`", as bytes, for connections that no HTTP server has.
 #[must_use]
 pub fn later(status: StatusCode, seconds: u64, sentence: &str) -> Vec<u8> {
+    answer(status, &format!("retry-after: {seconds}\r\n"), sentence)
+}
+
+/// The last answer on a connection; `fields` end with their lines.
+fn answer(status: StatusCode, fields: &str, sentence: &str) -> Vec<u8> {
     format!(
-        "HTTP/1.1 {status}\r\nretry-after: {seconds}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
+        "HTTP/1.1 {status}\r\n{fields}content-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{sentence}",
         sentence.len(),
     )

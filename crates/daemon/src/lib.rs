@@ -3,8 +3,8 @@
 //! - [`drain`]: the drain and the stop, by [`signals`]. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
 //!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
 //! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
-//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`bucket`]: what anyone may. [`client_stream`] and
-//!   [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`answers_only`] and
+//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`bucket`]: a token
+//!   bucket. [`client_stream`] and [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`answers_only`] and
 //!   [`farewell`]: the last answer.
 //! - [`tls`]: TLS with a certificate from files or an authority. [`http`]: an HTTP client without surprises, and bodies with a limit.
 //!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read

@@ -11,15 +11,18 @@ use postern_daemon::seldom::Seldom;
 use postern_lookup::Families;
 use postern_lookup::dial::{Candidate, connect_found};
 use postern_proxy::target::{Host, Target};
+use postern_proxy::tunnel::{Received, Tunnel};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use stream::TargetStream;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::either::Either;
 
 mod next_hop;
-mod stream;
+
+/// A connection to the target, or a tunnel to it through a next hop.
+type TargetStream = Either<TcpStream, Box<Tunnel>>;
 
 /// A connection to the target of a request that was admitted.
 pub(crate) struct Dialled {
@@ -47,6 +50,14 @@ impl Dialled {
         let deadline = Instant::now() + limit;
         let stream = connect(&admitted, &onward, deadline).await?;
         Ok(Self { stream, _admitted: admitted })
+    }
+
+    /// What the task that reads the stream has to keep taking.
+    pub(crate) fn received(&self) -> Received {
+        match &self.stream {
+            Either::Left(_) => Received::default(),
+            Either::Right(tunnel) => tunnel.received(),
+        }
     }
 }
 
@@ -92,7 +103,7 @@ async fn connect(
     let stream = connected.map_err(|error| refusal(&error))?;
     // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
     stream.set_nodelay(true).map_err(|error| refusal(&error))?;
-    Ok(TargetStream::Direct(stream))
+    Ok(TargetStream::Left(stream))
 }
 
 /// How a target is reached at the addresses that are known.
@@ -132,7 +143,7 @@ async fn through(
     };
     // Boxed: most tunnels have no next hop, and would move its room for nothing.
     let tunnel = Box::pin(next_hop::connect(via, target, &hops, onward, deadline)).await?;
-    Ok(TargetStream::Through(Box::new(tunnel)))
+    Ok(TargetStream::Right(Box::new(tunnel)))
 }
 
 /// The addresses the policy lets through; when it lets none through, its refusal.

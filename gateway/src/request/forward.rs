@@ -51,7 +51,7 @@ pub(crate) async fn send(
         exchange.send_interim(interim);
     });
     let limit = HeadLimit::begun();
-    let received = dialled.stream.received();
+    let received = dialled.received();
     let (mut sender, connection) = plain::handshake(dialled.stream, limit.clone()).await?;
     let connection = Box::pin(async move {
         // Its errors reach the reader of the body.

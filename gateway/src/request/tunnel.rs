@@ -26,7 +26,7 @@ pub(crate) fn run<C>(
 where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
-    let (open, received) = (recorder.tunnel_opened(), dialled.stream.received());
+    let (open, received) = (recorder.tunnel_opened(), dialled.received());
     let relay = Relay::new(client, dialled.stream, &early, Some(limits.idle))
         .metered(recorder.meter())
         .paced(limits.bytes_a_second);

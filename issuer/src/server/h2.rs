@@ -40,8 +40,7 @@ const ENDING: Duration = Duration::from_millis(250);
 const FAREWELL: Duration = Duration::from_millis(500);
 
 impl Server {
-    /// Serves a connection to its end, or until the drain and its last answer.
-    /// It began with `early`.
+    /// Serves a connection to its end, or until the drain and its last answer. It began with `early`.
     pub(super) async fn http2(&self, stream: Accepted, early: Vec<u8>, client: Client, exchange: &Exchange) {
         let stream = Early::new(early.into(), stream);
         let shaking = settings().handshake(ClientStream::new(stream, exchange.clone()));

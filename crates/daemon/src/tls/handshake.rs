@@ -28,7 +28,8 @@ const MOST: usize = 16 << 10;
 ///
 /// # Errors
 /// What rustls finds wrong, and [`io::ErrorKind::InvalidData`] for a client that sends more than 16 KiB before the handshake is
-/// done, or speaks HTTP without TLS, and [`io::ErrorKind::ConnectionAborted`] for an authority's look at a name: it says nothing (RFC 8737, section 3).
+/// done, or speaks HTTP without TLS, and [`io::ErrorKind::ConnectionAborted`] for an authority's look at a name: it says nothing
+/// (RFC 8737, section 3).
 pub async fn accept<S>(config: &Arc<ServerConfig>, stream: S) -> io::Result<TlsStream<Bounded<S>>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
