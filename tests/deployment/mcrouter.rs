@@ -58,7 +58,7 @@ fn understand(line: &[String], known: &str) -> Understood {
     understood
 }
 
-/// The line that deploy/mcrouter/README.md tells to run, without the program.
+/// The run line of deploy/mcrouter/README.md, without the program.
 fn documented() -> Vec<String> {
     let page = read(&deploy("mcrouter/README.md"));
     let (_, line) = page.split_once("\n    mcrouter ").expect("a run line");

@@ -17,7 +17,7 @@ use std::time::Duration;
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
 /// The same without one of three replicas.
 const WITHOUT_REPLICA: &str = "two of the three replicas decide, as long as both answer: without one more, every request is answered 503";
-/// How often a server is asked that answers later than the gateway waits.
+/// How many looks a server gets that answers later than the gateway waits.
 const LOOKS: usize = 5;
 /// A memory, or a number of connections, that is used up to this part deserves a look.
 const FULL: f64 = 0.8;

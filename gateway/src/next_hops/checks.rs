@@ -101,7 +101,7 @@ impl Checks {
     }
 }
 
-/// What is to be said of them all. `outage` is why the one that every tunnel goes through is away, and `is_circle` whether that one
+/// Returns the readiness of all next hops. `outage` is why the one that every tunnel goes through is away, and `is_circle` whether it
 /// leads in a circle.
 fn condition(hops: &NextHops, outage: Option<String>, is_circle: bool) -> Condition {
     if let Some(reason) = outage {

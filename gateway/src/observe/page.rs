@@ -41,7 +41,7 @@ fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
     let mut stages = Stages::over(stages);
     let (mut refusals, mut admitted) = (Endings::default(), Rate::default());
     move |core| {
-        // A request without a token asks for the challenge, as agents do: nobody is refused.
+        // A request without a token fetches the challenge, as agents do, and is no refusal.
         let is_refusal = |outcome: &&Outcome| !matches!(outcome, Outcome::Opened | Outcome::NoToken);
         let refused = Outcome::ALL.iter().filter(is_refusal);
         let refused = refused.map(|outcome| (outcome.as_str(), core.recorder.total(*outcome)));

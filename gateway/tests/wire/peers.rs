@@ -176,7 +176,7 @@ async fn whoever_shows_no_certificate_of_the_authority_is_no_peer() {
         let read = timeout(PATIENCE, client.stream.read(&mut [0; 1])).await;
         assert!(!matches!(read.unwrap(), Ok(1..)), "it was answered");
     }
-    // In the clear nobody gets more than why.
+    // Without TLS a client gets the reason alone.
     let mut client = Client::connect(exit.peers.unwrap()).await;
     client.send(connect(echo.address)).await;
     assert!(client.rest().await.starts_with(b"HTTP/1.1 400 "));

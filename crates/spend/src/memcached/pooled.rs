@@ -10,7 +10,7 @@
 //! | [`Connection::is_quiet`] | a connection that ended, or was sent a reply too many, while it was idle is used |
 //! | [`Core::turns`] | bb8 serves some waiters while others starve |
 //! | [`Breaker`] | each connection of a frozen server costs a caller its patience, where a pipeline has one to lose |
-//! | [`maintain`] | nobody finds out that an idle connection is dead, or that the store is back |
+//! | [`maintain`] | an idle connection that is dead, and a store that is back, go unnoticed |
 //! | [`Connection::ends`] | connections that were made together are replaced together |
 
 mod breaker;
