@@ -36,7 +36,7 @@ impl Month {
             Event::RotateNow => self.rotate_now().await,
             Event::StoreFrozen(span) => self.store_frozen(span).await,
             Event::StoreUnreachable(span) => self.store_unreachable(span).await,
-            Event::StoreEmptied => self.store_emptied(),
+            Event::StoreEmptied => self.store_emptied().await,
             Event::IssuerAway(span) => self.issuer_away(span, End::Asked).await,
             Event::RestartWithoutIssuer(index) => self.restart_without_issuer(index).await,
             Event::WalletDiskFull(index, span) => self.wallet_disk_full(index, span).await,
@@ -137,12 +137,19 @@ impl Month {
 
     /// All tokens in wallets are void, spent or not. Users wait for tokens of the next mark, and agents have a stock again
     /// with the next token key.
-    fn store_emptied(&mut self) {
+    async fn store_emptied(&mut self) {
         let what = "the store has lost all records";
         let opened = self.windows.open(what, all_users(), self.users.now(), NEXT_MARK);
         self.store.kill();
         self.store.launch();
         self.windows.close(opened, self.users.now());
+        // An agent learns of it with its next request, and says that it is ready until then.
+        let began = Instant::now();
+        for agent in &self.site.agents {
+            while agent.readiness().await.is_plain() && began.elapsed() < NEXT_MARK {
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
     }
 
     async fn restart_without_issuer(&mut self, index: usize) {
