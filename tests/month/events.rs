@@ -5,7 +5,7 @@ use super::life::{AGENTS, Month, POOR};
 use super::schedule::{End, Event, Who};
 use super::tokens::in_flight;
 use crate::support::site::{AgentPlan, write};
-use crate::support::unit::Unit;
+use crate::support::unit::{Readiness, Unit};
 use crate::support::windows::Opened;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -146,9 +146,8 @@ impl Month {
         // An agent learns of it with its next request, and says that it is ready until then.
         let began = Instant::now();
         for agent in &self.site.agents {
-            while agent.readiness().await.is_plain() && began.elapsed() < NEXT_MARK {
-                sleep(Duration::from_millis(20)).await;
-            }
+            let left = NEXT_MARK.saturating_sub(began.elapsed());
+            agent.readiness_within(left, |says| !says.is_plain()).await;
         }
     }
 
@@ -168,12 +167,8 @@ impl Month {
 
     /// Waits until a gateway that was started is ready: from then on its users are served.
     async fn back(&mut self, index: usize, opened: Opened) {
-        let (gateway, began) = (&self.site.gateways[index], Instant::now());
-        let mut readiness = gateway.readiness().await;
-        while !readiness.is_ready() && began.elapsed() < ALONE {
-            sleep(Duration::from_millis(20)).await;
-            readiness = gateway.readiness().await;
-        }
+        let gateway = &self.site.gateways[index];
+        let readiness = gateway.readiness_within(ALONE, Readiness::is_ready).await;
         self.windows.close(opened, self.users.now());
         if !readiness.is_ready() {
             let said = readiness.body.trim();

@@ -95,18 +95,23 @@ impl Unit {
 
     /// Waits until the answer of `/readyz` is as wanted.
     pub async fn readiness_when(&self, what: &str, wanted: impl Fn(&Readiness) -> bool) -> Readiness {
-        let deadline = Instant::now() + PATIENCE;
+        let readiness = self.readiness_within(PATIENCE, &wanted).await;
+        assert!(
+            wanted(&readiness),
+            "{} is not {what} within {PATIENCE:?}; it answers {readiness:?}, and its log is\n{}",
+            self.name,
+            self.log()
+        );
+        readiness
+    }
+
+    /// The answer of `/readyz` as soon as it is as wanted, and the last one when that takes longer than `limit`.
+    pub async fn readiness_within(&self, limit: Duration, wanted: impl Fn(&Readiness) -> bool) -> Readiness {
+        let deadline = Instant::now() + limit;
         loop {
             let readiness = self.readiness().await;
-            if wanted(&readiness) {
+            if wanted(&readiness) || Instant::now() > deadline {
                 return readiness;
-            }
-            if Instant::now() > deadline {
-                panic!(
-                    "{} is not {what} within {PATIENCE:?}; it answers {readiness:?}, and its log is\n{}",
-                    self.name,
-                    self.log()
-                );
             }
             tokio::time::sleep(TICK).await;
         }
