@@ -2,6 +2,7 @@
 
 use super::{PATIENCE, eventually};
 use postern_testkit::ports;
+use postern_testkit::signal::signal;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -85,8 +86,7 @@ impl Jaeger {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.as_ref().expect("it runs").id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        signal(self.child.as_ref().expect("it runs").id(), name);
     }
 
     /// The body of a page; `None` when nothing answers.

@@ -2,6 +2,7 @@
 
 use super::PATIENCE;
 use postern_testkit::ports;
+use postern_testkit::signal::signal;
 use std::fs::DirEntry;
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -77,8 +78,7 @@ impl Memcached {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.as_ref().expect("it runs").id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        signal(self.child.as_ref().expect("it runs").id(), name);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The binary under test as a process, with everything it writes.
 
 use super::PATIENCE;
+use postern_testkit::signal::signal;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -112,8 +113,7 @@ impl Postern {
 
     /// Sends a signal, such as "TERM".
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        signal(self.child.id(), name);
     }
 
     /// SIGKILL; returns when the process is gone.

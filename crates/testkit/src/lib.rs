@@ -14,4 +14,5 @@ pub mod http2;
 pub mod memcached;
 pub mod origin;
 pub mod ports;
+pub mod signal;
 pub mod strict;

@@ -1,6 +1,7 @@
 //! A real memcached, as a process.
 
 use crate::ports;
+use crate::signal::signal;
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -132,23 +133,7 @@ impl Server {
 
     /// "STOP" freezes it, "CONT" lets it go on.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-        // A thread goes on until the kernel gets round to stopping it, and would answer meanwhile.
-        let began = Instant::now();
-        while name == "STOP" && !self.is_stopped() {
-            assert!(began.elapsed() < PATIENCE, "memcached does not stop");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Whether all of its threads are.
-    fn is_stopped(&self) -> bool {
-        let mut threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        threads.all(|thread| {
-            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default();
-            status.contains("State:\tT")
-        })
+        signal(self.child.id(), name);
     }
 
     fn answers(&mut self) {
