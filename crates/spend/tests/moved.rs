@@ -95,6 +95,38 @@ async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
     }
 }
 
+/// Nothing that is put in their place while the store runs is taken for its own records when it stops.
+#[tokio::test]
+async fn a_backup_that_is_restored_under_a_running_store_admits_none_of_the_tokens_before() {
+    for restore in [copy, copy_over] {
+        let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        drop(open(directory.path(), true));
+        copy(directory.path(), backup.path());
+        let store = open(directory.path(), true);
+        let first = mark(&store);
+        assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
+        restore(backup.path(), directory.path());
+        drop(store);
+        let store = open(directory.path(), true);
+        assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Void));
+    }
+}
+
+#[tokio::test]
+async fn a_backup_of_hard_links_admits_none_of_the_tokens_before() {
+    let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(directory.path(), true);
+    let first = mark(&store);
+    let name = format!("{}.spent", EPOCH.key.to_hex());
+    fs::hard_link(directory.path().join(&name), backup.path().join(&name)).unwrap();
+    drop(store);
+    let store = open(directory.path(), true);
+    assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
+    drop(store);
+    fs::rename(backup.path().join(&name), directory.path().join(&name)).unwrap();
+    assert_eq!(spend(&open(directory.path(), true), 1, Some(first)).await, Ok(Spend::Void));
+}
+
 /// The copy is made while the store runs, or before it starts; it is written over the same files.
 #[tokio::test]
 async fn a_backup_over_the_same_files_admits_none_of_the_tokens_before() {

@@ -9,11 +9,11 @@
 
 use super::ancestors;
 use super::error::{On, StoreError};
-use super::origin::{ORIGIN, Origin};
+use super::origin::{ORIGIN, ORIGIN_LEN, Origin, Read};
 use postern_token::{Mark, TokenKeyId};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
-use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Seek};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a trial file: the headers of a new epoch, and some blocks of records.
@@ -90,18 +90,32 @@ impl Directory {
         result.inspect_err(|_| _ = fs::remove_file(&new))
     }
 
-    /// Moves the records of a live epoch into a new file, with the same mark. Where the records cannot be copied, `None`, and
-    /// the old file stays.
+    /// Moves the records of a live epoch, which are in `file`, into a new one with the same mark. Where another file has taken
+    /// its place, or it has another mark, it is none of ours to certify: `None`, and what is there stays. The same where the
+    /// records cannot be copied.
     ///
     /// # Errors
     /// When the new file's name may not be durable: what is written to it could be lost with the name.
-    pub(crate) fn move_records(&self, key: TokenKeyId, mark: Mark) -> Result<Option<File>, StoreError> {
+    pub(crate) fn move_records(
+        &self,
+        key: TokenKeyId,
+        file: &File,
+        mark: Mark,
+    ) -> Result<Option<File>, StoreError> {
         let place = self.records(key);
+        if !is_marked(file, &place, mark).on("read", &place)? {
+            return Ok(None);
+        }
         let new = self.path.join(format!("{}.new", key.to_hex()));
-        let moved = copy_records(&place, &new, mark)
-            .and_then(|file| fs::rename(&new, &place).on("rename", &new).map(|()| file));
+        let moved = copy_records(file, &new, mark)
+            .and_then(|moved| fs::rename(&new, &place).on("rename", &new).map(|()| moved));
         match moved {
-            Ok(file) => self.sync().map(|()| Some(file)),
+            Ok(moved) => {
+                self.sync()?;
+                // Another name of the old file may be left, and be put back one day.
+                file.write_all_at(&[0xff; ORIGIN_LEN], ORIGIN).on("write", &place)?;
+                Ok(Some(moved))
+            }
             Err(error) => {
                 _ = fs::remove_file(&new);
                 tracing::warn!(
@@ -196,12 +210,20 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn copy_records(from: &Path, to: &Path, mark: Mark) -> Result<File, StoreError> {
-    use std::os::unix::fs::FileExt;
-    let mut source = File::open(from).on("open", from)?;
+/// Whether a file is the one in this place, and has this mark.
+fn is_marked(file: &File, place: &Path, mark: Mark) -> io::Result<bool> {
+    let (held, there) = (file.metadata()?, fs::metadata(place)?);
+    let mut origin = [0; ORIGIN_LEN];
+    file.read_exact_at(&mut origin, ORIGIN)?;
+    let is_there = (held.dev(), held.ino()) == (there.dev(), there.ino());
+    Ok(is_there && Origin::read(&origin, &held) == Read::Marked(mark))
+}
+
+fn copy_records(mut from: &File, to: &Path, mark: Mark) -> Result<File, StoreError> {
+    from.rewind().on("read", to)?;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(to);
     let mut file = file.on("create", to)?;
-    io::copy(&mut source, &mut file).on("copy", from)?;
+    io::copy(&mut from, &mut file).on("copy", to)?;
     let origin = Origin::of(mark, &file.metadata().on("read", to)?);
     file.write_all_at(&origin.encode(), ORIGIN).on("write", to)?;
     file.sync_all().on("sync", to)?;
@@ -209,7 +231,6 @@ fn copy_records(from: &Path, to: &Path, mark: Mark) -> Result<File, StoreError> 
 }
 
 fn write_new(path: &Path, content: impl FnOnce(&Metadata) -> Vec<u8>) -> Result<File, StoreError> {
-    use std::os::unix::fs::FileExt;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
     let file = file.on("create", path)?;
     let bytes = content(&file.metadata().on("read", path)?);

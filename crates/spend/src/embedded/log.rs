@@ -124,7 +124,7 @@ impl EpochLog {
         let mark = match Origin::read(&origin, &meta) {
             Read::Unmarked if !is_wiped => None,
             Read::Marked(mark) => {
-                file = directory.move_records(key, mark)?.unwrap_or(file);
+                file = directory.move_records(key, &file, mark)?.unwrap_or(file);
                 Some(mark)
             }
             Read::Unmarked | Read::Moved => Some(renew(&file, &meta, key).on("write", path)?),
@@ -275,6 +275,10 @@ impl EpochLog {
 
     pub(crate) fn found(&self) -> Found {
         self.found
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     pub(crate) fn records(&self) -> usize {

@@ -336,7 +336,7 @@ impl Drop for Embedded {
         }
         for log in &self.epochs.read().live {
             if let Some(mark) = log.mark() {
-                _ = self.directory.move_records(log.key(), mark); // nothing is written after it
+                _ = self.directory.move_records(log.key(), log.file(), mark); // nothing is written after it
             }
         }
     }

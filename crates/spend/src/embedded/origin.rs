@@ -4,7 +4,7 @@
 //! was given to gets another mark, and tokens that were requested before are void. A file is known by its inode and by when
 //! it came to be: a reboot keeps both, a copy has its own. A backup that is written back into the same file (`cp` over it) is
 //! noticed because the records move to a new file at each start and at each clean stop: what was saved before is of another.
-//! Not noticed is a copy that was made after the last start and is written back after a crash, before the next start.
+//! Not noticed is a copy that was made after the last start and is written back into the same file before the next one.
 //!
 //! ```text
 //! 64   magic[8] | mark[16] | inode u64 | born seconds u64 | born nanoseconds u32 | CRC-32 u32
