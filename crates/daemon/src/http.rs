@@ -193,18 +193,26 @@ pub fn one_line(text: &[u8]) -> String {
 #[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
     tls::diagnose(error, ca).unwrap_or_else(|| {
-        let advice = match is_no_http(error) {
-            true => "what answers is no HTTP: write https:// in place of http:// if it serves TLS",
-            false => "is it running, and is this its address?",
+        let over_tls = error.downcast_ref().and_then(reqwest::Error::url).is_some_and(|url| url.scheme() == "https");
+        let advice = match connection_error(error) {
+            Some(error) if error.is_parse() => {
+                "what answers is no HTTP: write https:// in place of http:// if it serves TLS".to_owned()
+            }
+            // In TLS 1.3 a client is done before the server has looked at its certificate, and a request may cross the alert.
+            Some(_) if over_tls => format!(
+                "the server ended the connection without an answer: if it accepts only clients with a certificate, get one \
+                 from its operator, and set `certificate` and `key` beside {ca}"
+            ),
+            _ => "is it running, and is this its address?".to_owned(),
         };
         format!("{}; {advice}", chain(error))
     })
 }
 
-/// Whether an answer came that is not HTTP, such as the alert by which a TLS server refuses a request without it.
-fn is_no_http(error: &(dyn Error + 'static)) -> bool {
+/// What happened to an HTTP connection, the TLS handshake of which was over.
+fn connection_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a hyper::Error> {
     let mut causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
+    causes.find_map(|cause| cause.downcast_ref())
 }
 
 /// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to

@@ -153,6 +153,20 @@ async fn a_server_that_does_not_speak_tls_is_told_apart_from_one_that_is_away() 
     assert!(said.ends_with("is it running, and is this its address?"), "{said:?}");
 }
 
+/// A client of TLS 1.3 has often sent its request, or is about to, when the alert comes; then the alert is lost.
+#[tokio::test]
+async fn a_server_that_ends_connections_after_the_handshake_may_want_a_certificate() {
+    let authority = Authority::new();
+    let server = authority.server(|_| {}).await;
+    let trusting = ClientOptions { ca_file: Some(authority.ca()), ..ClientOptions::default() };
+    let http = client(&trusting).unwrap();
+    let refused = http.get(format!("https://localhost:{}/", server.port())).send().await.unwrap_err();
+    assert_says(
+        &no_answer(&refused, "issuer.ca"),
+        &["ended the connection without an answer", "`certificate` and `key` beside issuer.ca"],
+    );
+}
+
 /// What `openssl x509 -req` of version 1 and 2 makes without an extension file.
 #[test]
 fn a_certificate_of_version_1_is_refused_at_the_start_by_what_it_is() {
