@@ -16,7 +16,6 @@ mod marks;
 mod minted;
 mod outage;
 mod quorum;
-mod rollout;
 mod seed;
 
 use crate::support::memcached::Memcached;
@@ -110,14 +109,17 @@ fn assert_quiet_runs(summary: Summary) {
 
 /// How many presentations that began after a moment were answered 200.
 fn opened_after(fleet: &Fleet, moment: u64) -> usize {
+    answered_after(fleet, moment, Answer::Opened) + answered_after(fleet, moment, Answer::OpenedAndLost)
+}
+
+/// How many presentations that began after a moment were answered so.
+fn answered_after(fleet: &Fleet, moment: u64, wanted: Answer) -> usize {
     let lines = history::read(&fleet.written()).unwrap();
-    let opened = |line: &&Line| match line {
-        Line::Presentation(Presentation { start, answer, .. }) => {
-            *start >= moment && matches!(answer, Answer::Opened | Answer::OpenedAndLost)
-        }
+    let is_one = |line: &&Line| match line {
+        Line::Presentation(Presentation { start, answer, .. }) => *start >= moment && *answer == wanted,
         Line::Outage(_) => false,
     };
-    lines.iter().filter(opened).count()
+    lines.iter().filter(is_one).count()
 }
 
 const _: () = assert!(RESERVE >= 200, "a race after the death of a server takes as many");

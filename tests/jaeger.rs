@@ -153,9 +153,8 @@ async fn slow_and_failed_checks_are_traced_with_what_the_store_did() {
     let mut memcached = Memcached::start();
     let relay = Relay::to(&[memcached.port()]);
     let address = relay.address();
-    let store = format!(
-        "kind = \"memcached\"\n[store.memcached]\naddresses = [{address:?}]\ntimeout = \"2s\"\nconnect_timeout = \"2s\""
-    );
+    let store =
+        format!("kind = \"memcached\"\n[store.memcached]\naddresses = [{address:?}]\ntimeout = \"2s\"");
     let tracing = format!("sample_ratio = 0.0\nslow = \"{}ms\"", SLOW.as_millis());
     let mut scene = Scene::new(&jaeger, &store, &tracing).await;
 

@@ -14,11 +14,7 @@ use tempfile::TempDir;
 /// What the script may know of the caller's machine.
 const PASSED_ON: [&str; 3] = ["POSTERN_MCROUTER", "POSTERN_JAEGER", "POSTERN_PROMETHEUS"];
 /// A store that is slow, for the machine is busy, is not what these tests are about.
-const PATIENT: [&str; 3] = [
-    "POSTERN_STORE_MEMCACHED_TIMEOUT",
-    "POSTERN_STORE_MEMCACHED_CONNECT_TIMEOUT",
-    "POSTERN_STORE_MEMCACHED_CHECKOUT_TIMEOUT",
-];
+const PATIENT: [&str; 1] = ["POSTERN_STORE_MEMCACHED_TIMEOUT"];
 
 fn script(data: &Path, binary: Option<&str>) -> Command {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/local/fleet");

@@ -152,7 +152,7 @@ async fn a_thousand_reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
     let other_rules = "[egress]\nrules = [{ deny = [\"blocked.example\"] }]\n";
     let other_gateway = gateway_file
         .replace("[egress]\n", other_rules)
-        .replace("bind = \"off\"\n", "bind = \"off\"\nmax_age = \"12h\"\n")
+        .replace("origin = \"proxy.example\"\n", "origin = \"proxy.example\"\nmax_age = \"1m\"\n")
         .replace("[store]\n", "[store]\nfsync = \"always\"\n")
         .replace("poll = \"1s\"\n", "poll = \"2s\"\n")
         + "[egress.resolver]\nkind = \"udp\"\nservers = [\"127.0.0.1:53\"]\n[limits]\ndial_timeout = \"9s\"\n";

@@ -30,8 +30,9 @@ fn minted(site: &Site, count: usize) -> Vec<String> {
 }
 
 /// A token for another challenge is refused as long as that challenge is away, and a spent one is spent whatever came between.
-async fn challenge_comes_and_goes(bind: &'static str) {
-    let site = Site::new(Plan { bind, ..Plan::default() });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_challenge_takes_the_place_of_the_first_and_gives_no_token_a_second_tunnel() {
+    let site = Site::new(Plan::default());
     for unit in [&site.issuer, &site.gateways[0]] {
         unit.start_ready().await;
     }
@@ -60,20 +61,10 @@ async fn challenge_comes_and_goes(bind: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_challenge_takes_the_place_of_the_first_and_gives_no_token_a_second_tunnel() {
-    challenge_comes_and_goes("off").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_where_a_mark_binds_tokens() {
-    challenge_comes_and_goes("offer").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_way_to_the_shared_store_changes_under_races_and_no_token_opens_two_tunnels() {
     const TOKENS: usize = 120;
     let store = Memcached::start();
-    let site = Site::new(Plan { store: vec![store.address()], bind: "offer", ..Plan::default() });
+    let site = Site::new(Plan { store: vec![store.address()], ..Plan::default() });
     for unit in [&site.issuer, &site.gateways[0]] {
         unit.start_ready().await;
     }

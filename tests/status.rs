@@ -36,7 +36,7 @@ async fn an_agent_says_what_it_has_and_what_it_does_next() {
     let parts = [
         "ready\n",
         &gateway_line,
-        "known, without a mark",
+        "known, bound to the gateway's records by a mark",
         "128 of key ",
         "type 2 (blind RSA 2048), good until",
     ];

@@ -20,7 +20,7 @@ const AGENTS: [AgentPlan; 2] = [
 
 /// A site whose tokens are bound to this store.
 fn plan(store: &Memcached) -> Plan {
-    Plan { store: vec![store.address()], bind: "offer", ..Plan::default() }
+    Plan { store: vec![store.address()], ..Plan::default() }
 }
 
 fn http(unit: &Unit) -> String {

@@ -13,7 +13,7 @@ use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
 use postern_gateway::config::{
-    Bind, ChallengeConfig, Egress, Lever, Listen, PatternError, Ports as EgressPorts, Rule, StoreConfig,
+    ChallengeConfig, Egress, Lever, Listen, PatternError, Ports as EgressPorts, Rule, StoreConfig,
 };
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
@@ -213,9 +213,8 @@ fn gateway_config(
         challenge: ChallengeConfig {
             issuer_name: ISSUER_NAME.into(),
             origin: ORIGIN.into(),
-            max_age: ConfigDuration::hours(24),
+            max_age: ConfigDuration::minutes(10),
             bare: false,
-            bind: Bind::Offer,
         },
         store: StoreConfig { path: data.join("spent"), ..StoreConfig::default() },
         egress,

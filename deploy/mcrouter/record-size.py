@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """Measures what a spent record takes in memcached, by adding records as Postern does.
 
-    record-size.py                            starts memcacheds, and prints a table of both kinds of records
-    record-size.py SOCKET COUNT [plain|bound] adds records to a running one, and prints its statistics
-
-"bound" are the records of tokens that a mark binds (challenge.bind is "offer" or "accept"), "plain" the others.
+    record-size.py              starts memcacheds, and prints a table
+    record-size.py SOCKET COUNT adds records to a running one, and prints its statistics
 """
 import base64
 import hashlib
@@ -25,15 +23,10 @@ def text(digest):
     return base64.urlsafe_b64encode(digest).rstrip(b"=")
 
 
-def plain(number):
-    """The key of a record, and the length of its value."""
-    return b"ps1." + text(hashlib.sha256(b"%d" % number).digest()), 22
-
-
-def bound(number):
+def record(number):
     """A bucket of four characters, and 16 bytes that name the record in it."""
     digest = hashlib.sha256(b"%d" % number).digest()
-    return b"|" + text(digest[16:19]) + b"|#|" + text(digest[:16]), 7
+    return b"|" + text(digest[16:19]) + b"|#|" + text(digest[:16])
 
 
 class Connection:
@@ -42,14 +35,11 @@ class Connection:
         self.stream.connect(path)
         self.replies = self.stream.makefile("rb")
 
-    def add(self, kind, count):
+    def add(self, count):
         """Adds this number of records, or fewer when they do not fit; returns how many, and the last reply."""
         for start in range(0, count, BATCH):
-            wire = b""
-            for number in range(start, start + BATCH):
-                key, length = kind(number)
-                wire += b"add %s 0 %d %d\r\n%s\r\n" % (key, EXPIRES, length, b"v" * length)
-            self.stream.sendall(wire)
+            adds = (b"add %s 0 %d 7\r\nvvvvvvv\r\n" % (record(start + number), EXPIRES) for number in range(BATCH))
+            self.stream.sendall(b"".join(adds))
             replies = [self.replies.readline() for _ in range(BATCH)]
             if (stored := replies.count(b"STORED\r\n")) < BATCH:
                 return start + stored, replies[-1].decode().strip()
@@ -77,40 +67,36 @@ def memcached(options, work):
     return result, int(status.split("VmRSS:")[1].split()[0]) * 1024 / 1e6
 
 
-def million(kind):
-    def work(connection):
-        stored, reply = connection.add(kind, 1_000_000)
-        assert reply == "STORED", f"{reply} after {stored} records"
-        numbers = {}
-        for command in (b"stats slabs", b"stats items"):
-            for line in connection.stats(command):
-                _, name, value = line.split()
-                numbers[name.removeprefix("items:")] = int(value)
-        # The class of these records is the one that holds nearly all.
-        used = {name: value for name, value in numbers.items() if name.endswith(":used_chunks")}
-        number = max(used, key=used.get).split(":")[0]
-        requested = numbers[f"{number}:mem_requested"] / used[f"{number}:used_chunks"]
-        return requested, numbers[f"{number}:chunk_size"], numbers["total_malloced"] / 1e6
-
-    return work
+def million(connection):
+    stored, reply = connection.add(1_000_000)
+    assert reply == "STORED", f"{reply} after {stored} records"
+    numbers = {}
+    for command in (b"stats slabs", b"stats items"):
+        for line in connection.stats(command):
+            _, name, value = line.split()
+            numbers[name.removeprefix("items:")] = int(value)
+    # The class of these records is the one that holds nearly all.
+    used = {name: value for name, value in numbers.items() if name.endswith(":used_chunks")}
+    number = max(used, key=used.get).split(":")[0]
+    requested = numbers[f"{number}:mem_requested"] / used[f"{number}:used_chunks"]
+    return requested, numbers[f"{number}:chunk_size"], numbers["total_malloced"] / 1e6
 
 
 def compare():
     print(subprocess.run(["memcached", "-V"], capture_output=True, text=True, check=True).stdout.strip())
-    print("kind   options  requested  chunk_size  a million, MB  process, MB  fit into -m 64, then")
-    for kind in (plain, bound):
-        for options in (["-M"], ["-M", "-C"]):
-            (requested, chunk, malloced), process = memcached(["-m", "256", *options], million(kind))
-            (fit, reply), _ = memcached(["-m", "64", *options], lambda connection: connection.add(kind, 1_000_000))
-            row = f"{kind.__name__:6} {' '.join(options):7} {requested:10.1f} {chunk:11} {malloced:14.1f}"
-            print(f"{row} {process:12.1f}  {fit:,}, {reply}", flush=True)
+    print("options  requested  chunk_size  a million, MB  process, MB  fit into -m 64, then")
+    for options in (["-M"], ["-M", "-C"]):
+        (requested, chunk, malloced), process = memcached(["-m", "256", *options], million)
+        (fit, reply), _ = memcached(["-m", "64", *options], lambda connection: connection.add(1_000_000))
+        row = f"{' '.join(options):7} {requested:10.1f} {chunk:11} {malloced:14.1f}"
+        print(f"{row} {process:12.1f}  {fit:,}, {reply}", flush=True)
 
 
 if len(sys.argv) == 1:
     compare()
 else:
     connection = Connection(sys.argv[1])
-    stored, reply = connection.add({"plain": plain, "bound": bound}[(sys.argv[3:] or ["plain"])[0]], int(sys.argv[2]))
+    stored, reply = connection.add(int(sys.argv[2]))
     print("stored", stored, "and the last reply was", reply)
     for command in (b"stats", b"stats slabs", b"stats items"):
         for line in connection.stats(command):

@@ -1,14 +1,10 @@
 //! Opening the double-spend store that the configuration chose.
 
-use crate::config::{
-    CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
-};
+use crate::config::{Fsync, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
-use postern_spend::memcached::{
-    AddressError, Memcached, OnLoss, Options, Pool, Replicas, Tls, Transport, pool_size,
-};
+use postern_spend::memcached::{AddressError, Memcached, Options, Pool, Replicas, Tls, Transport};
 use postern_spend::{Backend, Embedded, Marks, StoreError};
 use postern_token::UnixSeconds;
 use std::io;
@@ -17,6 +13,16 @@ use std::time::Duration;
 
 /// The most connections in one pool: memcached's own default for all of its clients is 1,024.
 const MOST_POOLED: usize = 10_000;
+/// Pipelined: connections to each address for each worker, and commands without an answer on one. A worker is one thread, and
+/// fills no second connection.
+const CONNECTIONS: usize = 1;
+const QUEUE: usize = 4_096;
+/// Pooled: how long a command may wait for a connection, how often idle ones are proven again, and how long one lasts.
+const CHECKOUT: Duration = Duration::from_millis(10);
+const IDLE_PROBE: Duration = Duration::from_secs(5);
+const LIFETIME: Duration = Duration::from_secs(600);
+/// How often the watch looks after the marks.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -65,17 +71,6 @@ pub enum BackendError {
         /// The longest.
         most: ConfigDuration,
     },
-    /// A pool that no server takes.
-    #[error(
-        "store.memcached: {found} connections for each worker and address follow from checks_per_second and latency, \
-         and at most {most} are made: check the two, or set pool_size"
-    )]
-    PoolSize {
-        /// What follows.
-        found: usize,
-        /// The most.
-        most: usize,
-    },
     /// The thread that watches the shared store.
     #[error("cannot open the shared store: {0}")]
     Start(io::Error),
@@ -92,7 +87,7 @@ impl BackendError {
 /// background, and reads the TCP facts of a command that took longer than `slow`.
 pub(crate) fn open(
     config: &StoreConfig,
-    marks: Option<Marks>,
+    marks: Marks,
     workers: usize,
     slow: Duration,
 ) -> Result<Backend, BackendError> {
@@ -102,8 +97,8 @@ pub(crate) fn open(
             Ok(Backend::Embedded(Arc::new(store.bound_by(marks))))
         }
         StoreKind::Memcached => {
-            let options = Options { marks, ..options(&config.memcached, workers, slow)? };
-            log_settings(&config.memcached, &options, workers);
+            let options = options(&config.memcached, marks, slow)?;
+            log_settings(&options, workers);
             Ok(Backend::Memcached(Memcached::open(options).map_err(BackendError::Start)?))
         }
     }
@@ -113,12 +108,12 @@ pub(crate) fn open(
 pub(crate) fn reopen(
     open: &Memcached,
     config: &MemcachedConfig,
-    marks: Option<Marks>,
+    marks: Marks,
     workers: usize,
     slow: Duration,
 ) -> Result<Memcached, BackendError> {
-    let options = Options { marks, ..options(config, workers, slow)? };
-    log_settings(config, &options, workers);
+    let options = options(config, marks, slow)?;
+    log_settings(&options, workers);
     open.reopen(options).map_err(BackendError::Start)
 }
 
@@ -131,57 +126,52 @@ pub(crate) fn fsync(config: &StoreConfig) -> postern_spend::Fsync {
 }
 
 /// Finds what [`open`] would refuse of the configuration, without opening the store.
-pub(crate) fn check(config: &StoreConfig, workers: usize) -> Result<(), BackendError> {
+pub(crate) fn check(config: &StoreConfig, marks: Marks) -> Result<(), BackendError> {
     match config.kind {
         StoreKind::Embedded => Ok(()),
-        StoreKind::Memcached => options(&config.memcached, workers, Duration::MAX).map(drop),
+        StoreKind::Memcached => options(&config.memcached, marks, Duration::MAX).map(drop),
     }
 }
 
-/// Logs the settings derived from the configuration.
-fn log_settings(config: &MemcachedConfig, options: &Options, workers: usize) {
+/// Logs how the store is reached.
+fn log_settings(options: &Options, workers: usize) {
     let addresses = options.replicas.addresses().count();
     match &options.transport {
-        Transport::Pipelined { connections, .. } => tracing::info!(
+        Transport::Pipelined { .. } => {
+            tracing::info!(addresses, workers, "the double-spend store is shared, commands are pipelined");
+        }
+        Transport::Pooled(Pool { size, .. }) => tracing::info!(
             addresses,
             workers,
-            connections,
-            "the double-spend store is shared, commands are pipelined"
-        ),
-        Transport::Pooled(pool) => tracing::info!(
-            addresses, workers, connections = pool.size, derived = config.pool_size == 0,
-            checks_per_second = config.checks_per_second, latency = ?config.latency.get(),
+            connections = size,
             "the double-spend store is shared, commands are pooled: `connections` for each worker and address"
         ),
     }
 }
 
-fn options(config: &MemcachedConfig, workers: usize, slow: Duration) -> Result<Options, BackendError> {
+fn options(config: &MemcachedConfig, marks: Marks, slow: Duration) -> Result<Options, BackendError> {
     check_bounds(config)?;
-    let replicas = replicas(config)?;
-    let addresses = replicas.addresses().count();
     let transport = match config.transport {
-        TransportKind::Pipelined => {
-            Transport::Pipelined { connections: config.connections, queue: config.queue }
-        }
-        TransportKind::Pooled => Transport::Pooled(pool(config, addresses, workers)?),
+        TransportKind::Pipelined => Transport::Pipelined { connections: CONNECTIONS, queue: QUEUE },
+        TransportKind::Pooled => Transport::Pooled(Pool {
+            size: config.pool_size,
+            checkout_timeout: CHECKOUT,
+            check_on_checkout: false,
+            idle_probe: IDLE_PROBE,
+            max_lifetime: LIFETIME,
+        }),
     };
+    let timeout = config.timeout.get();
     Ok(Options {
         tls: config.tls.as_ref().map(store_tls).transpose()?,
-        replicas,
+        replicas: replicas(config)?,
         transport,
-        timeout: config.timeout.get(),
+        timeout,
         slow,
-        connect_timeout: config.connect_timeout.get(),
-        canary_interval: config.canary_interval.get(),
+        connect_timeout: timeout * 5 / 2,
+        interval: INTERVAL,
         clock_tolerance: CLOCK_TOLERANCE,
-        on_loss: match config.on_loss {
-            LossPolicy::Warn => OnLoss::Warn,
-            LossPolicy::Refuse => OnLoss::Refuse,
-            LossPolicy::Rotate => OnLoss::Retire,
-        },
-        ask_whose: config.ask_whose,
-        marks: None,
+        marks,
         cache_bytes: config.spent_cache.as_usize(),
     })
 }
@@ -213,50 +203,16 @@ fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendError> {
 
 /// Rejects values outside the plausible range, which would fail later with a less helpful message.
 fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
-    for (name, found, least, most) in [
-        ("connections", config.connections, 1, 256),
-        ("queue", config.queue, 1, 1_000_000),
-        ("pool_size", config.pool_size, 0, MOST_POOLED),
-    ] {
-        if !(least..=most).contains(&found) {
-            return Err(BackendError::Number { name, found, least, most });
-        }
+    let (name, found, least, most) = ("pool_size", config.pool_size, 1, MOST_POOLED);
+    if !(least..=most).contains(&found) {
+        return Err(BackendError::Number { name, found, least, most });
     }
-    for (name, found, least, most) in [
-        ("timeout", config.timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1)),
-        ("connect_timeout", config.connect_timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1)),
-        ("checkout_timeout", config.checkout_timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1)),
-        ("canary_interval", config.canary_interval, ConfigDuration::millis(10), ConfigDuration::hours(1)),
-        ("idle_probe", config.idle_probe, ConfigDuration::millis(10), ConfigDuration::hours(24)),
-        ("max_lifetime", config.max_lifetime, ConfigDuration::secs(1), ConfigDuration::days(30)),
-        ("latency", config.latency, ConfigDuration::millis(0), ConfigDuration::minutes(1)),
-    ] {
-        if !(least..=most).contains(&found) {
-            return Err(BackendError::Duration { name, found, least, most });
-        }
+    let (name, found) = ("timeout", config.timeout);
+    let (least, most) = (ConfigDuration::millis(1), ConfigDuration::minutes(1));
+    if !(least..=most).contains(&found) {
+        return Err(BackendError::Duration { name, found, least, most });
     }
     Ok(())
-}
-
-/// The pool of one worker to one address, by Little's law where its size is not given.
-fn pool(config: &MemcachedConfig, addresses: usize, workers: usize) -> Result<Pool, BackendError> {
-    let commands_a_check = if config.hint == CheckTiming::Off { 1 } else { 2 };
-    let share =
-        f64::from(config.checks_per_second) * f64::from(commands_a_check) / (workers * addresses) as f64;
-    let size = match config.pool_size {
-        0 => pool_size(share, config.latency.get()),
-        size => size,
-    };
-    if size > MOST_POOLED {
-        return Err(BackendError::PoolSize { found: size, most: MOST_POOLED });
-    }
-    Ok(Pool {
-        size,
-        checkout_timeout: config.checkout_timeout.get(),
-        check_on_checkout: config.check_on_checkout,
-        idle_probe: config.idle_probe.get(),
-        max_lifetime: config.max_lifetime.get(),
-    })
 }
 
 /// TLS to the addresses of the store. Reads the files.

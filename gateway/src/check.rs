@@ -1,8 +1,7 @@
 //! What a start refuses, and the sentence for it.
 
 use crate::backend::{self, BackendError};
-use crate::config::{Bind, ChallengeConfig, Config, NextHopError, StoreKind};
-use crate::gateway::workers;
+use crate::config::{Config, NextHopError, StoreKind};
 use crate::keys::key_types::KeyTypes;
 use crate::keys::offer::Offer;
 use crate::keys::source::{self, Source, SourceError};
@@ -28,15 +27,6 @@ pub enum StartError {
     /// The names of the challenge.
     #[error("challenge: {0}")]
     Challenge(#[from] ChallengeError),
-    /// Marks where they cannot be.
-    #[error("challenge.bind needs one challenge.origin: a mark stands below it; or set it to \"off\"")]
-    Marks,
-    /// Replicas without marks.
-    #[error(
-        "store.memcached.replicas needs challenge.bind = \"offer\": only a token that a mark binds lets each replica show \
-         that it has lost no record of it"
-    )]
-    Replicas,
     /// The issuer's keys.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -100,8 +90,6 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Challenge(_)
-            | Self::Marks
-            | Self::Replicas
             | Self::Source(_)
             | Self::TunnelRate(_)
             | Self::PeersAuthority
@@ -132,30 +120,16 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     if let Some(rate) = config.limits.tunnel_rate.filter(|rate| rate.0 < LEAST_TUNNEL_RATE.0) {
         return Err(StartError::TunnelRate(rate));
     }
-    check_bind(config)?;
     check_shared_secret(config)?;
     resolve::check(&config.egress.resolver)?;
     config.egress.check_next_hops()?;
     config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
-    Offer::new(&config.challenge, source::types(&config.issuer)?, KeyTypes::default())?;
+    let offer = Offer::new(&config.challenge, source::types(&config.issuer)?, KeyTypes::default())?;
     Source::new(&config.issuer)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     check_peers(config)?;
     config.tracing.check()?;
-    backend::check(&config.store, workers(config))?;
-    Ok(())
-}
-
-/// Marks need one name to stand below.
-fn check_bind(config: &Config) -> Result<(), StartError> {
-    let ChallengeConfig { bind, origin, .. } = &config.challenge;
-    let votes = config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty();
-    if votes && *bind != Bind::Offer {
-        return Err(StartError::Replicas);
-    }
-    if *bind != Bind::Off && origin.contains(',') {
-        return Err(StartError::Marks);
-    }
+    backend::check(&config.store, offer.marks())?;
     Ok(())
 }
 

@@ -16,9 +16,7 @@ pub(crate) use next_hop::{DIRECT, HopTls};
 pub use pattern::{Hosts, Pattern, PatternError};
 pub use peers::Peers;
 pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
-pub use store::{
-    CheckTiming, Fsync, LossPolicy, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind,
-};
+pub use store::{CheckTiming, Fsync, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 
 use postern_config::{Address, ConfigDuration, Secret, Size, address};
 use postern_daemon::drain::DrainConfig;
@@ -171,19 +169,6 @@ impl Issuer {
     }
 }
 
-/// Whether tokens are bound to the memory that records them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Bind {
-    /// They are not: the challenge never changes.
-    #[default]
-    Off,
-    /// Tokens with marks of other gateways are accepted, and keys begin without one: the first step of a fleet's upgrade.
-    Accept,
-    /// Keys that are new to the store begin with a mark.
-    Offer,
-}
-
 /// The challenge that tokens must answer.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -194,23 +179,16 @@ pub struct ChallengeConfig {
     /// fleet, so that tokens are good at any of them. Several are joined by commas: another list is another challenge,
     /// for which old tokens are no good.
     pub origin: String,
-    /// For how long a client may keep the challenge; one with a mark for ten minutes at most.
+    /// For how long a client may keep the challenge: ten minutes at most, for its mark follows the memory that records tokens.
     #[serde(default = "default_max_age")]
     pub max_age: ConfigDuration,
-    /// Whether tokens are bound to the memory that records them, by a mark in the challenge: a memory that lost records
-    /// then admits none of the tokens that may have been among them. "offer" in a new fleet, as in `deploy/examples/fleet`, and
-    /// for an embedded store whose directory may be restored from a backup; for one `origin`. A fleet that runs already goes
-    /// from "off" through "accept" to "offer", because a gateway with "off", or of a version without marks, refuses tokens
-    /// with a mark. Clients with a fixed challenge need "off".
-    #[serde(default)]
-    pub bind: Bind,
     /// Write the challenge without quotation marks, for clients of 2023 that refuse them.
     #[serde(default)]
     pub bare: bool,
 }
 
 fn default_max_age() -> ConfigDuration {
-    ConfigDuration::hours(24)
+    ConfigDuration::minutes(10)
 }
 
 /// Deadlines and bounds.

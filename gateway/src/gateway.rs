@@ -111,7 +111,6 @@ impl Gateway {
             backend: Arc::new(backend),
             stores: Vec::new(), // they belong to the workers' runtimes
             check_timing: config.store.memcached.hint,
-            on_loss: config.store.memcached.on_loss,
             http2: config.listen.http2,
             require_host: config.listen.require_host,
             balancers: config.listen.proxy_protocol.clone(),
@@ -128,7 +127,6 @@ impl Gateway {
             shutdown: process.shutdown.clone(),
             places: Places::default(),
             rates: Rates::default(),
-            all_lost: AtomicBool::default(),
             next_hop_away: AtomicBool::default(),
             next_hop_circle: AtomicBool::default(),
             pseudonym: Pseudonym::random(),

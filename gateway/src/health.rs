@@ -3,17 +3,13 @@
 //! Two sources decide: the results of the checks of the last seconds and, if there were none, what the store's own
 //! watch could read. Both name the cause and the remedy.
 
-use crate::config::LossPolicy;
 use crate::gate::Condition;
 use postern_spend::Unknown;
-use postern_spend::memcached::{BUCKETS, EndpointHealth, Round};
+use postern_spend::memcached::{BUCKETS, EndpointHealth, Health, Round, WHOLE_BUCKETS};
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Samples that make up the last ten seconds, at four a second.
 const SAMPLES: usize = 40;
-/// For how long a connection that led elsewhere is reported. A pool replaces its connections more often.
-const LATELY: Duration = Duration::from_secs(60);
 /// Fewer checks than this that were all refused may be an accident.
 const FEW: u64 = 8;
 
@@ -51,47 +47,23 @@ pub(crate) struct Findings {
     pub(crate) recent: Checks,
     /// Why the last check without a verdict had none.
     pub(crate) reason: Option<Unknown>,
-    /// What the watch of a shared store could read, the last time.
-    pub(crate) round: Round,
-    /// The age of its last full round, where losses may go unnoticed.
-    pub(crate) blind: Option<Duration>,
-    /// An address some of whose connections led to other records lately.
-    pub(crate) strays: Option<String>,
-    /// Buckets of the store that no longer know the mark on offer.
-    pub(crate) torn: usize,
-    /// Of three replicas, those that do not answer or reject records.
-    pub(crate) away: usize,
-    /// Buckets in which some replica does not know the mark on offer.
-    pub(crate) lacking: usize,
-    /// Two replicas lead to the same servers.
-    pub(crate) overlaps: bool,
+    /// What is known of a shared store.
+    pub(crate) health: Option<Health>,
     /// Addresses of servers that drop records when they are full.
     pub(crate) evicting: Vec<String>,
     /// A sentence for each server that is nearly full.
     pub(crate) filling: Vec<String>,
-    /// Keys in use, and those of them whose tokens the store refuses all, because it lost records of them.
-    pub(crate) keys: usize,
-    pub(crate) refused_keys: usize,
-    /// Keys of which records were lost, and what is done then.
-    pub(crate) lost: usize,
-    pub(crate) on_loss: LossPolicy,
 }
 
 impl Findings {
     /// The worst condition, in a sentence.
     pub(crate) fn condition(&self) -> Condition {
         if let Err(reason) = self.ready {
-            let way_out = if self.overlaps { OVERLAPS } else { way_out(reason) };
-            let text =
-                format!("{reason}: every request is refused with 503, and no token is read. {way_out}");
+            let text = format!(
+                "{reason}: every request is refused with 503, and no token is read. {}",
+                self.way_out(reason)
+            );
             return Condition::NotReady(text);
-        }
-        if self.keys > 0 && self.refused_keys == self.keys {
-            return Condition::NotReady(format!(
-                "records of {} were lost, of every one in use, and on_loss = \"refuse\": every request is refused with 503. \
-                 Rotate the issuer's keys",
-                plural(self.keys, "token key")
-            ));
         }
         let Checks { total, refused } = self.recent;
         let reason = self.reason.unwrap_or(Unknown::Rejected);
@@ -110,56 +82,8 @@ impl Findings {
                  {reason}. {}",
                 way_out(reason)
             ));
-        } else if self.round.unclear > 0 {
-            let Round { requested, unclear } = self.round;
-            let share = percent(unclear as u64, requested as u64);
-            found.push(format!(
-                "{unclear} of {requested} canaries cannot be read, so about {share} of the checks will be refused with 503: a \
-                 server behind the store's address is down or full. {}",
-                way_out(Unknown::Rejected)
-            ));
         }
-        if let Some(age) = self.blind {
-            found.push(format!(
-                "for {} s a part of the store has given the gateway no answer, so a loss of records would go unnoticed, and \
-                 spent tokens may be spent again. {}",
-                age.as_secs(),
-                way_out(Unknown::Unwatched)
-            ));
-        }
-        if let Some(address) = &self.strays {
-            found.push(format!(
-                "some connections to {address} lead to other records than the rest, and are not used: the address leads to \
-                 several stores, by turns. Give every router behind it the same list of servers"
-            ));
-        }
-        if self.overlaps {
-            found.push(OVERLAPS.to_owned());
-        }
-        if self.lacking > self.torn {
-            let share = percent(self.lacking as u64, u64::from(BUCKETS));
-            found.push(format!(
-                "one of the three replicas of the store does not know the present mark for {share} of the tokens: the others \
-                 decide about these, and none of them may fail until the next mark, which follows within a minute, or \
-                 within a day after three"
-            ));
-        }
-        if self.away > 0 {
-            found.push(
-                "one of the three replicas of the store does not answer, or rejects records as a full one does: the other two \
-                 decide, and none of them may fail now. Start its servers, give the full ones more memory (-m), or mend the way \
-                 to them"
-                    .to_owned(),
-            );
-        }
-        if self.torn > 0 {
-            let share = percent(self.torn as u64, u64::from(BUCKETS));
-            found.push(format!(
-                "the store has lost records, so {share} of the tokens that clients hold are void and refused with 407; tokens \
-                 of a new mark take their place, unless on_loss = \"refuse\" or four have followed within an hour: rotate \
-                 the issuer's keys then"
-            ));
-        }
+        found.extend(self.health.as_ref().map(of_shared).unwrap_or_default());
         if !self.evicting.is_empty() {
             found.push(format!(
                 "the memcached at {} drops records when it is full, and their tokens can be spent again: start it with -M",
@@ -167,39 +91,101 @@ impl Findings {
             ));
         }
         found.extend(self.filling.iter().cloned());
-        if self.lost > 0 {
-            found.push(self.lost());
-        }
         if found.is_empty() { Condition::Ready } else { Condition::Degraded(found.join("; ")) }
     }
 
-    fn lost(&self) -> String {
-        let keys = plural(self.lost, "token key");
-        match self.on_loss {
-            LossPolicy::Warn => format!(
-                "records of {keys} were lost, so spent tokens may be spent again; rotate the issuer's keys"
-            ),
-            LossPolicy::Refuse => {
-                format!(
-                    "records of {keys} were lost, and their tokens are refused with 503; rotate the issuer's keys"
-                )
+    /// What to do about a store that gives no verdict now.
+    fn way_out(&self, reason: Unknown) -> String {
+        match &self.health {
+            Some(health) if health.overlaps => OVERLAPS.to_owned(),
+            Some(health) if reason == Unknown::Unmarked => {
+                unfit(health).unwrap_or_else(|| way_out(reason).to_owned())
             }
-            LossPolicy::Rotate => format!(
-                "records of {keys} were lost, and their tokens are refused like those of a retired key; rotate the \
-                 issuer's keys"
-            ),
+            _ => way_out(reason).to_owned(),
         }
     }
 }
 
-const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so their votes are one, and no mark is offered: \
-                        give each of the three lists in store.memcached.replicas servers of its own";
-
-/// The address of which a connection led to other records lately.
-pub(crate) fn strays(endpoints: &[EndpointHealth]) -> Option<String> {
-    let lately = |endpoint: &&EndpointHealth| endpoint.strayed.is_some_and(|age| age < LATELY);
-    endpoints.iter().find(lately).map(|endpoint| endpoint.address.to_string())
+/// What to do about a shared store on which no mark is planted.
+fn unfit(health: &Health) -> Option<String> {
+    let those_that = |is_unfit: fn(&EndpointHealth) -> bool| {
+        let unfit = health.endpoints.iter().filter(|endpoint| is_unfit(endpoint));
+        let addresses: Vec<_> = unfit.map(|endpoint| endpoint.address.to_string()).collect();
+        Some(addresses.join(", ")).filter(|addresses| !addresses.is_empty())
+    };
+    if let Some(evicting) = those_that(|endpoint| endpoint.evicts) {
+        return Some(format!(
+            "The memcached at {evicting} drops records when it is full, so no mark is planted there: start it with -M"
+        ));
+    }
+    let parting = those_that(|endpoint| endpoint.parts)?;
+    Some(format!(
+        "The router at {parting} keeps records of one bucket on several servers, so no mark is planted there: {WHOLE_BUCKETS}"
+    ))
 }
+
+/// What a shared store has that is worth a sentence, while it serves.
+fn of_shared(health: &Health) -> Vec<String> {
+    let Health { round: Round { requested, unclear }, torn, lacking, closed, .. } = *health;
+    let mut found = Vec::new();
+    if unclear > 0 && health.replicas() == 1 {
+        let share = percent(unclear as u64, requested as u64);
+        found.push(format!(
+            "{unclear} of {requested} records cannot be read, so about {share} of the checks will be refused with 503: a server \
+             behind the store's address is down or full. {}",
+            way_out(Unknown::Rejected)
+        ));
+    }
+    if lacking > torn {
+        let share = percent(lacking as u64, u64::from(BUCKETS));
+        found.push(format!(
+            "one of the three replicas of the store does not know the present mark for {share} of the tokens: the others decide \
+             about these, and none of them may fail until the next mark, which follows within a minute, or within a day after \
+             three"
+        ));
+    }
+    if !health.away.is_empty() {
+        found.push(if health.replicas() == 1 {
+            "the store rejects records, as a full one does: checks are refused with 503. Give its servers more memory (-m)".to_owned()
+        } else {
+            format!(
+                "of the three replicas of the store {} does not answer, lacks servers, or rejects records as a full one does: \
+                 the others decide, and none of them may fail now. Start its servers, give the full ones more memory (-m), or \
+                 mend the way to them",
+                replicas_at(&health.away, health)
+            )
+        });
+    }
+    if torn > 0 {
+        let share = percent(torn as u64, u64::from(BUCKETS));
+        found.push(format!(
+            "the store has lost records, so {share} of the tokens that clients hold are void and refused with 407; tokens of a \
+             new mark take their place within a minute"
+        ));
+    }
+    if closed > 0 {
+        found.push(
+            "the store has lost records and kept the witnesses beside them, so its mark was closed: a router keeps records of one \
+             bucket on several servers (twemproxy needs hash_tag: \"||\"), a server evicts (start it with -M), or its slabs were \
+             moved. Until that is mended it happens again"
+                .to_owned(),
+        );
+    }
+    found
+}
+
+/// "number 2 (10.0.0.2:11211)".
+fn replicas_at(replicas: &[usize], health: &Health) -> String {
+    let named = replicas.iter().map(|replica| {
+        let endpoints = health.endpoints.iter().filter(|endpoint| endpoint.replica == *replica);
+        let addresses: Vec<_> = endpoints.map(|endpoint| endpoint.address.to_string()).collect();
+        format!("number {} ({})", replica + 1, addresses.join(", "))
+    });
+    named.collect::<Vec<_>>().join(" and ")
+}
+
+const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so their votes are one: give each of the three lists \
+                        in store.memcached.replicas servers of its own";
 
 /// What to do about a store that gives no verdict.
 pub(crate) fn way_out(reason: Unknown) -> &'static str {
@@ -209,16 +195,14 @@ pub(crate) fn way_out(reason: Unknown) -> &'static str {
         Unknown::Unproven => {
             "Make all of store.memcached.addresses lead to the same records, or remove the others"
         }
-        Unknown::ClockAhead { .. } => "Set the clocks of this machine and of the store's servers",
-        Unknown::Unwatched => {
-            "Find the server that hangs behind the store's address; let the router give up on it sooner than \
-             store.memcached.timeout"
+        Unknown::Unwatched => "Restart the gateway",
+        Unknown::Overloaded => {
+            "Raise store.memcached.pool_size where commands are pooled, or start another gateway"
         }
-        Unknown::Overloaded => "Raise store.memcached.queue or pool_size, or start another gateway",
         Unknown::Unmarked => {
-            "Wait a few seconds for the first witnesses; if it lasts, some of the store's servers cannot be reached"
+            "Wait a few seconds for the witnesses of a mark; if it lasts, the store's servers cannot be reached or take no records"
         }
-        Unknown::RecordsLost | Unknown::EpochRetired => "Rotate the issuer's keys",
+        Unknown::EpochRetired => "Rotate the issuer's keys",
         Unknown::Rejected => "Start the server that is down, or give the full one more memory",
         Unknown::Unavailable(_) | Unknown::TimedOut | Unknown::Garbled => {
             "Check that the store's servers run, and the way to them"
@@ -246,20 +230,43 @@ mod tests {
         ready: Ok(()),
         recent: Checks { total: 300, refused: 0 },
         reason: None,
-        round: Round { requested: 128, unclear: 0 },
-        blind: None,
-        strays: None,
-        torn: 0,
-        away: 0,
-        lacking: 0,
-        overlaps: false,
+        health: None,
         evicting: Vec::new(),
         filling: Vec::new(),
-        keys: 2,
-        refused_keys: 0,
-        lost: 0,
-        on_loss: LossPolicy::Warn,
     };
+
+    /// A shared store of this many replicas, of which all is well.
+    fn shared(replicas: usize) -> Health {
+        let endpoint = |replica| EndpointHealth {
+            address: format!("10.0.0.{replica}:11211").parse().unwrap(),
+            replica,
+            connections: 1,
+            outstanding: 0,
+            capacity: 4096,
+            connects: 1,
+            connect_failures: 0,
+            rejects: false,
+            evicts: false,
+            parts: false,
+            failure: None,
+        };
+        Health {
+            ready: Ok(()),
+            torn: 0,
+            lacking: 0,
+            overlaps: false,
+            apart: false,
+            away: Vec::new(),
+            closed: 0,
+            endpoints: (0..replicas).map(endpoint).collect(),
+            remembered: 0,
+            round: Round { requested: 120, unclear: 0 },
+        }
+    }
+
+    fn of(health: Health) -> Findings {
+        Findings { health: Some(health), ..WELL }
+    }
 
     fn degraded(findings: &Findings) -> String {
         match findings.condition() {
@@ -290,27 +297,37 @@ mod tests {
     }
 
     #[test]
-    fn without_traffic_the_canaries_tell() {
-        let idle =
-            Findings { recent: Checks::default(), round: Round { requested: 128, unclear: 43 }, ..WELL };
+    fn without_traffic_the_watch_tells() {
+        let round = Round { requested: 120, unclear: 40 };
+        let idle = Findings { recent: Checks::default(), ..of(Health { round, ..shared(1) }) };
         let text = degraded(&idle);
-        assert!(text.starts_with("43 of 128 canaries cannot be read, so about 33% of the checks"), "{text}");
+        assert!(text.starts_with("40 of 120 records cannot be read, so about 33% of the checks"), "{text}");
     }
 
     #[test]
-    fn lost_records_are_degraded_and_those_of_every_key_under_refuse_not_ready() {
-        let blind = Findings { blind: Some(Duration::from_secs(9)), ..WELL };
-        assert!(degraded(&blind).starts_with("for 9 s a part of the store has given the gateway no answer"));
-        let strays = Findings { strays: Some("127.0.0.1:1".to_owned()), ..WELL };
-        assert!(degraded(&strays).starts_with("some connections to 127.0.0.1:1 lead to other records"));
+    fn losses_are_degraded_with_what_follows() {
+        assert_eq!(of(shared(1)).condition(), Condition::Ready);
+        let text = degraded(&of(Health { torn: 512, ..shared(1) }));
+        assert!(text.starts_with("the store has lost records, so 50% of the tokens"), "{text}");
+        let text = degraded(&of(Health { closed: 1, ..shared(1) }));
+        assert!(text.contains("hash_tag") && text.contains("start it with -M"), "{text}");
+        let text = degraded(&of(Health { away: vec![0], ..shared(1) }));
+        assert!(text.starts_with("the store rejects records"), "{text}");
+    }
 
-        let one = Findings { lost: 1, ..WELL };
-        assert!(degraded(&one).starts_with("records of 1 token key were lost, so spent tokens may be"));
-        let refuse = LossPolicy::Refuse;
-        let some = Findings { lost: 1, on_loss: refuse, refused_keys: 1, ..WELL };
-        assert!(degraded(&some).contains("their tokens are refused with 503"));
-        let all = Findings { lost: 2, refused_keys: 2, ..some.clone() };
-        assert!(not_ready(&all).starts_with("records of 2 token keys were lost, of every one in use"));
+    #[test]
+    fn servers_that_get_no_mark_are_named() {
+        let mut health = shared(1);
+        health.endpoints[0].evicts = true;
+        let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), ..of(health) });
+        assert!(
+            text.contains("The memcached at 10.0.0.0:11211 drops records") && text.ends_with("-M"),
+            "{text}"
+        );
+        let mut health = shared(3);
+        health.endpoints[1].parts = true;
+        let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), ..of(health) });
+        assert!(text.contains("The router at 10.0.0.1:11211 keeps") && text.contains("hash_tag"), "{text}");
     }
 
     #[test]
@@ -322,14 +339,18 @@ mod tests {
 
     #[test]
     fn a_replica_that_is_away_is_degraded() {
-        let text = degraded(&Findings { away: 1, ..WELL });
-        assert!(text.starts_with("one of the three replicas of the store does not answer"), "{text}");
+        let text = degraded(&of(Health { away: vec![1], ..shared(3) }));
+        assert!(
+            text.starts_with("of the three replicas of the store number 2 (10.0.0.1:11211) does not"),
+            "{text}"
+        );
         let filling = vec!["the memcached at a:1 uses 81% of its memory".to_owned()];
         assert!(degraded(&Findings { filling, ..WELL }).starts_with("the memcached at a:1 uses 81%"));
-        let text = degraded(&Findings { lacking: 512, ..WELL });
+        let text = degraded(&of(Health { lacking: 512, ..shared(3) }));
         assert!(text.contains("does not know the present mark for 50% of the tokens"), "{text}");
-        let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), overlaps: true, ..WELL });
-        assert!(text.contains("no mark yet") && text.contains("lead to the same servers"), "{text}");
+        let overlaps = Health { overlaps: true, ..shared(3) };
+        let text = not_ready(&Findings { ready: Err(Unknown::Unproven), ..of(overlaps) });
+        assert!(text.contains("lead to the same servers"), "{text}");
     }
 
     #[test]

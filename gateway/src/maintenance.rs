@@ -1,7 +1,7 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
 
 use crate::gate::LoggedGate;
-use crate::health::{self, Checks, Findings, Recent};
+use crate::health::{Checks, Findings, Recent};
 use crate::keys::refresh::Refresh;
 use crate::next_hops;
 use crate::observe::catalogue;
@@ -9,11 +9,10 @@ use crate::observe::store_metrics::StoreMetrics;
 use crate::shared_limits::SharedLimits;
 use crate::state::Core;
 use metrics::gauge;
-use postern_spend::memcached::{Health, Memcached, Round};
-use postern_spend::{Backend, Binding, Epoch, Unknown};
+use postern_spend::memcached::{Health, Memcached};
+use postern_spend::{Backend, Unknown};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::interval;
 
@@ -87,51 +86,27 @@ impl StoreMaintenance {
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
         let generation = core.generation.load_full();
-        let (mut round, mut lost, mut torn) = (Round::default(), 0, 0);
-        let (mut away, mut lacking, mut overlaps) = (0, 0, false);
-        let (mut blind, mut strays) = (None, None);
-        if let Backend::Memcached(memcached) = &*generation.backend {
-            let health = self.publish(memcached);
-            (round, lost, torn) = (health.round, health.lost.len(), health.torn);
-            (away, lacking, overlaps) = (health.away, health.lacking, health.overlaps);
-            // Where a mark binds every token, a loss admits none again, noticed or not.
-            let unmarked = |epoch: Epoch| generation.backend.binding(epoch.key) == Binding::Unmarked;
-            let is_blind = health.blind && core.keyring.load().epochs(now).any(unmarked);
-            blind = is_blind.then_some(health.watched);
-            strays = health::strays(&health.endpoints);
-        }
+        let health = match &*generation.backend {
+            Backend::Memcached(memcached) => Some(self.publish(memcached)),
+            Backend::Embedded(_) => None,
+        };
         core.withdraw_retired(now);
         let keyring = core.keyring.load();
         let offered: Vec<_> = keyring.unretired(now).collect();
         let offering = Arc::clone(&generation);
         _ = tokio::task::spawn_blocking(move || offering.backend.offer(&offered)).await; // the disk may be slow
-        let keys = keyring.epochs(now).count();
-        let refused_keys = keyring.epochs(now).filter(|epoch| generation.has_lost(epoch.key, now)).count();
-        let all_lost = keys > 0 && refused_keys == keys;
-        core.all_lost.store(all_lost, Ordering::Relaxed);
         // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
         let types = generation.offer.types();
-        let is_requested = keyring.requests_any(types, |key| generation.requested_binding(key, now), now);
-        let unbound = generation.offer.binds() && !all_lost && !is_requested;
-        let requested = if unbound { Err(Unknown::Unmarked) } else { Ok(()) };
+        let is_requested = keyring.requests_any(types, |key| generation.backend.binding(key), now);
+        let requested = if is_requested { Ok(()) } else { Err(Unknown::Unmarked) };
         let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
             ready: generation.backend.ready().await.and(requested),
             recent: self.recent.tick(Checks { total, refused }),
             reason: core.recorder.last_unknown(),
-            round,
-            blind,
-            strays,
-            torn,
-            away,
-            lacking,
-            overlaps,
+            health,
             evicting: core.memories.evicting(),
             filling: core.memories.nearly_full(),
-            keys,
-            refused_keys,
-            lost,
-            on_loss: generation.on_loss,
         };
         self.gate.set(findings.condition());
     }

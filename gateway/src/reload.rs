@@ -48,8 +48,8 @@ pub const FIXED: [Fixed; 8] = [
 
 /// How long the store may take to serve by another way, where it serves by the present one.
 const PROVING: Duration = Duration::from_secs(5);
-/// How long it may take to find out what binds tokens of the keys in use: 30 s for a young key that gateways without marks began.
-const BINDING: Duration = Duration::from_secs(40);
+/// How long it may take to have marks for the keys in use: longer than a server is waited for that is away.
+const BINDING: Duration = Duration::from_secs(20);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// How often it is looked at whether anything still uses what a reload has replaced.
@@ -137,7 +137,6 @@ impl Reloading {
             backend,
             stores,
             check_timing: new.store.memcached.hint,
-            on_loss: new.store.memcached.on_loss,
             http2: new.listen.http2,
             require_host: new.listen.require_host,
             balancers: new.listen.proxy_protocol.clone(),
@@ -186,7 +185,7 @@ impl Reloading {
             next.backend.offer(&epochs);
             let ready = next.backend.ready().await;
             let is_bound = |generation: &Generation, epoch: &Epoch| {
-                generation.requested_binding(epoch.key, now) != Binding::Unknown
+                generation.backend.binding(epoch.key) != Binding::Unknown
             };
             // Clients hold tokens of each key, not of the newest alone.
             let loses = |epoch| is_bound(present, epoch) && !is_bound(next, epoch);
@@ -219,11 +218,6 @@ impl Reloading {
         }
         let generation = Arc::new(generation);
         let before = core.generation.swap(Arc::clone(&generation));
-        if let (Backend::Memcached(now), Backend::Memcached(before)) =
-            (&*generation.backend, &*before.backend)
-        {
-            now.learn_from(before); // what it has noticed while the other one proved itself
-        }
         tokio::spawn(release(before, |before| Arc::strong_count(before) == 1, shutdown.clone()));
         if let Some(tracer) = tracer {
             let before = core.recorder.trace_by(tracer);

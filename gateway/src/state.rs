@@ -1,6 +1,6 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{CheckTiming, Config, Limits, LossPolicy, ResolverConfig};
+use crate::config::{CheckTiming, Config, Limits, ResolverConfig};
 use crate::keys::key_types::KeyTypes;
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::Offer;
@@ -25,10 +25,10 @@ use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::tls::{ListenerTls, Renewed, ServerTls};
-use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
+use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use tokio::sync::{Notify, watch};
 
 /// What every request needs, shared by all workers.
@@ -43,8 +43,6 @@ pub(crate) struct Core {
     pub(crate) shutdown: Shutdown,
     pub(crate) places: Places,
     pub(crate) rates: Rates,
-    /// Records of every key in use were lost, and the operator chose to refuse then.
-    pub(crate) all_lost: AtomicBool,
     /// The next hop that all tunnels go through is away.
     pub(crate) next_hop_away: AtomicBool,
     /// It leads in a circle.
@@ -66,7 +64,6 @@ pub(crate) struct Generation {
     /// The store as each worker uses it, by its number.
     pub(crate) stores: Vec<Store>,
     pub(crate) check_timing: CheckTiming,
-    pub(crate) on_loss: LossPolicy,
     /// Whether clients may speak HTTP/2.
     pub(crate) http2: bool,
     /// Whether an HTTP/1.1 request needs a Host field.
@@ -114,20 +111,10 @@ impl Certificates {
 impl Generation {
     /// The value of Proxy-Authenticate for a client without a good token.
     pub(crate) fn challenge(&self, keyring: &Keyring, now: UnixSeconds) -> Option<HeaderValue> {
-        keyring.challenge(&self.offer, |key| self.requested_binding(key, now), now)
+        keyring.challenge(&self.offer, |key| self.backend.binding(key), now)
     }
 
-    /// What binds tokens of a key, as far as any are requested: of a key whose records are lost the store spends none.
-    pub(crate) fn requested_binding(&self, key: TokenKeyId, now: UnixSeconds) -> Binding {
-        if self.has_lost(key, now) { Binding::Unknown } else { self.backend.binding(key) }
-    }
-
-    /// Whether the store refuses all tokens of a key because records of it were lost.
-    pub(crate) fn has_lost(&self, key: TokenKeyId, now: UnixSeconds) -> bool {
-        self.backend.refuses(key, now) == Some(Unknown::RecordsLost)
-    }
-
-    /// Whether the store has retired this epoch: its records expired or were lost, so no token of the key can be spent.
+    /// Whether the store has retired this epoch: its records expired, so no token of the key can be spent.
     fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
         self.backend.refuses(epoch.key, now) == Some(Unknown::EpochRetired)
     }
@@ -190,9 +177,6 @@ impl Worker {
 
     /// Whether a spend of any token could be answered with a verdict now.
     pub(crate) fn serving(&self, generation: &Generation) -> Result<(), Unknown> {
-        if self.core.all_lost.load(Ordering::Relaxed) {
-            return Err(Unknown::RecordsLost); // known before a token is read
-        }
         self.store(generation).serving()
     }
 }

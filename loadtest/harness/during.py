@@ -10,11 +10,11 @@ from .judge import Held
 class Outage:
     """Freezes every memcached for the second quarter: commands get no reply, and the records stay.
 
-    Killing memcached would lose its records too, and their tokens could be spent again: see
+    Killing memcached would lose its records too, and void the tokens that are out: see
     docs/how-it-works/spend-contract.md. This scenario tests only a store that does not answer.
     """
 
-    # From freezing to the last verdict in flight, and from thawing to the first: connections must be proven again.
+    # From freezing to the last verdict in flight, and from thawing to the first: connections are made anew.
     EDGE = 1.0
     BACK_WITHIN = 10.0
 

@@ -1,8 +1,9 @@
 """Fills stores with many spent records, as if a gateway had spent that number of tokens. The tokens do not exist."""
 
-import base64, os, time, zlib
+import os, time, zlib
 from .net import connect, wait_until
 from .reading import memcached_stats
+from .tokens import record_of
 
 BATCH, CONNECTIONS = 2000, 4
 KEPT = 40 * 86400  # seconds until the records expire: as a gateway writes them, an absolute time
@@ -10,13 +11,12 @@ HEADERS = 8192  # bytes before the records of the embedded store's file (crates/
 
 
 def memcached(address, count):
-    """Adds records of the real format: crates/spend/src/memcached/protocol.rs. Each reply must be STORED."""
+    """Adds records as a gateway names them. Each reply must be STORED."""
     expires, streams = int(time.time()) + KEPT, [connect(address) for _ in range(CONNECTIONS)]
-    middle = b" 0 %d 22\r\n" % expires + b"v" * 22 + b"\r\n"
+    middle = b" 0 %d 7\r\n" % expires + b"v" * 7 + b"\r\n"
 
     def send(stream, number):
-        names = base64.urlsafe_b64encode(os.urandom(33 * number))  # 44 characters each, of which 43 are used
-        stream.sendall(b"".join(b"add ps1." + names[at : at + 43] + middle for at in range(0, 44 * number, 44)))
+        stream.sendall(b"".join(b"add " + record_of(os.urandom(32)) + middle for _ in range(number)))
 
     def check(stream, number):
         left = b"STORED\r\n" * number
@@ -46,7 +46,7 @@ def grown(address, middle):
     if int(stats["curr_items"]) <= 1.5 * 2 ** int(stats["hash_power_level"]):
         return True
     with connect(address) as stream:
-        stream.sendall(b"add ps1." + base64.urlsafe_b64encode(os.urandom(33))[:43] + middle)
+        stream.sendall(b"add " + record_of(os.urandom(32)) + middle)
         assert stream.recv(64) == b"STORED\r\n"
     return False
 

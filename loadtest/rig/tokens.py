@@ -33,10 +33,27 @@ def parts(value):
 
 
 def record(value):
-    """The record of a token in a shared store (docs/how-it-works/spend-contract.md)."""
+    """The name of a token's record in a shared store (docs/how-it-works/spend-contract.md)."""
     kind, nonce, key = parts(value)
-    digest = hashlib.sha256(b"postern spent v1" + kind + key + nonce).digest()
-    return b"ps1." + base64.urlsafe_b64encode(digest).rstrip(b"=")
+    return record_of(hashlib.sha256(b"postern spent v1" + kind + key + nonce).digest())
+
+
+def record_of(digest):
+    """The name of the record of a spent key: its bucket, and half of it (crates/spend/src/memcached/bucket.rs)."""
+    bucket = LABELS[int.from_bytes(digest[16:18], "big") % len(LABELS)]
+    return b"|" + bucket + b"|#|" + base64.urlsafe_b64encode(digest[:16]).rstrip(b"=")
+
+
+def label(bucket):
+    """The four characters by which routers choose the server of a bucket."""
+    bits = bucket + 1
+    for factor in (0x9E3779, 0x85EBCB, 0xC2B2AF):
+        bits = bits * factor & 0xFFFFFF
+        bits ^= bits >> 11
+    return base64.urlsafe_b64encode(bits.to_bytes(3, "big"))
+
+
+LABELS = [label(bucket) for bucket in range(1024)]
 
 
 def forget(address, values, batch=500):

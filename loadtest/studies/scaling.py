@@ -21,7 +21,7 @@ CHECKS = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
 CLIENTS, MOST = 16, 4
 TRANSPORTS = ("pipelined", "pooled")
 # Long deadlines: on a machine with fewer cores than processes, waiting for a core is no outage.
-PATIENT = {"timeout": "5s", "checkout_timeout": "5s", "pool_size": 20}
+PATIENT = {"timeout": "5s", "pool_size": 20}
 
 
 class Store:
@@ -112,7 +112,7 @@ def shares_table(results, stores, transport):
 def balance(results, stores):
     rows = []
     for store in stores[2:]:
-        # The same tokens go to the same servers in each round; in some rounds canaries were written too.
+        # The same tokens go to the same servers in each round; the watch may have written some, too.
         got = min((one["got"] for one in results["pipelined", store.name, MOST]), key=sum)
         even = sum(got) / len(got)
         rows.append([store.name, ", ".join(f"{one:,} ({one / even - 1:+.0%})" for one in got)])

@@ -192,7 +192,6 @@ async fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
         &format!("addresses = [\"{a}\"]"),
         &format!("replicas = [[\"{a}\"], [\"{b}\"], [\"{other_name}\"]]"),
     );
-    edit(&file, "[challenge]\n", "[challenge]\nbind = \"offer\"\n");
     let twice = format!("{a} and {other_name} are one server, in two lists of store.memcached.replicas");
     Findings::of(&file).has("bad", "store", &twice);
     start("gateway", &file, Start::NotReady("lead to the same servers")).await;

@@ -1,14 +1,15 @@
-//! Faults that the watch does not see by itself: a clock that is ahead, a server that hangs and so hides another one, two
-//! stores behind one address. Each once let spent tokens in again while readiness was green.
+//! Faults that no watch sees in time: a clock that is ahead, a server that hangs and so hides another one, two stores behind
+//! one address. Each once let spent tokens in again while readiness was green.
 
-use super::driver::{Fleet, Route, config};
+use super::driver::{Fleet, Route};
 use super::history::Answer;
+use super::marks::challenge;
 use super::minted::Turn;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config, with_memcacheds};
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
 use crate::support::router::Router;
-use crate::support::{admin, eventually, proxy, target, tokens};
+use crate::support::{admin, eventually, proxy, target};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -32,102 +33,60 @@ async fn a_server_whose_clock_is_ahead_admits_nothing() {
     let keys = "rotate_every = \"10m\"\npublish_ahead = \"1m\"\nredeem_for = \"5m\"\n";
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), keys)).await;
     let minting = gateway_config(home.path(), &issuer.http(), "", "1s", "");
-    let values = {
-        let gateway = Daemon::ready("gateway", &minting).await;
-        tokens::mint(&issuer.http(), &gateway.http(), 20)
-    };
-
     let server = Memcached::with_clock("+2h");
     with_memcacheds(&minting, &[server.address()]);
     let text = std::fs::read_to_string(&minting).unwrap();
     let text = text.replace("workers = 8\n", "workers = 2\npatience = \"0s\"\n");
     std::fs::write(&minting, text).unwrap();
     let gateway = Daemon::start("gateway", &minting);
-    not_ready(&gateway, "clock").await;
+    not_ready(&gateway, "no mark yet").await;
     let target = target::echo().await.to_string();
-    for value in values.iter().chain(&values) {
-        let mut stream = proxy::dial(gateway.address).await.unwrap();
-        let head = proxy::connect(&mut stream, &target, Some(value)).await.unwrap();
-        assert_eq!(head.status, 503, "a record that is written has already expired");
-    }
-    let (_, page) = admin::get(gateway.admin, "/readyz").await.unwrap();
-    assert!(page.contains("between 1 h and 3 h ahead"), "it names the difference: {page}");
+    let mut stream = proxy::dial(gateway.address).await.unwrap();
+    let head = proxy::connect(&mut stream, &target, None).await.unwrap();
+    assert_eq!(head.status, 503, "a witness that is written has already expired, so no token is requested");
 }
 
-/// Behind a router one server hangs for longer than the watch waits, so no round of it comes to an end.
+/// Behind a router one server hangs, and each exchange of the watch waits for it. The next mark is not asserted before it moves
+/// again: a server that does not answer is waited for, before a mark is offered without its buckets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_hides_no_other_that_came_back_empty() {
     let turn = Turn::take().await;
     let home = TempDir::new().unwrap();
     let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
     let router = Router::twemproxy(home.path(), &servers); // it waits 400 ms for a server
-    let more = "on_loss = \"refuse\"";
+    // Each answer is the store's, and waits once for the server that hangs.
+    let more = "hint = \"off\"\nspent_cache = \"0B\"";
     let endpoint = route(format!("127.0.0.1:{}", router.port()), more);
-    let text = std::fs::read_to_string(config(&turn, home.path(), 0, &endpoint)).unwrap();
-    let text = text.replace(
-        "timeout = \"500ms\"\nconnect_timeout = \"1s\"",
-        "timeout = \"1s\"\nconnect_timeout = \"250ms\"",
-    );
-    let path = home.path().join("patient.toml");
-    std::fs::write(&path, text).unwrap();
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &[]).await;
-    let gateway = Daemon::ready("gateway", &path).await;
-    let mut opened = Vec::new();
-    for token in 0..300 {
+    let fleet = Fleet::ready(&turn, home, &[endpoint]).await;
+    let gateway = &fleet.gateways[0];
+    for token in 0..90 {
         assert_eq!(fleet.exchange(gateway.address, token, None).await, Answer::Opened);
-        opened.push(token);
     }
+    let before = challenge(gateway).await;
     servers[0].freeze();
     servers[1].kill();
     servers[1].launch();
-    not_ready(&gateway, "were lost").await;
-    let mut again = 0;
-    for token in opened {
-        let answer = fleet.exchange(gateway.address, token, None).await;
-        again += usize::from(matches!(answer, Answer::Opened | Answer::OpenedAndLost));
-    }
-    assert_eq!(again, 0, "spent tokens were admitted again");
-}
-
-/// A server that is away when a key begins has lost nothing: it is given its canaries when it comes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_away_when_a_key_begins_is_not_taken_for_a_loss() {
-    let turn = Turn::take().await;
-    let home = TempDir::new().unwrap();
-    let mut servers = vec![Memcached::start(), Memcached::start(), Memcached::absent()];
-    let router = Router::twemproxy(home.path(), &servers);
-    let endpoint = route(format!("127.0.0.1:{}", router.port()), "on_loss = \"refuse\"");
-    let fleet = Fleet::ready(&turn, home, &[]).await;
-    let first = Daemon::ready("gateway", &config(&turn, fleet.home.path(), 0, &endpoint)).await;
-    for token in 0..20 {
-        fleet.exchange(first.address, token, None).await;
-    }
-    tokio::time::sleep(Duration::from_secs(12)).await; // several groups of sentinels come due
-    servers[2].launch();
-    let second = Daemon::ready("gateway", &config(&turn, fleet.home.path(), 1, &endpoint)).await;
-    eventually("the third server's share of tokens is admitted", || async {
-        let page = admin::page(first.admin, "/readyz").await;
-        assert!(!page.contains("were lost"), "{page}");
-        (!page.contains("got no verdict") && !page.contains("cannot be read")).then_some(())
+    eventually("the gateway reports the loss", || async {
+        let (_, page) = admin::get(gateway.admin, "/readyz").await?;
+        page.contains("the store has lost records").then_some(())
     })
     .await;
-    tokio::time::sleep(Duration::from_secs(5)).await; // more rounds, with everything there
-    for gateway in [&first, &second] {
-        let page = admin::page(gateway.admin, "/readyz").await;
-        assert!(!page.contains("were lost"), "{page}");
-        let metrics = admin::page(gateway.admin, "/metrics").await;
-        assert!(metrics.contains("postern_store_canaries_lost_total 0"), "no canary was lost");
+    let mut void = 0;
+    for token in 0..90 {
+        match fleet.exchange(gateway.address, token, None).await {
+            Answer::Opened | Answer::OpenedAndLost => panic!("token {token} was admitted again"),
+            Answer::Void => void += 1,
+            // It waited for the server that hangs. Where the connection was lost, the next one would test nothing.
+            Answer::Unavailable => tokio::time::sleep(Duration::from_secs(1)).await,
+            _ => {}
+        }
+        if void == 10 {
+            break;
+        }
     }
-    for token in 20..60 {
-        let gateway = if token % 2 == 0 { &first } else { &second };
-        assert_eq!(fleet.exchange(gateway.address, token, None).await, Answer::Opened);
-    }
-    // From now on an absence is a loss, for both.
-    servers[2].kill();
-    servers[2].launch();
-    for gateway in [&first, &second] {
-        not_ready(gateway, "were lost").await;
-    }
+    assert_eq!(void, 10, "tokens whose record was lost");
+    servers[0].thaw();
+    fleet.is_back(&turn, &before).await;
 }
 
 /// A balancer sends each connection to one of two routers, of which one has a server more.
@@ -139,24 +98,17 @@ async fn two_stores_behind_one_address_admit_each_token_once() {
     let three = Router::twemproxy(home.path(), &servers[..3]);
     let four = Router::twemproxy(home.path(), &servers);
     let balancer = Relay::to(&[three.port(), four.port()]);
-    let fleet = Fleet::ready(&turn, home, &[]).await;
     // Pooled, so that there are connections through both.
-    let more = "on_loss = \"refuse\"\nspent_cache = \"0B\"";
-    let endpoint = Route { transport: "pooled", ..route(balancer.address(), more) };
-    let gateway = Daemon::ready("gateway", &config(&turn, fleet.home.path(), 0, &endpoint)).await;
-    let mut opened = [0; 2];
-    for count in &mut opened {
-        for token in 0..200 {
-            let answer = fleet.exchange(gateway.address, token, None).await;
-            *count += usize::from(matches!(answer, Answer::Opened | Answer::OpenedAndLost));
-        }
+    let endpoint = Route { transport: "pooled", ..route(balancer.address(), "spent_cache = \"0B\"") };
+    let fleet = Fleet::ready(&turn, home, &[endpoint]).await;
+    let gateway = &fleet.gateways[0];
+    let mut opened = [0; 200];
+    for token in (0..200).chain(0..200) {
+        let answer = fleet.exchange(gateway.address, token, None).await;
+        opened[token] += usize::from(matches!(answer, Answer::Opened | Answer::OpenedAndLost));
     }
-    println!("{opened:?} of 200 were admitted at first, and again");
-    assert_eq!(opened[1], 0, "spent tokens were admitted again");
-    assert!(opened[0] > 0, "one of the two is used");
-    eventually("readiness says that the address leads to several stores", || async {
-        let (_, page) = admin::get(gateway.admin, "/readyz").await?;
-        page.contains("lead to other records than the rest").then_some(())
-    })
-    .await;
+    let times = |wanted| opened.iter().filter(|times| **times == wanted).count();
+    println!("{} of 200 were admitted", times(1));
+    assert_eq!(times(0) + times(1), 200, "spent tokens were admitted again");
+    assert!(times(1) > 0, "one of the two is used");
 }

@@ -42,11 +42,11 @@ impl fmt::Display for Violation {
 /// Judges a history in which each of `tokens` was presented at least `times` times:
 ///
 /// 1. A token is answered 200 at most once.
-/// 2. Every presentation was answered something, and the answers are 200, a replay's, or 503.
+/// 2. Every presentation was answered something, and the answers are 200, a replay's, that of a void mark, or 503.
 /// 3. A token is refused as spent only when another presentation began before that refusal was certain; with
 ///    [`Claim::OneWins`] one that was not itself refused so. So a token that was never answered 200 has an answer
 ///    that left it open, unless it is tied.
-/// 4. A 503, no answer at all, or a tunnel that breaks, comes only during an outage.
+/// 4. That of a void mark, a 503, no answer at all, or a tunnel that breaks, comes only during an outage.
 pub fn check(text: &str, tokens: Range<usize>, times: usize, claim: Claim) -> Result<Summary, Violation> {
     let lines = read(text).map_err(Violation)?;
     let mut of_token: Vec<Vec<Presentation>> = tokens.clone().map(|_| Vec::new()).collect();
@@ -87,7 +87,9 @@ fn check_token(own: &[Presentation], outages: &[Outage], claim: Claim) -> Result
             Answer::Opened => {}
             Answer::AlreadySpent if spent_before() => {}
             Answer::AlreadySpent => return Err("was refused as spent before anyone could have spent it"),
-            Answer::Unavailable | Answer::Broken | Answer::OpenedAndLost if presentation.is_in(outages) => {}
+            Answer::Void | Answer::Unavailable | Answer::Broken | Answer::OpenedAndLost
+                if presentation.is_in(outages) => {}
+            Answer::Void => return Err("was answered that its mark is void outside any outage"),
             Answer::Unavailable => return Err("was answered 503 outside any outage"),
             Answer::Broken | Answer::OpenedAndLost => return Err("was cut off outside any outage"),
             Answer::Other(_) => return Err("got an answer that is neither 200, nor a replay's, nor 503"),

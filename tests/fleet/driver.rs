@@ -2,10 +2,11 @@
 
 use super::checker::{Claim, Summary, Violation, check};
 use super::history::{Answer, History, Presentation};
-use super::minted::Turn;
+use super::marks::{challenge, present};
+use super::minted::{RESERVE, TOKENS, Turn};
 use super::seed::Seed;
 use crate::support::daemon::Daemon;
-use crate::support::{proxy, target};
+use crate::support::{eventually, proxy, target};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ impl Fleet {
         for (index, route) in routes.iter().enumerate() {
             gateways.push(Daemon::ready("gateway", &config(turn, home.path(), index, route)).await);
         }
+        let tokens = turn.mint(&gateways[0], TOKENS + RESERVE);
         let seed = Seed::new();
         println!("seed {}", seed.0);
         Arc::new(Self {
@@ -61,7 +63,7 @@ impl Fleet {
             history: History::create(home.path().join("history.tsv")),
             seed,
             home,
-            tokens: turn.tokens.clone(),
+            tokens,
             target: target::echo().await,
         })
     }
@@ -142,9 +144,27 @@ impl Fleet {
                 }
             }
             Ok(head) if head.says_spent() => Answer::AlreadySpent,
+            Ok(head) if head.says_void() => Answer::Void,
             Ok(head) if head.status == 503 => Answer::Unavailable,
             Ok(head) => Answer::Other(head.status),
             Err(_) => Answer::Broken,
+        }
+    }
+
+    /// Returns when every gateway has noticed a loss and serves again: a token of another mark than the one in the challenge
+    /// `before` opens a tunnel there.
+    pub async fn is_back(&self, turn: &Turn, before: &str) {
+        let target = self.target.to_string();
+        for gateway in &self.gateways {
+            eventually("a token of the next mark opens a tunnel", || async {
+                let offered = challenge(gateway).await;
+                if offered.is_empty() || offered == before {
+                    return None;
+                }
+                let token = turn.mint(gateway, 1).remove(0);
+                (present(gateway, &target, &token).await == 200).then_some(())
+            })
+            .await;
         }
     }
 
@@ -181,7 +201,7 @@ pub fn config(turn: &Turn, home: &Path, index: usize, route: &Route) -> PathBuf 
 [challenge]\nissuer_name = \"issuer.example\"\norigin = \"proxy.example\"
 [store]\nkind = \"memcached\"
 [store.memcached]\naddresses = {addresses:?}\ntransport = \"{transport}\"
-timeout = \"500ms\"\nconnect_timeout = \"1s\"\npool_size = 16\ncheckout_timeout = \"1s\"
+timeout = \"500ms\"\npool_size = 16
 {more}
 [egress]\nprivate = true\nports = \"any\"\n"
     );

@@ -34,6 +34,8 @@ pub enum Answer {
     OpenedAndLost,
     /// 407, `details="token already spent"`.
     AlreadySpent,
+    /// 407: the token's mark does not stand where its record went.
+    Void,
     /// 503.
     Unavailable,
     /// No answer: refused, reset, closed.
@@ -152,6 +154,7 @@ impl fmt::Display for Answer {
             Self::Opened => f.write_str("opened"),
             Self::OpenedAndLost => f.write_str("opened-and-lost"),
             Self::AlreadySpent => f.write_str("spent"),
+            Self::Void => f.write_str("void"),
             Self::Unavailable => f.write_str("unavailable"),
             Self::Broken => f.write_str("broken"),
             Self::Other(status) => write!(f, "other-{status}"),
@@ -167,6 +170,7 @@ impl FromStr for Answer {
             "opened" => Self::Opened,
             "opened-and-lost" => Self::OpenedAndLost,
             "spent" => Self::AlreadySpent,
+            "void" => Self::Void,
             "unavailable" => Self::Unavailable,
             "broken" => Self::Broken,
             other => Self::Other(other.strip_prefix("other-").ok_or(())?.parse().map_err(drop)?),

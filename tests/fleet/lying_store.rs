@@ -42,12 +42,12 @@ async fn serve(stream: TcpStream, store: &Mutex<Store>, lies: usize) -> io::Resu
         }
         let words: Vec<&str> = line.split_whitespace().collect();
         let reply = match words[..] {
-            ["get", key] => {
-                let found = store.lock().unwrap().records.get(key).cloned();
-                found.map_or_else(
-                    || "END\r\n".to_owned(),
-                    |value| format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len()),
-                )
+            ["get", ref keys @ ..] => {
+                let store = store.lock().unwrap();
+                let found = keys.iter().filter_map(|key| Some((key, store.records.get(*key)?)));
+                let block =
+                    |(key, value): (&&str, &String)| format!("VALUE {key} 0 {}\r\n{value}\r\n", value.len());
+                found.map(block).collect::<String>() + "END\r\n"
             }
             ["add", key, _, _, length] => {
                 let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
@@ -67,7 +67,7 @@ impl Store {
             self.records.insert(key.to_owned(), value.to_owned());
             return "STORED\r\n";
         }
-        if key.starts_with("ps1.") {
+        if key.starts_with('|') {
             self.repeated += 1;
             if self.repeated.is_multiple_of(lies) {
                 return "STORED\r\n";

@@ -1,7 +1,7 @@
 //! A store that is not there at the start, and one that freezes: quick answers, no pile-up, recovery without help.
 
 use super::driver::{Route, config};
-use super::minted::{MintedTokens, TOKENS, Turn};
+use super::minted::Turn;
 use crate::support::admin::Metrics;
 use crate::support::daemon::Daemon;
 use crate::support::memcached::Memcached;
@@ -15,22 +15,24 @@ use tokio::task::JoinSet;
 /// What the gateway promises is a second; a busy machine may take longer.
 const SOON: Duration = Duration::from_secs(5);
 const CROWD: usize = 200;
+/// Tokens for what comes after a crowd.
+const FRESH: usize = 200;
+/// What nobody reads while there is no store.
+const NO_TOKEN: &str = "PrivateToken token=\"AAAA\"";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_down_at_the_start_is_used_as_soon_as_it_is_there() {
     let turn = Turn::take().await;
-    for (index, transport) in ["pipelined", "pooled"].into_iter().enumerate() {
+    for transport in ["pipelined", "pooled"] {
         let home = TempDir::new().unwrap();
         let mut server = Memcached::absent();
-        // However rarely the canaries are read.
-        let route = Route { addresses: vec![server.address()], transport, more: "canary_interval = \"30s\"" };
+        let route = Route { addresses: vec![server.address()], transport, more: "" };
         let config = config(&turn, home.path(), 0, &route);
         // It would take no clients for ten seconds, and this tests what it answers them.
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(&config, text.replacen("[listen]\n", "[listen]\npatience = \"0s\"\n", 1)).unwrap();
         let gateway = Daemon::start("gateway", &config);
         let target = target::echo().await;
-        let token = &turn.tokens[TOKENS + index];
         eventually("the keys are read, and only the store is missing", || async {
             let (status, page) = admin::get(gateway.admin, "/readyz").await?;
             assert_eq!(status, 503, "{page}");
@@ -39,7 +41,7 @@ async fn a_store_that_is_down_at_the_start_is_used_as_soon_as_it_is_there() {
         })
         .await;
 
-        let (head, took) = ask(gateway.address, target, token).await;
+        let (head, took) = ask(gateway.address, target, NO_TOKEN).await;
         println!("{transport}: without a store answered {} after {took:.1?}", head.status);
         assert_unavailable(&head, "could not be reached");
         assert!(took < SOON, "{took:?}");
@@ -52,10 +54,10 @@ async fn a_store_that_is_down_at_the_start_is_used_as_soon_as_it_is_there() {
         .await;
         println!("{transport}: ready {:.2?} after the store's start", back.elapsed());
         assert!(back.elapsed() < SOON);
-        // The token was never read: it is as good as it was.
-        let (head, _) = ask(gateway.address, target, token).await;
+        let token = turn.mint(&gateway, 1).remove(0);
+        let (head, _) = ask(gateway.address, target, &token).await;
         assert_eq!(head.status, 200, "{head:?}");
-        let (head, _) = ask(gateway.address, target, token).await;
+        let (head, _) = ask(gateway.address, target, &token).await;
         assert!(head.says_spent(), "{head:?}");
     }
 }
@@ -69,16 +71,17 @@ async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
         let route = Route { addresses: vec![server.address()], transport, more: "" };
         let gateway = Daemon::ready("gateway", &config(&turn, home.path(), 0, &route)).await;
         let target = target::echo().await;
-        let (head, _) = ask(gateway.address, target, &turn.tokens[TOKENS]).await;
+        let tokens = turn.mint(&gateway, 2 * CROWD + FRESH);
+        let (head, _) = ask(gateway.address, target, &tokens[0]).await;
         assert_eq!(head.status, 200, "{head:?}");
 
         server.freeze();
-        let (heads, longest) = crowd(&turn, gateway.address, target).await;
+        let (heads, longest) = crowd(&tokens, gateway.address, target).await;
         println!("{transport}: {CROWD} at once at a frozen store, the last answer after {longest:.1?}");
         assert!(heads.iter().all(|head| head.status == 503), "{heads:?}");
         assert!(longest < SOON, "{longest:?}");
         // Each of them waited for the deadline, or came after those that did. Now none waits.
-        let (heads, longest) = crowd(&turn, gateway.address, target).await;
+        let (heads, longest) = crowd(&tokens, gateway.address, target).await;
         println!("{transport}: and {CROWD} more, the last answer after {longest:.1?}");
         assert!(heads.iter().all(|head| head.status == 503), "{heads:?}");
         // Refused without being sent, by the store, or before, by a gateway that knows that the store does not answer.
@@ -91,7 +94,7 @@ async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
 
         server.thaw();
         let back = Instant::now();
-        let mut fresh = turn.tokens[TOKENS + 1 + CROWD..].iter();
+        let mut fresh = tokens[1 + CROWD..].iter();
         eventually("a token opens a tunnel", || {
             let token = fresh.next().expect("fewer attempts than tokens");
             async move {
@@ -108,9 +111,9 @@ async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
 }
 
 /// Many presentations of different tokens at once: the answers, and how long the longest took.
-async fn crowd(minted: &MintedTokens, gateway: SocketAddr, target: SocketAddr) -> (Vec<Head>, Duration) {
+async fn crowd(tokens: &[String], gateway: SocketAddr, target: SocketAddr) -> (Vec<Head>, Duration) {
     let mut asking = JoinSet::new();
-    for token in &minted.tokens[TOKENS + 1..TOKENS + 1 + CROWD] {
+    for token in &tokens[1..=CROWD] {
         let token = token.clone();
         asking.spawn(async move { ask(gateway, target, &token).await });
     }

@@ -1,7 +1,7 @@
 //! Three replicas that vote, across processes: two gateways, a router with two memcacheds as one replica and bare
 //! memcacheds as the others, which are lost one after another.
 
-use super::marks::{config_with, present};
+use super::marks::{challenge, config_with, present};
 use crate::support::daemon::{Daemon, client_config, issuer_config};
 use crate::support::memcached::Memcached;
 use crate::support::router::Router;
@@ -55,14 +55,7 @@ fn config(home: &Path, name: &str, issuer: &Daemon, replicas: &[String; 3], hint
         "memcached.replicas = [[\"{a}\"], [\"{b}\"], [\"{c}\"]]\nmemcached.timeout = \"1s\"\n\
          memcached.hint = \"{hint}\"\n"
     );
-    config_with(home, name, issuer, &store, "bind = \"offer\"\nmax_age = \"5s\"\n")
-}
-
-/// What a gateway offers now.
-async fn challenge(gateway: &Daemon) -> String {
-    let mut stream = proxy::dial(gateway.address).await.unwrap();
-    let head = proxy::connect(&mut stream, "target.example:443", None).await.unwrap();
-    head.value("proxy-authenticate").unwrap_or_default().to_owned()
+    config_with(home, name, issuer, &store, "max_age = \"5s\"\n")
 }
 
 /// Starts a router over some servers.
@@ -122,6 +115,12 @@ async fn replicas_are_lost_one_after_another(router: Start) {
 
     pool[1].kill();
     serves().await;
+    eventually("readiness and a metric name the replica that lacks a server", async || {
+        let (_, page) = admin::get(gateways[0].admin, "/readyz").await?;
+        let named = page.contains(&format!("number 1 ({}) does not answer, lacks servers", replicas[0]));
+        (named && away(&gateways[0]).await == [1, 0, 0]).then_some(())
+    })
+    .await;
     pool[1].launch();
     fleet.replay(40..80).await;
     serves().await;
@@ -129,7 +128,7 @@ async fn replicas_are_lost_one_after_another(router: Start) {
     bare[1].kill();
     eventually("readiness reports that one replica does not answer", async || {
         let (status, page) = admin::get(gateways[0].admin, "/readyz").await?;
-        (status == 200 && page.contains("one of the three replicas")).then_some(())
+        (status == 200 && page.contains(&format!("number 3 ({})", replicas[2]))).then_some(())
     })
     .await;
     // Half of the first replica has not had the mark for less than a minute, so it is not planted anew yet: with the third
@@ -178,10 +177,11 @@ async fn the_documented_procedure(router: Start) {
     for (replica, pool) in servers.iter_mut().enumerate() {
         eventually("no replica is away, and no token of an older mark is presented", async || {
             let older = sum(gateways, "postern_store_older_marks_total").await;
-            let away = sum(gateways, "postern_store_replicas_away").await
-                + sum(gateways, "postern_store_buckets_lacking").await;
+            let lacking = sum(gateways, "postern_store_buckets_lacking").await;
+            let all_answer = [away(&gateways[0]).await, away(&gateways[1]).await] == [[0; 3]; 2];
             tokio::time::sleep(Duration::from_secs(1)).await;
-            (away == 0 && sum(gateways, "postern_store_older_marks_total").await == older).then_some(())
+            (all_answer && lacking == 0 && sum(gateways, "postern_store_older_marks_total").await == older)
+                .then_some(())
         })
         .await;
         pool.iter_mut().for_each(Memcached::kill);
@@ -204,6 +204,13 @@ async fn the_documented_procedure(router: Start) {
     ends.notify_one();
     let refused = user.await.unwrap();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// Which of the three replicas are away, as a gateway sees it.
+async fn away(gateway: &Daemon) -> [u64; 3] {
+    let metrics = admin::Metrics::of(gateway.admin).await;
+    ["1", "2", "3"]
+        .map(|replica| metrics.value(&format!("postern_store_replicas_away{{replica=\"{replica}\"}}")))
 }
 
 /// A metric, summed over gateways.

@@ -60,7 +60,7 @@ for (const type of [1, 5]) {
             directory = "http://${issuer}/.well-known/private-token-issuer-directory"
             types = [${type}]
             secrets = "${secrets}"
-        `, { bind: 'offer' });
+        `);
         const gateway = await daemon('gateway', join(scratch.path, `foreign-${type}.toml`), config);
         try {
             const tokens = await mint({ issuer, gateway: gateway.address, count: 5 });

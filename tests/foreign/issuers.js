@@ -37,12 +37,12 @@ export async function foreignIssuer(responseType, answer) {
 }
 
 let gateways = 0;
-/** A gateway of the issuer `name` with a store of its own in `folder`; `issuer` is its [issuer], `bind` as in [challenge]. */
-export function gatewayConfig(folder, issuer, { name = 'issuer.example', bind = 'off' } = {}) {
+/** A gateway of the issuer `name` with a store of its own in `folder`; `issuer` is its [issuer]. */
+export function gatewayConfig(folder, issuer, { name = 'issuer.example' } = {}) {
     gateways += 1;
     return `
 listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-challenge = { issuer_name = "${name}", origin = "proxy.example", bind = "${bind}" }
+challenge = { issuer_name = "${name}", origin = "proxy.example" }
 store = { path = "${join(folder, `spent-${gateways}`)}" }
 egress = { private = true, ports = "any" }
 [issuer]
@@ -50,8 +50,8 @@ ${issuer}
 `;
 }
 
-/** Our issuer of these token types, and a gateway that accepts them; `bind` is the gateway's. */
-export async function issuerAndGateway(folder, types, bind) {
+/** Our issuer of these token types, and a gateway that accepts them. */
+export async function issuerAndGateway(folder, types) {
     const keys = join(folder, 'issuer-keys');
     const issuer = await daemon('issuer', join(folder, 'issuer.toml'), `
         listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
@@ -62,7 +62,7 @@ export async function issuerAndGateway(folder, types, bind) {
         types = [${types}]
         secrets = "${keys}"
     `;
-    const gateway = await daemon('gateway', join(folder, 'gateway.toml'), gatewayConfig(folder, ofIssuer, { bind }));
+    const gateway = await daemon('gateway', join(folder, 'gateway.toml'), gatewayConfig(folder, ofIssuer));
     const stop = async () => {
         await gateway.stop();
         await issuer.stop();

@@ -71,7 +71,6 @@ impl Month {
             removed_grace: "10s",
             quota: Some("1000000/3650d"),
             store: vec![relay.address()],
-            bind: "offer",
             gateways: GATEWAYS,
             agents: AGENTS.to_vec(),
             ..Plan::default()

@@ -142,13 +142,8 @@ async fn a_kill_during_a_command_leaves_keys_that_the_next_start_reads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rotation_by_command_refuses_no_user_and_voids_no_token() {
     let store = Memcached::start();
-    let site = Site::started(Plan {
-        store: vec![store.address()],
-        bind: "offer",
-        agents: vec![BUSY],
-        ..Plan::default()
-    })
-    .await;
+    let site =
+        Site::started(Plan { store: vec![store.address()], agents: vec![BUSY], ..Plan::default() }).await;
     let users = Users::of(target::echo().await);
     let program = users.program(site.agent("busy"), Duration::from_millis(50));
     let mut keys = Keys::of(TokenType::BlindRsa2048);

@@ -80,7 +80,6 @@ impl Rotation {
             removed_grace,
             poll: POLL,
             store: vec![store.address()],
-            bind: "offer",
             gateways: 2,
             agents: vec![FULL, LOW, EMPTY],
             ..Plan::default()

@@ -25,7 +25,15 @@ impl Head {
 
     /// Whether it is the refusal of a spent token.
     pub fn says_spent(&self) -> bool {
-        let details = "details=\"token already spent\"";
+        self.is_refused_by("details=\"token already spent\"")
+    }
+
+    /// Whether it is the refusal of a token whose mark is void.
+    pub fn says_void(&self) -> bool {
+        self.is_refused_by("records that the gateway has lost")
+    }
+
+    fn is_refused_by(&self, details: &str) -> bool {
         self.status == 407 && self.value("proxy-status").is_some_and(|status| status.contains(details))
     }
 }

@@ -25,8 +25,6 @@ pub struct Plan {
     pub quota: Option<&'static str>,
     /// Where the gateways' store is.
     pub store: Vec<String>,
-    /// Whether tokens are bound to the memory that records them: "off", "accept" or "offer".
-    pub bind: &'static str,
     pub gateways: usize,
     pub agents: Vec<AgentPlan>,
 }
@@ -53,7 +51,6 @@ impl Default for Plan {
             removed_grace: "1h",
             quota: None,
             store: Vec::new(),
-            bind: "off",
             gateways: 1,
             agents: Vec::new(),
         }
@@ -215,7 +212,7 @@ impl Site {
 
     /// A gateway's configuration with this `removed_grace`. Two workers; deadlines that a busy machine keeps.
     pub fn gateway_config(&self, gateway: &Unit, removed_grace: &str) -> String {
-        let Plan { poll, store, bind, types, .. } = &self.plan;
+        let Plan { poll, store, types, .. } = &self.plan;
         let kind = if store.is_empty() { "embedded" } else { "memcached" };
         let spent = gateway.config.with_file_name("spent");
         let saved = gateway.config.with_file_name("issuer-keys.json");
@@ -232,14 +229,12 @@ secrets = {secrets:?}
 [challenge]
 issuer_name = \"issuer.example\"
 origin = \"proxy.example\"
-bind = \"{bind}\"
 [store]
 kind = \"{kind}\"
 path = {spent:?}
 [store.memcached]
 addresses = {store:?}
 timeout = \"1s\"
-connect_timeout = \"1s\"
 [egress]
 private = true
 ports = \"any\"

@@ -5,7 +5,7 @@ use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::Fit;
 use postern_daemon::examination::Finding;
-use postern_gateway::config::{Bind, StoreKind};
+use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,8 +37,7 @@ impl Examined {
     pub(super) fn findings(&self) -> Vec<Finding> {
         let can_start = Finding::well("file", format!("{} can be started with it", self.name));
         let warnings = self.warnings.iter().map(|warning| Finding::look("file", warning));
-        let unbound = self.config.is_unbound_fleet().then(unbound);
-        let said = std::iter::once(can_start).chain(warnings).chain(unbound);
+        let said = std::iter::once(can_start).chain(warnings);
         said.chain(self.certificates.iter().cloned()).collect()
     }
 }
@@ -69,12 +68,6 @@ impl Loaded {
             Self::Issuer(config) => postern_issuer::examine(config).await,
             Self::Client(config) => postern_client::examine(config).await,
         }
-    }
-
-    /// A gateway with a shared store that binds no tokens.
-    fn is_unbound_fleet(&self) -> bool {
-        let Self::Gateway(config) = self else { return false };
-        config.store.kind == StoreKind::Memcached && config.challenge.bind == Bind::Off
     }
 
     fn certificates(&self) -> Vec<Finding> {
@@ -139,19 +132,6 @@ impl Kind {
             ))),
         }
     }
-}
-
-fn unbound() -> Finding {
-    Finding::look("file", "challenge.bind is \"off\"")
-        .costs(
-            "when a memcached loses its records, their tokens can be spent again until the loss is noticed, and with on_loss = \"warn\" \
-             after it, too",
-        )
-        .remedy(
-            "write \"offer\", so that they are void instead: docs/operate/change.md, \"Bind tokens in a fleet that runs\". Clients whose \
-             challenge is part of their configuration, and those that refuse a second name in the origin, cannot follow it and need \
-             \"off\"",
-        )
 }
 
 /// The daemon of this file, and its admin address with the environment variables as they are now.

@@ -137,13 +137,14 @@ async fn of_file(file: &Path) -> Result<Daemon, Failure> {
 /// Whether the next replica may be replaced, or why not; `None` where the gauges are missing.
 fn next_replica(metrics: &str) -> Option<&'static str> {
     let gauge = |name: &str| {
-        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<f64>().ok();
-        metrics.lines().find_map(value)
+        let series = metrics.lines().filter_map(|line| line.strip_prefix(name)?.split_once(' '));
+        let of_name = series.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));
+        of_name.map(|(_, value)| value.trim().parse::<f64>().ok()).reduce(|sum, value| Some(sum? + value?))?
     };
     let away = gauge("postern_store_replicas_away")?;
     let lacking = gauge("postern_store_buckets_lacking")? + gauge("postern_store_buckets_torn")?;
     Some(match (away > 0.0, lacking > 0.0) {
-        (true, _) => "no: one of the three does not answer, or rejects records",
+        (true, _) => "no: one of the three does not answer, lacks servers, or rejects records",
         (false, true) => {
             "no: one of the three does not know the present mark yet; the next follows within a minute, or within a day after three"
         }
@@ -241,7 +242,8 @@ mod tests {
     fn the_next_replica_waits_for_an_answer_and_a_mark_of_each() {
         let of = |away: u32, lacking: u32, torn: u32| {
             next_replica(&format!(
-                "# HELP postern_store_replicas_away Of three\npostern_store_replicas_away {away}\n\
+                "# HELP postern_store_replicas_away Of three\npostern_store_replicas_away{{replica=\"1\"}} 0\n\
+                 postern_store_replicas_away{{replica=\"2\"}} {away}\n\
                  postern_store_buckets_lacking {lacking}\npostern_store_buckets_torn {torn}\n"
             ))
         };
@@ -249,6 +251,6 @@ mod tests {
         assert!(of(1, 1024, 0).unwrap().starts_with("no: one of the three does not answer"));
         assert!(of(0, 1024, 0).unwrap().starts_with("no: one of the three does not know the present mark"));
         assert!(of(0, 0, 1).unwrap().starts_with("no: "));
-        assert_eq!(next_replica("postern_store_replicas_away 0\n"), None);
+        assert_eq!(next_replica("postern_store_replicas_away{replica=\"1\"} 0\n"), None);
     }
 }

@@ -42,26 +42,21 @@ enum Tokens {
     Replayed,
 }
 
-/// Whether a mark binds them, so that a `get` of its witness follows each `add`.
+/// How many decide.
 #[derive(Clone, Copy, PartialEq)]
-enum Bound {
-    No,
-    ByMark,
-    /// The same on three replicas, of which two decide.
-    ByThree,
+enum Replicas {
+    One,
+    Three,
 }
 
-const CASES: [(&str, Order, Tokens, Bound); 10] = [
-    ("get, verify, add", Order::First, Tokens::Fresh, Bound::No),
-    ("get beside verify, add", Order::Beside, Tokens::Fresh, Bound::No),
-    ("verify, add", Order::Without, Tokens::Fresh, Bound::No),
-    ("get, verify, add and witness", Order::First, Tokens::Fresh, Bound::ByMark),
-    ("get beside verify, add and witness", Order::Beside, Tokens::Fresh, Bound::ByMark),
-    ("verify, add and witness", Order::Without, Tokens::Fresh, Bound::ByMark),
-    ("get beside verify, add and witness, three replicas", Order::Beside, Tokens::Fresh, Bound::ByThree),
-    ("verify, add and witness, three replicas", Order::Without, Tokens::Fresh, Bound::ByThree),
-    ("replay: get finds it", Order::First, Tokens::Replayed, Bound::No),
-    ("replay: verify, add finds it", Order::Without, Tokens::Replayed, Bound::No),
+const CASES: [(&str, Order, Tokens, Replicas); 7] = [
+    ("get, verify, add", Order::First, Tokens::Fresh, Replicas::One),
+    ("get beside verify, add", Order::Beside, Tokens::Fresh, Replicas::One),
+    ("verify, add", Order::Without, Tokens::Fresh, Replicas::One),
+    ("get beside verify, add, three replicas", Order::Beside, Tokens::Fresh, Replicas::Three),
+    ("verify, add, three replicas", Order::Without, Tokens::Fresh, Replicas::Three),
+    ("replay: get finds it", Order::First, Tokens::Replayed, Replicas::One),
+    ("replay: verify, add finds it", Order::Without, Tokens::Replayed, Replicas::One),
 ];
 const CALLERS: [usize; 3] = [1, 16, 64];
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -97,8 +92,8 @@ fn main() {
     let mut turns: Vec<Vec<Turn>> = cells().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         let servers = [(); 3].map(|()| Server::start());
-        for ((callers, (_, order, tokens, bound)), turns) in cells().zip(&mut turns) {
-            turns.push(turn(&servers, callers, (order, tokens, bound), length));
+        for ((callers, (_, order, tokens, replicas)), turns) in cells().zip(&mut turns) {
+            turns.push(turn(&servers, callers, (order, tokens, replicas), length));
         }
     }
     println!("\n{rounds} rounds of {} ms: medians", length.as_millis());
@@ -125,20 +120,17 @@ thread_local! {
 fn turn(
     servers: &[Server; 3],
     callers: usize,
-    (order, tokens, bound): (Order, Tokens, Bound),
+    (order, tokens, replicas): (Order, Tokens, Replicas),
     length: Duration,
 ) -> Turn {
-    let store = match bound {
-        Bound::ByThree => rig::quorum(servers),
-        _ => servers[0].store(rig::pipelined()),
+    let store = match replicas {
+        Replicas::Three => rig::quorum(servers),
+        Replicas::One => servers[0].store(rig::pipelined()),
     };
     let servers_cpu = || -> Duration { servers.iter().map(Server::cpu).sum() };
     rig::runtime().block_on(async {
         let (token, key) = token();
-        let (client, mut epoch, now) = (rig::client(&store).await, rig::epoch(), UnixSeconds::now());
-        if bound != Bound::No {
-            epoch.mark = Some(rig::mark(&store, &epoch).await);
-        }
+        let ((client, epoch), now) = (rig::begun(&store).await, UnixSeconds::now());
         let gateway = Arc::new(Gateway { client, epoch, now, token, key });
         looping(&gateway, callers, order, tokens, WARM_UP).await;
         LATENCIES.with_borrow_mut(Histogram::reset);

@@ -124,7 +124,7 @@ fn row(name: &str, callers: usize, turns: &[Turn]) {
 fn ours(transport: Transport, server: &Server, check: Check, callers: usize, length: Duration) -> Turn {
     let store = server.store(transport);
     rig::runtime().block_on(async {
-        let (client, epoch) = (rig::client(&store).await, rig::epoch());
+        let (client, epoch) = rig::begun(&store).await;
         looping(&client, epoch, check, callers, WARM_UP).await;
         measured(server, async || looping(&client, epoch, check, callers, length).await).await
     })

@@ -2,11 +2,9 @@
 
 use crate::ExchangeLog;
 use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A store of spent tokens.
 ///
@@ -107,8 +105,8 @@ pub struct Epoch {
     /// The absolute second from which the records may be dropped: the key's retirement plus a margin, chosen by the
     /// caller. No presentation is admitted from then on.
     pub expires: UnixSeconds,
-    /// The mark that binds the token to the memory which knows it; `None` for tokens of a challenge without one. A token
-    /// has one mark for ever, so `key` does not occur under two.
+    /// The mark that binds the token to the memory which knows it. A token has one mark for ever, so `key` does not occur under
+    /// two. `None` where no token is meant: such an epoch can be offered, and nothing is spent from it.
     pub mark: Option<MarkId>,
 }
 
@@ -165,30 +163,18 @@ pub enum Unknown {
         "the double-spend store gave an answer that is not understood: it has to be memcached without a password (-Y), or a router"
     )]
     Garbled,
-    /// It is not proven that all addresses lead to the same records.
-    #[error("the double-spend store's addresses are not proven to lead to the same records")]
-    Unproven,
-    /// The store's clock is so far ahead of this process's that records may end before their tokens do: an `add` whose
-    /// expiry has passed is answered `STORED` each time.
+    /// Addresses of the store lead where they should not: those of one replica to different records, or those of two to the
+    /// same.
     #[error(
-        "the clock of the double-spend store is {} ahead of this gateway's, so records end too early",
-        Between(*at_least, *below)
+        "the double-spend store's addresses lead to different records where they should not, or to the same"
     )]
-    ClockAhead {
-        /// The difference is more than this.
-        at_least: Duration,
-        /// And not more than this.
-        below: Duration,
-    },
+    Unproven,
     /// No mark is on offer yet: the first witnesses are being written, or the store has not been read.
     #[error("the double-spend store offers no mark yet that tokens could be bound to")]
     Unmarked,
-    /// Whether the store has lost records has not been known lately, and the operator chose to refuse after losses.
-    #[error("the double-spend store cannot be watched for losses of records")]
+    /// The watch over the store has ended by a fault of this process.
+    #[error("the watch over the double-spend store has ended: restart the gateway")]
     Unwatched,
-    /// Records of the token's key were lost, and the operator chose to refuse then.
-    #[error("the double-spend store has lost records of the token's key")]
-    RecordsLost,
     /// The token's key has been retired: its records may be gone, so none of its tokens is admitted any more. The
     /// token's fault, not the store's: the answer to the client is a new challenge.
     #[error("the token's key has been retired")]
@@ -208,26 +194,10 @@ impl Unknown {
             Self::Rejected => "rejected",
             Self::Garbled => "garbled",
             Self::Unproven => "unproven",
-            Self::ClockAhead { .. } => "clock_ahead",
             Self::Unmarked => "unmarked",
             Self::Unwatched => "unwatched",
-            Self::RecordsLost => "records_lost",
             Self::EpochRetired => "epoch_retired",
         }
-    }
-}
-
-/// "between 1 h and 3 h".
-struct Between(Duration, Duration);
-
-impl fmt::Display for Between {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |time: &Duration| match time.as_secs() / 60 {
-            minutes @ 0..60 => format!("{minutes} min"),
-            minutes @ 60..2_880 => format!("{} h", minutes / 60),
-            minutes => format!("{} days", minutes / 1_440),
-        };
-        write!(f, "between {} and {}", text(&self.0), text(&self.1))
     }
 }
 

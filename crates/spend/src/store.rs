@@ -39,8 +39,7 @@ impl Backend {
         }
     }
 
-    /// Why every token of a key is refused now, if it is: its records were lost and the operator chose to refuse
-    /// then, or the store has retired the epoch, whatever the key directory lists.
+    /// Why every token of a key is refused now, if it is: the store has retired the epoch, whatever the key directory lists.
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
         match self {

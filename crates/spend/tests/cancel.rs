@@ -2,7 +2,7 @@
 //! beside them, gets a wrong answer, and no token is admitted twice.
 
 use crate::support::fake::{Fake, Manner, Step, Verb};
-use crate::support::{Server, client, epoch, eventually, fresh, options, pipelined, pooled};
+use crate::support::{Server, begun, client, eventually, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Address, Client, Memcached, Options, Transport};
 use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
@@ -101,7 +101,7 @@ impl Crowd {
                 assert!(token.begun.get() > 1, "a token without another presentation is a replay");
                 token.spent.set(true);
             }
-            Some(Ok(Spend::Void)) => panic!("a token without a mark is void"),
+            Some(Ok(Spend::Void)) => panic!("a token is void whose mark stands"),
             Some(Err(reason)) => panic!("{reason}: one caller's end is another's trouble"),
         }
     }
@@ -136,9 +136,9 @@ async fn hang_up(address: Address, transport: Transport, target: u32) {
     let store =
         Memcached::open(Options { timeout: Duration::from_secs(20), ..options(vec![address], transport) })
             .unwrap();
-    let (client, epoch) = (client(&store).await, epoch());
+    let (client, epoch) = begun(&store).await;
     let crowd = Rc::new(Crowd { client, epoch, tokens: RefCell::default(), cancelled: Cell::new(0), target });
-    // The epoch is adopted first: waiting for that is a point to hang up at as well, but only once.
+    // One at least is admitted, wherever the others hang up.
     crowd.spend(&crowd.token(), false).await;
     let local = LocalSet::new();
     for _ in 0..LOOPS {
@@ -229,10 +229,9 @@ const CALLERS: usize = 32;
 /// Callers of this runtime who wait for a silent server.
 async fn waiting(
     fake: &Fake,
-    client: &Client,
+    (client, epoch): (&Client, Epoch),
     transport: &Transport,
 ) -> tokio::task::JoinSet<Result<Spend, Unknown>> {
-    let epoch = epoch();
     let spend = |client: Client| async move {
         let key = fresh(&epoch);
         client.spend(&key, &epoch, UnixSeconds::now()).await
@@ -258,14 +257,15 @@ async fn callers_are_answered_when_the_connections_runtime_ends() {
         let store = patient(&fake, transport.clone());
         let elsewhere = Elsewhere::start(&store).await;
         let client = elsewhere.client.clone();
-        let callers = waiting(&fake, &client, &transport).await;
+        let epoch = begun(&store).await.1;
+        let callers = waiting(&fake, (&client, epoch), &transport).await;
         elsewhere.end();
         let verdicts = tokio::time::timeout(crate::support::PATIENCE, callers.join_all()).await.unwrap();
         assert!(
             verdicts.iter().all(|verdict| matches!(verdict, Err(Unknown::Unavailable(_)))),
             "{verdicts:?}"
         );
-        let (epoch, later) = (epoch(), fresh(&epoch()));
+        let later = fresh(&epoch);
         let later = client.spend(&later, &epoch, UnixSeconds::now());
         assert_ne!(
             tokio::time::timeout(crate::support::PATIENCE, later).await.unwrap(),
@@ -282,7 +282,8 @@ async fn callers_are_answered_when_another_drops_the_client() {
         let store = patient(&fake, transport.clone());
         let mut elsewhere = Elsewhere::start(&store).await;
         let (own, other) = (elsewhere.client.clone(), Elsewhere::start(&store).await.client.clone());
-        let callers = waiting(&fake, &own, &transport).await;
+        let epoch = begun(&store).await.1;
+        let callers = waiting(&fake, (&own, epoch), &transport).await;
         elsewhere.client = other;
         drop(own);
         fake.go_on();

@@ -24,7 +24,7 @@ fn embedded_conforms(fsync: Fsync) {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path(), fsync, UnixSeconds::now()).unwrap();
     let store = Store::Embedded(Arc::new(store));
-    conformance::check(|| async { store.clone() }).unwrap();
+    conformance::check(|| async { store.clone() }, &|epoch| epoch).unwrap();
 }
 
 /// A store that is right in memory, apart from one fault.
@@ -145,7 +145,7 @@ fn faulty(fault: Fault) -> Faulty {
 
 fn verdict(fault: Fault) -> Result<(), Rule> {
     let store = Arc::new(faulty(fault));
-    conformance::check(|| async { Arc::clone(&store) }).map_err(|violation| {
+    conformance::check(|| async { Arc::clone(&store) }, &|epoch| epoch).map_err(|violation| {
         println!("{violation}");
         violation.rule
     })
@@ -179,6 +179,6 @@ fn every_fault_is_caught_by_its_rule() {
 /// The suite is meaningful for several runtimes only if it detects handles on two different stores there.
 #[test]
 fn two_memories_behind_one_name_are_caught() {
-    let found = conformance::check(|| async { faulty(Fault::None) }).unwrap_err();
+    let found = conformance::check(|| async { faulty(Fault::None) }, &|epoch| epoch).unwrap_err();
     assert_eq!(found.rule, Rule::OneWinner);
 }

@@ -2,8 +2,8 @@
 
 use crate::support::fake::{Fake, Step, Verb, send};
 use crate::support::marked::Gateway;
-use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
-use postern_spend::memcached::{Client, Ended, Memcached, OnLoss, Options, Pool, Transport};
+use crate::support::{begun, client, epoch, eventually, fresh, options, pipelined, pooled};
+use postern_spend::memcached::{Ended, Memcached, Options, Pool, Transport};
 use postern_spend::{ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn two(transport: Transport) -> ([Fake; 2], Options) {
     let first = Fake::start();
     let second = first.beside(|_| true);
     let addresses = vec![first.address(), second.address()];
-    let options = Options { canary_interval: Duration::from_secs(3600), ..options(addresses, transport) };
+    let options = Options { interval: Duration::from_secs(3600), ..options(addresses, transport) };
     ([first, second], options)
 }
 
@@ -35,7 +35,7 @@ fn tried(log: &ExchangeLog) -> Vec<(Option<u8>, Ended)> {
 async fn idle_endpoints_take_turns() {
     let (_fakes, options) = two(pipelined());
     let store = Memcached::open(options).unwrap();
-    let (client, epoch) = (client(&store).await, epoch());
+    let (client, epoch) = begun(&store).await;
     assert_eq!(client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
     eventually("both are up", async || {
         store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0).then_some(())
@@ -57,7 +57,7 @@ async fn the_endpoint_with_less_under_way_comes_first() {
     for transport in [pipelined(), pooled(4)] {
         let (fakes, options) = two(transport);
         let store = Memcached::open(options).unwrap();
-        let (client, epoch) = (client(&store).await, epoch());
+        let (client, epoch) = begun(&store).await;
         let spend = async |log: &mut ExchangeLog| {
             let verdict = client.spend_with(&fresh(&epoch), &epoch, UnixSeconds::now(), log).await;
             assert_eq!(verdict, Ok(Spend::Admitted));
@@ -99,30 +99,13 @@ async fn a_client_that_is_gone_leaves_the_others_ready() {
     assert!(store.health().ready.is_err(), "none is left");
 }
 
-/// Canaries that are not answered: what is lost beside them would not be noticed.
-#[tokio::test]
-async fn without_a_full_round_a_store_that_refuses_after_losses_refuses() {
-    let fake = Fake::start();
-    let open =
-        |on_loss| Memcached::open(Options { on_loss, ..options(vec![fake.address()], pipelined()) }).unwrap();
-    let (refuses, warns) = (open(OnLoss::Refuse), open(OnLoss::Warn));
-    let (refusing, warning, epoch) = (client(&refuses).await, client(&warns).await, epoch());
-    let spend = async |client: &Client| client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
-    assert_eq!((spend(&refusing).await, spend(&warning).await), (Ok(Spend::Admitted), Ok(Spend::Admitted)));
-    fake.withhold("pc1.");
-    eventually("it refuses", async || (spend(&refusing).await == Err(Unknown::Unwatched)).then_some(()))
-        .await;
-    eventually("the other one is blind", async || warns.health().blind.then_some(())).await;
-    assert_eq!(spend(&warning).await, Ok(Spend::Admitted));
-}
-
 /// Reading twice does no harm, so a lookup goes on where an `add` would have to end.
 #[tokio::test]
 async fn a_lookup_that_fails_at_one_endpoint_is_repeated_at_the_other() {
     for transport in [pipelined(), pooled(1)] {
         let (fakes, options) = two(transport);
         let store = Memcached::open(options).unwrap();
-        let (client, epoch) = (client(&store).await, epoch());
+        let (client, epoch) = begun(&store).await;
         let spent = fresh(&epoch);
         assert_eq!(client.spend(&spent, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
         for fake in &fakes {
@@ -140,41 +123,36 @@ async fn a_lookup_that_fails_at_one_endpoint_is_repeated_at_the_other() {
     }
 }
 
-/// With and without a mark.
 #[tokio::test]
 async fn each_endpoint_is_tried_once_when_none_has_a_free_connection() {
-    for is_marked in [false, true] {
-        let (fakes, options) = two(one_each());
-        let gateway = Gateway::start(options, epoch(), true).await;
-        let mark = gateway.mark().await;
-        let spend = async |log: &mut ExchangeLog| {
-            let token = gateway.token(mark);
-            let epoch = if is_marked { gateway.epoch_of(&token) } else { gateway.epoch };
-            gateway.client.spend_with(&token.key, &epoch, UnixSeconds::now(), log).await
-        };
-        assert_eq!(spend(&mut ExchangeLog::default()).await, Ok(Spend::Admitted));
-        eventually("both are up", async || {
-            gateway.store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0).then_some(())
-        })
-        .await;
-        let held =
-            [&fakes[0], &fakes[1]].map(|fake| fake.plan(Verb::Add, true, vec![Step::Wait, Step::Honest]));
-        let (mut first, mut second) = (ExchangeLog::default(), ExchangeLog::default());
-        let (one, other, ()) = tokio::join!(spend(&mut first), spend(&mut second), async {
-            eventually("both are busy", async || held.iter().all(|acted| acted.begun()).then_some(())).await;
-            let mut log = ExchangeLog::default();
-            assert_eq!(spend(&mut log).await, Err(Unknown::Overloaded), "marked: {is_marked}");
-            let expected = [(Some(0), Ended::Refused), (Some(1), Ended::Refused)];
-            assert_eq!(tried(&log), expected, "marked: {is_marked}");
-            fakes.iter().for_each(Fake::go_on);
-        });
-        assert_eq!((one, other), (Ok(Spend::Admitted), Ok(Spend::Admitted)), "marked: {is_marked}");
-        drop(fakes);
-        eventually("no endpoint is up", async || {
-            let mut log = ExchangeLog::default();
-            assert!(spend(&mut log).await.is_err());
-            (tried(&log) == [(None, Ended::Refused)]).then_some(())
-        })
-        .await;
-    }
+    let (fakes, options) = two(one_each());
+    let gateway = Gateway::start(options, epoch()).await;
+    let mark = gateway.mark().await;
+    let spend = async |log: &mut ExchangeLog| {
+        let token = gateway.token(mark);
+        gateway.client.spend_with(&token.key, &gateway.epoch_of(&token), UnixSeconds::now(), log).await
+    };
+    assert_eq!(spend(&mut ExchangeLog::default()).await, Ok(Spend::Admitted));
+    eventually("both are up", async || {
+        gateway.store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0).then_some(())
+    })
+    .await;
+    let held = [&fakes[0], &fakes[1]].map(|fake| fake.plan(Verb::Add, true, vec![Step::Wait, Step::Honest]));
+    let (mut first, mut second) = (ExchangeLog::default(), ExchangeLog::default());
+    let (one, other, ()) = tokio::join!(spend(&mut first), spend(&mut second), async {
+        eventually("both are busy", async || held.iter().all(|acted| acted.begun()).then_some(())).await;
+        let mut log = ExchangeLog::default();
+        assert_eq!(spend(&mut log).await, Err(Unknown::Overloaded));
+        let expected = [(Some(0), Ended::Refused), (Some(1), Ended::Refused)];
+        assert_eq!(tried(&log), expected);
+        fakes.iter().for_each(Fake::go_on);
+    });
+    assert_eq!((one, other), (Ok(Spend::Admitted), Ok(Spend::Admitted)));
+    drop(fakes);
+    eventually("no endpoint is up", async || {
+        let mut log = ExchangeLog::default();
+        assert!(spend(&mut log).await.is_err());
+        (tried(&log) == [(None, Ended::Refused)]).then_some(())
+    })
+    .await;
 }

@@ -2,8 +2,8 @@
 //! stored, a connection that cannot be trusted is dropped, later callers get right answers, memory stays bounded.
 
 use crate::support::fake::{Acted, Fake, Step, Verb, send};
-use crate::support::{client, epoch, eventually, fresh, options, pipelined, pooled};
-use postern_spend::memcached::{Client, Memcached, OnLoss, Options, Transport};
+use crate::support::{begun, eventually, fresh, options, pipelined, pooled};
+use postern_spend::memcached::{Client, Memcached, Options, Transport};
 use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{SpentKey, UnixSeconds};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn transports() -> [(&'static str, Transport); 2] {
 /// A fake, a store on it, and a token that has been spent there.
 struct Scene {
     fake: Fake,
-    store: Memcached,
+    _store: Memcached,
     client: Client,
     epoch: Epoch,
     spent: SpentKey,
@@ -28,17 +28,14 @@ struct Scene {
 impl Scene {
     async fn set(transport: Transport, change: impl FnOnce(&mut Options)) -> Self {
         let fake = Fake::start();
-        // The canaries are read once: what is counted comes from callers alone.
-        let mut options = Options {
-            canary_interval: Duration::from_secs(3600),
-            ..options(vec![fake.address()], transport)
-        };
+        // The mark is planted, and the watch is silent from then on: what is counted comes from callers alone.
+        let mut options =
+            Options { interval: Duration::from_secs(3600), ..options(vec![fake.address()], transport) };
         change(&mut options);
         let store = Memcached::open(options).unwrap();
-        let client = client(&store).await;
-        let epoch = epoch();
+        let (client, epoch) = begun(&store).await;
         let spent = fresh(&epoch);
-        let scene = Self { fake, store, client, epoch, spent };
+        let scene = Self { fake, _store: store, client, epoch, spent };
         assert_eq!(scene.spend(&spent).await, Ok(Spend::Admitted));
         scene
     }
@@ -111,12 +108,12 @@ fn wrong_for_all() -> Vec<Wrong> {
     vec![
         wrong("nothing, then close", BROKEN, vec![Step::Close]),
         wrong("nothing, then reset", BROKEN, vec![Step::Reset]),
-        wrong("silence", LATE, vec![]),
+        wrong("silence", LATE, vec![Step::Silence]),
         wrong("an oversized line", GARBLED, vec![send(&oversized)]),
         wrong("an endless error", GARBLED, endless(&[b"SERVER_ERROR ".as_slice(), &[b'x'; 4096]].concat())),
         wrong("an endless line", GARBLED, endless(&[b'x'; 4096])),
         wrong("endless zeros", GARBLED, endless(&[0; 4096])),
-        wrong("an error cut, then silence", LATE, vec![send(b"SERVER_ERROR out of mem")]),
+        wrong("an error cut, then silence", LATE, vec![send(b"SERVER_ERROR out of mem"), Step::Silence]),
         wrong("an error cut, then close", BROKEN, vec![send(b"SERVER_ERROR out of mem"), Step::Close]),
         garbled("ERROR\r\n"),
         garbled("CLIENT_ERROR bad data chunk\r\n"),
@@ -131,7 +128,7 @@ fn wrong_for_add() -> Vec<Wrong> {
     all.extend([
         wrong("STORED cut, then close", BROKEN, vec![send(b"STORED\r"), Step::Close]),
         wrong("STORED cut, then reset", BROKEN, vec![send(b"STOR"), Step::Reset]),
-        wrong("STORED cut, then silence", LATE, vec![send(b"STORED")]),
+        wrong("STORED cut, then silence", LATE, vec![send(b"STORED"), Step::Silence]),
         wrong("STORED too slowly", LATE, vec![Step::Slowly(b"STORED\r\n".to_vec(), SHORT / 2)]),
         wrong("NOT_STORED cut, then close", BROKEN, vec![send(b"NOT_STORED\r"), Step::Close]),
         garbled("STORED \r\n"),
@@ -143,30 +140,29 @@ fn wrong_for_add() -> Vec<Wrong> {
         garbled("EXISTS\r\n"),
         garbled("HD\r\n"),
         garbled("END\r\n"),
-        garbled("VALUE {key} 0 22\r\nabcdefghijklmnopqrstuv\r\nEND\r\n"),
+        garbled("VALUE {key} 0 7\r\nabcdefg\r\nEND\r\n"),
         garbled("VALUE {key} 0 1000000000000\r\n"),
     ]);
     all
 }
 
 fn wrong_for_get() -> Vec<Wrong> {
-    const OTHER: &str =
-        "VALUE ps1.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA 0 22\r\nabcdefghijklmnopqrstuv\r\nEND\r\n";
-    let endless = [b"VALUE {key} 0 22\r\n".as_slice(), &[b'x'; 4096]].concat();
+    const OTHER: &str = "VALUE |AAAA|#|AAAAAAAAAAAAAAAAAAAAAA 0 7\r\nabcdefg\r\nEND\r\n";
+    let endless = [b"VALUE {key} 0 7\r\n".as_slice(), &[b'x'; 4096]].concat();
     let mut all = wrong_for_all();
     all.extend([
-        wrong("VALUE cut, then close", BROKEN, vec![send(b"VALUE {key} 0 22\r\nabc"), Step::Close]),
-        wrong("VALUE cut, then silence", LATE, vec![send(b"VALUE {key} 0 22\r\nabc")]),
-        wrong("VALUE without END", LATE, vec![send(b"VALUE {key} 0 22\r\nabcdefghijklmnopqrstuv\r\n")]),
+        wrong("VALUE cut, then close", BROKEN, vec![send(b"VALUE {key} 0 7\r\nabc"), Step::Close]),
+        wrong("VALUE cut, then silence", LATE, vec![send(b"VALUE {key} 0 7\r\nabc")]),
+        wrong("VALUE without END", LATE, vec![send(b"VALUE {key} 0 7\r\nabcdefg\r\n")]),
         wrong("an endless value", GARBLED, vec![Step::Endlessly(endless)]),
         wrong("END too slowly", LATE, vec![Step::Slowly(b"END\r\n".to_vec(), SHORT / 2)]),
         garbled(OTHER),
         garbled("VALUE {key} 0 1000000000000\r\n"),
         garbled("VALUE {key} 0 18446744073709551616\r\n"),
         garbled("VALUE {key} 0 -1\r\n"),
-        garbled("VALUE {key} 0 23\r\nabcdefghijklmnopqrstuvw\r\nEND\r\n"),
-        garbled("VALUE {key} 1 22\r\nabcdefghijklmnopqrstuv\r\nEND\r\n"),
-        garbled("VALUE {key} 0 22 7\r\nabcdefghijklmnopqrstuv\r\nEND\r\n"),
+        garbled("VALUE {key} 0 8\r\nabcdefgh\r\nEND\r\n"),
+        garbled("VALUE {key} 1 7\r\nabcdefg\r\nEND\r\n"),
+        garbled("VALUE {key} 0 7 7\r\nabcdefg\r\nEND\r\n"),
         garbled("VALUE {key}\r\n"),
         garbled("END \r\n"),
         garbled("STORED\r\n"),
@@ -271,7 +267,7 @@ async fn slow_bytes_within_the_deadline_are_an_answer() {
         scene.fake.plan(Verb::Add, true, slowly(b"NOT_STORED\r\n"));
         assert_eq!(scene.spend(&scene.spent).await, Ok(Spend::AlreadySpent), "{name}");
         let hit = slowly(b"VALUE ");
-        let rest = vec![send(b"{key} 0 22\r\nabcdefghijklmnopqrst"), slowly(b"uv\r\nEND\r\n").remove(0)];
+        let rest = vec![send(b"{key} 0 7\r\nabcde"), slowly(b"fg\r\nEND\r\n").remove(0)];
         scene.fake.plan(Verb::Get, true, [hit, rest].concat());
         assert_eq!(scene.check(&scene.spent).await, Ok(Hint::Spent), "{name}");
         scene.assert_well().await;
@@ -283,34 +279,57 @@ async fn slow_bytes_within_the_deadline_are_an_answer() {
 #[tokio::test]
 async fn a_second_reply_is_nobodys() {
     let pause = Step::Pause(Duration::from_millis(20));
-    let second = [
+    let before_the_witness = [
         ("at once", vec![send(b"STORED\r\nSTORED\r\n")]),
         ("a part of it", vec![send(b"STORED\r\nS")]),
         ("later", vec![send(b"STORED\r\n"), pause.clone(), send(b"STORED\r\n")]),
-        ("later, a part of it", vec![send(b"STORED\r\n"), pause, send(b"STOR")]),
+        ("later, a part of it", vec![send(b"STORED\r\n"), pause.clone(), send(b"STOR")]),
+    ];
+    let behind_the_exchange = [
+        ("at once", vec![Step::Honest, send(b"STORED\r\n")]),
+        ("a part of it", vec![Step::Honest, send(b"S")]),
+        ("later", vec![Step::Honest, pause.clone(), send(b"STORED\r\n")]),
+        ("later, a part of it", vec![Step::Honest, pause, send(b"STOR")]),
     ];
     for (name, transport) in transports() {
-        for (when, steps) in &second {
-            let scene = Scene::set(transport.clone(), |options| options.timeout = SHORT).await;
-            let last: usize =
-                steps.iter().map(|step| if let Step::Send(bytes) = step { bytes.len() } else { 0 }).sum();
-            let acted = scene.fake.plan(Verb::Add, true, steps.clone());
-            let first = scene.spend(&fresh(&scene.epoch)).await;
-            assert!(
-                matches!(first, Ok(Spend::Admitted) | Err(Unknown::Garbled)),
-                "{name}, {when}: {first:?}"
-            );
-            let sent = || async { (acted.pushed() == last as u64).then_some(()) };
-            eventually("the second reply is sent", sent).await;
-            // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime
-            // looks.
-            tokio::task::yield_now().await;
-            let replay = scene.spend_when_up(&scene.spent).await;
-            assert_eq!(replay, Spend::AlreadySpent, "{name}, {when}: a replay");
-            dropped(&acted, &format!("{name}, {when}")).await;
-            scene.assert_well().await;
+        // A pipeline reads the witness, and what takes it back, by one `get`.
+        let last = usize::from(name == "pooled");
+        for (verb, after, second) in
+            [(Verb::Add, 0, &before_the_witness), (Verb::Get, last, &behind_the_exchange)]
+        {
+            for (when, steps) in second {
+                let name = format!("{name}, behind the {verb:?}, {when}");
+                let scene = Scene::set(transport.clone(), |options| options.timeout = SHORT).await;
+                let acted = scene.fake.plan_after(after, verb, true, steps.clone());
+                let first = scene.spend(&fresh(&scene.epoch)).await;
+                // Behind the exchange it may come too late to be seen in it.
+                let is_late = verb == Verb::Get && first == Ok(Spend::Admitted);
+                assert!(is_late || first == Err(Unknown::Garbled), "{name}: {first:?}");
+                eventually("the second reply is sent", || async { acted.done().then_some(()) }).await;
+                // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime
+                // looks.
+                tokio::task::yield_now().await;
+                let replay = scene.spend_when_up(&scene.spent).await;
+                assert_eq!(replay, Spend::AlreadySpent, "{name}: a replay");
+                dropped(&acted, &name).await;
+                scene.assert_well().await;
+            }
         }
     }
+}
+
+/// What is no reply to a command of this kind.
+fn nonsense(verb: Verb) -> [(&'static str, Vec<Step>); 4] {
+    let (other, begun) = match verb {
+        Verb::Add => (b"END\r\n".as_slice(), b"STORE".as_slice()),
+        _ => (b"STORED\r\n".as_slice(), b"VALU".as_slice()),
+    };
+    [
+        ("another reply", vec![send(other)]),
+        ("cut and closed", vec![send(begun), Step::Close]),
+        ("cut and silent", vec![send(begun), Step::Silence]),
+        ("reset", vec![send(begun), Step::Reset]),
+    ]
 }
 
 /// Of many callers at once, those whose answers came before the nonsense have theirs, the others have none, and no
@@ -318,81 +337,34 @@ async fn a_second_reply_is_nobodys() {
 #[tokio::test]
 async fn nonsense_among_many_callers_admits_nobody_else() {
     const CALLERS: usize = 64;
-    let steps: [(&str, Vec<Step>); 4] = [
-        ("another reply", vec![send(b"END\r\n")]),
-        ("cut and closed", vec![send(b"STORE"), Step::Close]),
-        ("cut and silent", vec![send(b"STORE")]),
-        ("reset", vec![send(b"ST"), Step::Reset]),
-    ];
     for (name, transport) in [("pipelined", pipelined()), ("pooled", pooled(8))] {
-        for (what, steps) in &steps {
-            let scene = Scene::set(transport.clone(), |options| options.timeout = SHORT).await;
-            let before = scene.fake.spent();
-            let acted = scene.fake.plan_after(20, Verb::Add, false, steps.clone());
-            let keys: Vec<SpentKey> = (0..CALLERS).map(|_| fresh(&scene.epoch)).collect();
-            let mut callers = tokio::task::JoinSet::new();
-            for key in keys.clone() {
-                let (client, epoch) = (scene.client.clone(), scene.epoch);
-                callers.spawn(async move { client.spend(&key, &epoch, UnixSeconds::now()).await });
+        // A pipeline sends all records of a burst before its witnesses, and reads those of sixteen callers by one `get`.
+        let gets = if name == "pipelined" { 1 } else { 20 };
+        for (verb, after) in [(Verb::Add, 20), (Verb::Get, gets)] {
+            for (what, steps) in nonsense(verb) {
+                let what = format!("{name}, {what} to a {verb:?}");
+                let scene = Scene::set(transport.clone(), |options| options.timeout = SHORT).await;
+                let acted = scene.fake.plan_after(after, verb, false, steps);
+                let mut callers = tokio::task::JoinSet::new();
+                for _ in 0..CALLERS {
+                    let (client, epoch, key) = (scene.client.clone(), scene.epoch, fresh(&scene.epoch));
+                    callers.spawn(async move { (key, client.spend(&key, &epoch, UnixSeconds::now()).await) });
+                }
+                let verdicts = callers.join_all().await;
+                let of = |wanted| verdicts.iter().filter(|(_, verdict)| *verdict == Ok(wanted)).count();
+                assert_eq!(of(Spend::AlreadySpent) + of(Spend::Void), 0, "{what}: all were fresh");
+                let admitted = of(Spend::Admitted);
+                let some = admitted > 0 || (name, verb) == ("pipelined", Verb::Add);
+                assert!(some && admitted < CALLERS, "{what}: {admitted} admitted");
+                gone(&acted, &what).await; // the commands of others had been sent on it before
+                for (key, verdict) in &verdicts {
+                    let is_held = scene.fake.holds(key);
+                    assert!(is_held || *verdict != Ok(Spend::Admitted), "{what}: admitted and not stored");
+                    let again = if is_held { Spend::AlreadySpent } else { Spend::Admitted };
+                    assert_eq!(scene.spend_when_up(key).await, again, "{what}: after {verdict:?}");
+                }
+                scene.assert_well().await;
             }
-            let verdicts = callers.join_all().await;
-            let admitted = verdicts.iter().filter(|verdict| **verdict == Ok(Spend::Admitted)).count();
-            assert!(!verdicts.contains(&Ok(Spend::AlreadySpent)), "{name}, {what}: all were fresh");
-            assert!(admitted > 0 && admitted < CALLERS, "{name}, {what}: {admitted} admitted");
-            assert!(admitted <= scene.fake.spent() - before, "{name}, {what}: admitted and not stored");
-            gone(&acted, name).await; // the commands of others had been sent on it before
-            let mut again = 0;
-            for key in &keys {
-                again += usize::from(scene.spend_when_up(key).await == Spend::Admitted);
-            }
-            assert!(admitted + again <= CALLERS, "{name}, {what}: a token was admitted twice");
-            scene.assert_well().await;
-        }
-    }
-}
-
-/// The record may be the token's second one.
-#[tokio::test]
-async fn what_is_stored_while_a_loss_is_noticed_is_not_admitted() {
-    for (name, transport) in transports() {
-        let scene = Scene::set(transport, |options| {
-            (options.canary_interval, options.on_loss) = (Duration::from_millis(100), OnLoss::Refuse);
-        })
-        .await;
-        scene.fake.plan(Verb::Add, true, vec![Step::Wait, Step::Honest]);
-        let key = fresh(&scene.epoch);
-        let (verdict, ()) = tokio::join!(scene.spend(&key), async {
-            // A letter that says: lost, and written again.
-            scene.fake.alter(|(key, value)| value[0] = if key.starts_with("pc1.") { b'l' } else { value[0] });
-            let noticed = || async { (scene.store.health().lost == [scene.epoch.key]).then_some(()) };
-            eventually("the loss is noticed", noticed).await;
-            scene.fake.go_on();
-        });
-        assert_eq!(verdict, Err(Unknown::RecordsLost), "{name}");
-    }
-}
-
-/// After an `add` without a reply the record is read over another connection. A record of the same attempt is an
-/// admission only if the operator configured that a record has one copy; another attempt's is always a replay.
-#[tokio::test]
-async fn whose_record_it_is_decides_after_an_answer_was_lost() {
-    let two = Transport::Pipelined { connections: 2, queue: 64 };
-    for (name, transport) in [("pipelined", two), ("pooled", pooled(2))] {
-        for ask_whose in [true, false] {
-            let scene = Scene::set(transport.clone(), |options| options.ask_whose = ask_whose).await;
-            let lost = async |writes, key: SpentKey| {
-                let both = || async { (scene.store.health().endpoints[0].connections == 2).then_some(()) };
-                eventually("both connections are there", both).await;
-                let acted = scene.fake.plan(Verb::Add, writes, vec![Step::Close]);
-                let verdict = scene.spend(&key).await;
-                dropped(&acted, name).await;
-                verdict
-            };
-            let own = lost(true, fresh(&scene.epoch)).await;
-            assert!(if ask_whose { own == Ok(Spend::Admitted) } else { own.is_err() }, "{name}: {own:?}");
-            assert_eq!(lost(true, scene.spent).await, Ok(Spend::AlreadySpent), "{name}");
-            assert!(lost(false, fresh(&scene.epoch)).await.is_err(), "{name}: it may be on its way");
-            scene.assert_well().await;
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Tokens that a mark binds to the memory which records them: real memcacheds that come back empty, that are other ones,
 //! that are away.
 
-use crate::support::marked::{Gateway, MarkRecords, ask, open};
-use crate::support::{Relay, epoch, eventually, options, transports};
-use postern_spend::memcached::{OnLoss, Options, Transport};
-use postern_spend::{Backend, Binding, Epoch, Spend, SpendStore, Unknown};
+use crate::support::marked::{Gateway, MarkRecords, ask};
+use crate::support::{epoch, eventually, options, transports};
+use postern_spend::memcached::{Memcached, Options, Replicas, Transport};
+use postern_spend::{Backend, Binding, Epoch, Spend, SpendStore};
 use postern_testkit::memcached::Server;
 use postern_token::{Mark, TokenKeyId};
 use std::time::{Duration, Instant};
 
-fn refusing(server: &Server, transport: Transport) -> Options {
-    Options { on_loss: OnLoss::Refuse, ..options(vec![server.address()], transport) }
+fn at(server: &Server, transport: Transport) -> Options {
+    options(vec![server.address()], transport)
 }
 
 #[tokio::test]
 async fn a_marked_token_is_spent_once() {
     for (name, transport) in transports() {
         let server = Server::tcp(&[]);
-        let gateway = Gateway::start(refusing(&server, transport), epoch(), true).await;
+        let gateway = Gateway::start(at(&server, transport), epoch()).await;
         let token = gateway.token(gateway.mark().await);
         assert_eq!(gateway.spend(&token).await, Ok(Spend::Admitted), "{name}");
         for _ in 0..3 {
@@ -34,7 +34,7 @@ async fn a_marked_token_is_spent_once() {
 async fn what_was_spent_before_a_loss_is_not_admitted_after_it() {
     for (name, transport) in transports() {
         let mut server = Server::tcp(&[]);
-        let gateway = Gateway::start(refusing(&server, transport), epoch(), true).await;
+        let gateway = Gateway::start(at(&server, transport), epoch()).await;
         let mark = gateway.mark().await;
         let tokens: Vec<_> = (0..100).map(|_| gateway.token(mark)).collect();
         for token in &tokens {
@@ -53,13 +53,9 @@ async fn what_was_spent_before_a_loss_is_not_admitted_after_it() {
 async fn a_loss_brings_a_new_mark_and_service() {
     let mut server = Server::tcp(&[]);
     let mut options = options(vec![server.address()], crate::support::pipelined());
-    options.canary_interval = Duration::from_millis(100);
-    let (epoch, mut planter) = (epoch(), options.clone());
-    planter.on_loss = OnLoss::Warn;
-    let gateways = [
-        Gateway::start(planter, epoch, true).await,
-        Gateway::start(options, epoch, false).await, // accepts what others plant
-    ];
+    options.interval = Duration::from_millis(100);
+    let epoch = epoch();
+    let gateways = [Gateway::start(options.clone(), epoch).await, Gateway::start(options, epoch).await];
     let first = gateways[0].mark().await;
     assert_eq!(gateways[1].mark().await, first);
     let spent = gateways[0].token(first);
@@ -79,14 +75,14 @@ async fn a_loss_brings_a_new_mark_and_service() {
 async fn a_loss_is_no_alarm_once_the_key_has_retired() {
     let mut server = Server::tcp(&[]);
     let mut options = options(vec![server.address()], crate::support::pipelined());
-    options.canary_interval = Duration::from_millis(100);
-    let gateway = Gateway::start(options, epoch(), true).await;
+    options.interval = Duration::from_millis(100);
+    let gateway = Gateway::start(options, epoch()).await;
     let first = gateway.mark().await;
     server.restart();
     gateway.mark_after(first).await;
-    assert_eq!(gateway.store.health().lost, []);
+    server.flush();
     gateway.store.offer(&[]);
-    assert_eq!(gateway.store.health().lost, []);
+    assert_eq!(gateway.store.health().torn, 0);
 }
 
 /// No token of a new key can be requested before it has a mark.
@@ -94,8 +90,8 @@ async fn a_loss_is_no_alarm_once_the_key_has_retired() {
 async fn a_new_key_has_a_mark_before_the_next_round_is_due() {
     let server = Server::tcp(&[]);
     let mut options = options(vec![server.address()], crate::support::pipelined());
-    options.canary_interval = Duration::from_secs(3600);
-    let mut gateway = Gateway::start(options, epoch(), true).await;
+    options.interval = Duration::from_secs(3600);
+    let mut gateway = Gateway::start(options, epoch()).await;
     gateway.mark().await;
     let next = Epoch { key: TokenKeyId([9; 32]), ..epoch() };
     gateway.store.offer(&[gateway.epoch, next]);
@@ -103,103 +99,25 @@ async fn a_new_key_has_a_mark_before_the_next_round_is_due() {
     gateway.mark().await;
 }
 
-/// A gateway that begins a key without a mark says so, and another one that would have planted does not wait for it.
+/// memcached drops what was not read for longest, and each spend reads the witness beside the record: so no mark is planted on
+/// one that evicts.
 #[tokio::test]
-async fn a_key_that_began_without_a_mark_has_none_at_once_and_everywhere() {
-    let server = Server::tcp(&[]);
-    let mut options = options(vec![server.address()], crate::support::pipelined());
-    options.canary_interval = Duration::from_millis(100);
-    let epoch = epoch();
-    let accepts = Gateway::start(options.clone(), epoch, false).await;
-    let unmarked = async |gateway: &Gateway| {
-        eventually("a key without a mark", async || {
-            (gateway.store.binding(gateway.epoch.key) == Binding::Unmarked).then_some(())
-        })
-        .await;
-    };
-    unmarked(&accepts).await;
-    let began = Instant::now();
-    let offers = Gateway::start(options, epoch, true).await;
-    unmarked(&offers).await;
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    for gateway in [&accepts, &offers] {
-        assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unmarked);
+async fn a_memcached_without_m_is_given_no_mark() {
+    let server = Server::evicting(&["-m", "4"]);
+    let gateway = Gateway::start(at(&server, crate::support::pipelined()), epoch()).await;
+    eventually("it is seen", async || gateway.store.health().endpoints[0].evicts.then_some(())).await;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unknown);
     }
-}
-
-/// As one that is restarted in the moment in which it begins a key, or killed.
-#[tokio::test]
-async fn a_mark_that_its_gateway_cannot_plant_is_planted_by_another() {
-    let server = Server::tcp(&[]);
-    let relay = Relay::without_witnesses_to(server.port());
-    let through = |address| options(vec![address], crate::support::pipelined());
-    let epoch = epoch();
-    let begins = open(through(relay.address()), true);
-    begins.offer(&[epoch]);
-    let records =
-        || ask(&server, "stats").iter().find_map(|line| line.strip_prefix("STAT curr_items ")?.parse().ok());
-    let begun = async || (records() >= Some(100)).then_some(()); // its promise and its canaries
-    eventually("the key has begun", begun).await;
-    let other = Gateway::start(through(server.address()), epoch, true).await;
-    let mark = other.mark().await;
-    assert_eq!(other.store.totals().marks_planted, 1);
-    let adopted = async || (begins.binding(epoch.key) == Binding::Offered(mark)).then_some(());
-    eventually("both offer it", adopted).await;
-    assert_eq!(begins.totals().marks_planted, 0);
-}
-
-/// Where a mark binds every token, each spend reads its own witness, and the watch need not read much.
-#[tokio::test]
-async fn a_mark_takes_the_place_of_the_canaries() {
-    let reads = async |plants: bool| {
-        let server = Server::tcp(&[]);
-        let mut options = options(vec![server.address()], crate::support::pipelined());
-        options.canary_interval = Duration::from_millis(100);
-        let gateway = Gateway::start(options, epoch(), plants).await;
-        let begun = async || (gateway.store.binding(gateway.epoch.key) != Binding::Unknown).then_some(());
-        eventually("a key that has begun", begun).await;
-        tokio::time::sleep(Duration::from_secs(1)).await; // a mark is surveyed once
-        let before = ["cmd_get", "cmd_set"].map(|name| server.stat(name));
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let [gets, rounds] = [server.stat("cmd_get") - before[0], server.stat("cmd_set") - before[1]];
-        (100 * gets / rounds, server.stat("curr_items")) // one record a round compares the clocks
-    };
-    let ((canaries, _), (witnesses, records)) = tokio::join!(reads(false), reads(true));
-    assert!(
-        witnesses > 0 && witnesses * 10 <= canaries,
-        "gets in a hundred rounds: {canaries} without a mark, {witnesses} with one"
-    );
-    assert!(records < 2_560, "sentinels of the key were written beside those of the mark: {records} records");
-}
-
-/// memcached drops what was not read for longest, and each spend reads the witness beside the record.
-#[tokio::test]
-async fn eviction_is_noticed_although_it_spares_the_witnesses() {
-    let server = Server::tcp(&["-m", "4"]);
-    let mut options = refusing(&server, crate::support::pipelined());
-    options.canary_interval = Duration::from_millis(100);
-    let gateway = Gateway::start(options, epoch(), true).await;
-    let mark = gateway.mark().await;
-    let refused = eventually("eviction", async || {
-        for token in gateway.tokens(2_000, mark) {
-            match gateway.spend(&token).await {
-                Ok(Spend::Admitted) => {}
-                other => return Some(other),
-            }
-        }
-        None
-    })
-    .await;
-    assert_eq!(refused, Err(Unknown::RecordsLost));
-    assert!(server.stat("evictions") > 0);
-    assert_eq!(gateway.store.health().lost, [gateway.epoch.key]);
+    assert_eq!(server.stat("curr_items"), 0, "nothing was planted");
 }
 
 /// As the gateway does it.
 #[tokio::test]
 async fn a_key_that_the_chosen_store_is_offered_gets_a_mark() {
     let server = Server::tcp(&[]);
-    let backend = Backend::Memcached(open(refusing(&server, crate::support::pipelined()), true));
+    let backend = Backend::Memcached(Memcached::open(at(&server, crate::support::pipelined())).unwrap());
     let epoch = epoch();
     backend.offer(&[epoch]);
     eventually("a mark on offer", async || {
@@ -216,11 +134,10 @@ async fn a_key_that_the_chosen_store_is_offered_gets_a_mark() {
 async fn a_void_token_brings_the_next_mark_at_once() {
     let server = Server::tcp(&[]);
     let mut options = options(vec![server.address()], crate::support::pipelined());
-    options.canary_interval = Duration::from_secs(3600);
-    let gateway = Gateway::start(options, epoch(), true).await;
+    options.interval = Duration::from_secs(3600);
+    let gateway = Gateway::start(options, epoch()).await;
     let first = gateway.mark().await;
     assert_eq!(gateway.spend(&gateway.token(first)).await, Ok(Spend::Admitted));
-    tokio::time::sleep(Duration::from_secs(2)).await; // the first spend of a key wakes the watch, too
     eventually("a void token", async || {
         server.flush(); // which spares what was written in the same second
         (gateway.spend(&gateway.token(first)).await == Ok(Spend::Void)).then_some(())
@@ -230,39 +147,106 @@ async fn a_void_token_brings_the_next_mark_at_once() {
     assert_eq!(gateway.spend(&gateway.token(next)).await, Ok(Spend::Admitted));
 }
 
-/// A router that parts buckets, or a server that evicts: spent records are lost, and the witnesses beside them are not.
+/// A router that parts buckets, or moved slabs: a spent record is lost, and the witness beside it is not.
 #[tokio::test]
-async fn a_loss_that_spares_witnesses_is_found_with_the_next_one_and_refused() {
-    for (on_loss, refusal) in
-        [(OnLoss::Refuse, Unknown::RecordsLost), (OnLoss::Retire, Unknown::EpochRetired)]
-    {
-        let server = Server::tcp(&[]);
-        let mut options = options(vec![server.address()], crate::support::pipelined());
-        (options.canary_interval, options.on_loss) = (Duration::from_millis(100), on_loss);
-        let gateway = Gateway::start(options.clone(), epoch(), true).await;
-        let mark = gateway.mark().await;
-        let MarkRecords { witnesses, sentinels } = MarkRecords::of(&server).await;
-        assert_eq!(gateway.store.health().lost, []);
-        let (torn, parted) = (&witnesses[..100], &witnesses[100]);
-        let beside = sentinels.iter().find(|key| key[..5] == parted[..5]).unwrap();
-        // The sentinel first: the watch may count the loss while this goes on.
-        for key in [beside].into_iter().chain(torn) {
-            ask(&server, &format!("delete {key}"));
-        }
-        eventually("it is noticed", async || {
-            let verdict = gateway.spend(&gateway.token(mark)).await;
-            (verdict == Err(refusal)).then_some(())
-        })
-        .await;
-        assert_eq!(gateway.store.health().lost, [gateway.epoch.key]);
-
-        // A restart does not make it forgotten.
-        options.canary_interval = Duration::from_secs(3600);
-        let restarted = Gateway::start(options, gateway.epoch, true).await;
-        eventually("it is read from the store", async || {
-            (restarted.store.health().lost == [gateway.epoch.key]).then_some(())
-        })
-        .await;
-        assert_eq!(restarted.spend(&restarted.token(mark)).await, Err(refusal));
+async fn a_loss_that_spares_witnesses_closes_the_mark_for_good_and_for_all() {
+    let server = Server::tcp(&[]);
+    let options =
+        Options { interval: Duration::from_millis(100), ..at(&server, crate::support::pipelined()) };
+    let gateway = Gateway::start(options.clone(), epoch()).await;
+    gateway.mark().await;
+    let silent = Options { interval: Duration::from_secs(3600), ..options };
+    let other = Gateway::start(silent, gateway.epoch).await;
+    let mark = gateway.mark().await;
+    assert_eq!(other.mark().await, mark);
+    let MarkRecords { witnesses, sentinels } = MarkRecords::of(&server).await;
+    assert_eq!(other.spend(&other.token(mark)).await, Ok(Spend::Admitted));
+    assert_eq!(gateway.store.health().closed, 0);
+    let (torn, parted) = (&witnesses[..100], &witnesses[100]);
+    let beside = sentinels.iter().find(|key| key[..5] == parted[..5]).unwrap();
+    // The sentinel first: the watch may count the loss while this goes on.
+    for key in [beside].into_iter().chain(torn) {
+        ask(&server, &format!("delete {key}"));
     }
+    let next = gateway.mark_after(mark).await;
+    for token in other.tokens(200, mark) {
+        assert_eq!(
+            other.spend(&token).await,
+            Ok(Spend::Void),
+            "in every bucket, in the spend's own exchange"
+        );
+    }
+    assert_eq!(gateway.store.health().closed, 1);
+    assert_eq!(gateway.spend(&gateway.token(next)).await, Ok(Spend::Admitted));
+}
+
+/// A fleet that is changed from one replica to three, gateway by gateway: no fault at all.
+#[tokio::test]
+async fn gateways_of_one_replica_and_of_three_share_no_mark() {
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::tcp(&[]));
+    let epoch = epoch();
+    let replicas = Replicas::Three(servers.each_ref().map(|server| vec![server.address()]));
+    let one = Gateway::start(at(&servers[0], crate::support::pipelined()), epoch).await;
+    let first = one.mark().await;
+    let three = Options { replicas, ..options(Vec::new(), crate::support::pipelined()) };
+    let three = Gateway::start(three, epoch).await;
+    let second = three.mark().await;
+    assert_ne!(first, second);
+    let (of_one, of_three) = (one.tokens(100, first), one.tokens(100, second));
+    for (token, expected) in of_one.iter().map(|token| (token, Ok(Spend::Admitted))) {
+        assert_eq!(one.spend(token).await, expected);
+        assert_ne!(three.spend(token).await, Ok(Spend::Admitted));
+    }
+    for token in &of_three {
+        assert_eq!(three.spend(token).await, Ok(Spend::Admitted));
+        assert_ne!(one.spend(token).await, Ok(Spend::Admitted));
+    }
+    for token in one.tokens(50, second).iter().chain(&one.tokens(50, first)) {
+        let verdicts = [one.spend(token).await, three.spend(token).await];
+        let admitted = verdicts.iter().filter(|verdict| **verdict == Ok(Spend::Admitted)).count();
+        assert!(admitted <= 1, "{verdicts:?}");
+    }
+}
+
+/// Four times, each as soon as it is back: back again within seconds, though the pauses grow.
+#[tokio::test]
+async fn a_store_that_is_emptied_again_and_again_is_back_each_time() {
+    let mut server = Server::tcp(&[]);
+    let gateway = Gateway::start(at(&server, crate::support::pipelined()), epoch()).await;
+    let mut mark = gateway.mark().await;
+    let mut spent = Vec::new();
+    for time in 0..4 {
+        let token = gateway.token(mark);
+        eventually("it serves", async || match gateway.spend(&token).await {
+            Ok(Spend::Admitted) => Some(()),
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => None,
+        })
+        .await;
+        spent.push(token);
+        server.restart();
+        let began = Instant::now();
+        mark = gateway.mark_after(mark).await;
+        println!("loss {time}: the next mark after {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(15), "loss {time}: {:?}", began.elapsed());
+        for token in &spent {
+            assert_ne!(gateway.spend(token).await, Ok(Spend::Admitted));
+        }
+    }
+}
+
+/// A loss of everything: no token is requested, and none is read, before the next mark stands.
+#[tokio::test]
+async fn no_token_is_requested_while_every_one_is_void() {
+    let server = Server::tcp(&[]);
+    let gateway = Gateway::start(at(&server, crate::support::pipelined()), epoch()).await;
+    let mark = gateway.mark().await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await; // a flush spares what was written in the same second
+    server.flush();
+    eventually("nothing is on offer", async || {
+        let _ = gateway.spend(&gateway.token(mark)).await;
+        (gateway.store.binding(gateway.epoch.key) == Binding::Unknown).then_some(())
+    })
+    .await;
+    assert_ne!(gateway.mark().await, mark);
 }

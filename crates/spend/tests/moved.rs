@@ -10,9 +10,9 @@ use std::sync::Arc;
 const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(2_000), mark: None };
 const NOW: UnixSeconds = UnixSeconds(1_000);
 
-fn open(directory: &Path, plants: bool) -> Embedded {
+fn open(directory: &Path) -> Embedded {
     let store = Embedded::open(directory, Fsync::default(), NOW).unwrap();
-    let store = store.bound_by(Some(Marks { id: Arc::new(id), plants }));
+    let store = store.bound_by(Marks { id: Arc::new(id) });
     store.offer(&[EPOCH]);
     store
 }
@@ -50,12 +50,12 @@ fn copy_over(from: &Path, to: &Path) {
 #[tokio::test]
 async fn a_mark_lasts_as_long_as_its_records() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     let first = mark(&store);
     assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
     assert_eq!(spend(&store, 2, Some(Mark::new([9; 16]))).await, Ok(Spend::Void), "a mark of others");
     drop(store);
-    let store = open(directory.path(), false); // "accept" keeps what stands
+    let store = open(directory.path());
     assert_eq!(mark(&store), first);
     assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::AlreadySpent));
     assert_eq!(spend(&store, 3, Some(first)).await, Ok(Spend::Admitted));
@@ -64,12 +64,12 @@ async fn a_mark_lasts_as_long_as_its_records() {
 #[tokio::test]
 async fn an_emptied_directory_admits_none_of_the_tokens_before() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     let first = mark(&store);
     assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
     drop(store);
     fs::remove_dir_all(directory.path()).unwrap();
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Void));
     assert_eq!(spend(&store, 2, Some(mark(&store))).await, Ok(Spend::Admitted));
 }
@@ -77,7 +77,7 @@ async fn an_emptied_directory_admits_none_of_the_tokens_before() {
 #[tokio::test]
 async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
     let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     let first = mark(&store);
     copy(directory.path(), backup.path());
     assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
@@ -85,7 +85,7 @@ async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
     let mut marks = vec![first];
     for number in 2..5 {
         copy(backup.path(), directory.path());
-        let store = open(directory.path(), true);
+        let store = open(directory.path());
         assert!(!marks.contains(&mark(&store)), "each restored file has a mark of its own");
         for before in &marks {
             assert_eq!(spend(&store, 1, Some(*before)).await, Ok(Spend::Void));
@@ -100,14 +100,14 @@ async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
 async fn a_backup_that_is_restored_under_a_running_store_admits_none_of_the_tokens_before() {
     for restore in [copy, copy_over] {
         let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        drop(open(directory.path(), true));
+        drop(open(directory.path()));
         copy(directory.path(), backup.path());
-        let store = open(directory.path(), true);
+        let store = open(directory.path());
         let first = mark(&store);
         assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
         restore(backup.path(), directory.path());
         drop(store);
-        let store = open(directory.path(), true);
+        let store = open(directory.path());
         assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Void));
     }
 }
@@ -115,16 +115,16 @@ async fn a_backup_that_is_restored_under_a_running_store_admits_none_of_the_toke
 #[tokio::test]
 async fn a_backup_of_hard_links_admits_none_of_the_tokens_before() {
     let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     let first = mark(&store);
     let name = format!("{}.spent", EPOCH.key.to_hex());
     fs::hard_link(directory.path().join(&name), backup.path().join(&name)).unwrap();
     drop(store);
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
     drop(store);
     fs::rename(backup.path().join(&name), directory.path().join(&name)).unwrap();
-    assert_eq!(spend(&open(directory.path(), true), 1, Some(first)).await, Ok(Spend::Void));
+    assert_eq!(spend(&open(directory.path()), 1, Some(first)).await, Ok(Spend::Void));
 }
 
 /// The copy is made while the store runs, or before it starts; it is written over the same files.
@@ -132,7 +132,7 @@ async fn a_backup_of_hard_links_admits_none_of_the_tokens_before() {
 async fn a_backup_over_the_same_files_admits_none_of_the_tokens_before() {
     for runs in [true, false] {
         let (directory, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let store = open(directory.path(), true);
+        let store = open(directory.path());
         let first = mark(&store);
         assert_eq!(spend(&store, 1, Some(first)).await, Ok(Spend::Admitted));
         let store = if runs {
@@ -141,13 +141,13 @@ async fn a_backup_over_the_same_files_admits_none_of_the_tokens_before() {
         } else {
             drop(store);
             copy(directory.path(), backup.path());
-            open(directory.path(), true)
+            open(directory.path())
         };
         assert_eq!(mark(&store), first, "a copy takes nothing from the original");
         assert_eq!(spend(&store, 2, Some(first)).await, Ok(Spend::Admitted));
         drop(store);
         copy_over(backup.path(), directory.path());
-        let store = open(directory.path(), true);
+        let store = open(directory.path());
         for number in [1, 2] {
             assert_eq!(
                 spend(&store, number, Some(first)).await,
@@ -162,7 +162,7 @@ async fn a_backup_over_the_same_files_admits_none_of_the_tokens_before() {
 #[test]
 fn a_store_without_its_lock_file_is_still_locked() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), true);
+    let store = open(directory.path());
     fs::remove_file(directory.path().join("lock")).unwrap();
     let second = Embedded::open(directory.path(), Fsync::default(), NOW);
     assert!(matches!(second, Err(StoreError::InUse(_))), "{second:?}");
@@ -174,9 +174,9 @@ fn a_store_without_its_lock_file_is_still_locked() {
 #[tokio::test]
 async fn a_copy_beside_the_original_has_a_mark_of_its_own() {
     let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let original = open(directory.path(), true);
+    let original = open(directory.path());
     copy(directory.path(), other.path());
-    let copied = open(other.path(), true);
+    let copied = open(other.path());
     let (here, there) = (mark(&original), mark(&copied));
     assert_eq!(spend(&original, 1, Some(here)).await, Ok(Spend::Admitted));
     assert_eq!(spend(&copied, 1, Some(here)).await, Ok(Spend::Void));
@@ -185,15 +185,11 @@ async fn a_copy_beside_the_original_has_a_mark_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_key_that_began_without_a_mark_has_none_until_it_ends() {
+async fn a_token_without_a_mark_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), false);
-    assert_eq!(store.binding(EPOCH.key), Binding::Unmarked);
-    assert_eq!(spend(&store, 1, None).await, Ok(Spend::Admitted));
-    drop(store);
-    let store = open(directory.path(), true);
-    assert_eq!(store.binding(EPOCH.key), Binding::Unmarked);
-    assert_eq!(spend(&store, 1, None).await, Ok(Spend::AlreadySpent));
+    let store = open(directory.path());
+    assert_eq!(spend(&store, 1, None).await, Err(Unknown::Unmarked));
+    assert_eq!(spend(&store, 1, Some(mark(&store))).await, Ok(Spend::Admitted));
     let next = Epoch { key: TokenKeyId([0xcd; 32]), ..EPOCH };
     assert_eq!(store.binding(next.key), Binding::Unknown, "no token can be requested before it has a mark");
     store.offer(&[EPOCH, next]);

@@ -1,8 +1,8 @@
-//! Every command leaves in one send, and commands that come together share one: counted by strace, at a real memcached.
+//! Every check and every spend leaves in one send, and those that come together share one: counted by strace, at a real memcached.
 //!
 //! In two writes a command can wait 40 ms for an acknowledgement, or be cut where the connection breaks.
 
-use crate::support::{Server, client, epoch, fresh, options, pipelined, pooled};
+use crate::support::{Server, begun, fresh, options, pipelined, pooled};
 use postern_spend::memcached::{Memcached, Options, Transport};
 use postern_spend::{Hint, Spend, SpendStore};
 use postern_token::UnixSeconds;
@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 
 /// What the traced process does: the transport and the callers, as in `pipelined one-by-one PORT`.
 const TASK: &str = "POSTERN_ONE_SEND";
-/// Commands one after the other: half of them `get`, half `add`.
-const COMMANDS: usize = 400;
+/// Requests one after the other: half of them checks, half spends.
+const REQUESTS: usize = 400;
 /// Callers at once.
 const CALLERS: usize = 64;
 
@@ -32,12 +32,12 @@ fn traced() {
 
 async fn speak(transport: Transport, at_once: bool, port: u16) {
     let address = format!("127.0.0.1:{port}").parse().unwrap();
-    // The canaries are read when the epoch begins, and then not again.
-    let canary_interval = Duration::from_secs(3600);
-    let store = Memcached::open(Options { canary_interval, ..options(vec![address], transport) }).unwrap();
-    let (client, epoch) = (client(&store).await, epoch());
+    // The mark is planted when the epoch begins, and the watch is silent from then on.
+    let interval = Duration::from_secs(3600);
+    let store = Memcached::open(Options { interval, ..options(vec![address], transport) }).unwrap();
+    let (client, epoch) = begun(&store).await;
     if !at_once {
-        for _ in 0..COMMANDS / 2 {
+        for _ in 0..REQUESTS / 2 {
             let key = fresh(&epoch);
             assert_eq!(client.check(&key, &epoch).await, Ok(Hint::NotFound));
             assert_eq!(client.spend(&key, &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));
@@ -94,42 +94,56 @@ fn sends_to(port: u16, trace: &str) -> Vec<String> {
     sends
 }
 
-/// Those of callers: canaries and probes are whole batches of the store's own.
+/// Those of callers: the watch sends whole batches, and what it reads to see whether the store answers.
 fn of_callers(sends: &[String]) -> Vec<&String> {
-    sends.iter().filter(|send| !send.contains("pc1.") && !send.contains("pp1.")).collect()
+    let is_watch = |send: &&String| {
+        send.starts_with("stats settings")
+            || send.contains("pp1.")
+            || send.contains("po1.")
+            || send.matches("|#|").count() > 64
+    };
+    sends.iter().filter(|send| !is_watch(send)).collect()
 }
 
-/// How many callers' commands there are in one send, which must begin and end with them. A `get` may be that of
-/// several.
-fn commands(send: &str) -> usize {
+/// How many checks and spends there are in one send, which must begin and end with them. A `get` may be the checks of several
+/// callers; a spend is an `add` and the `get` of what witnesses for it.
+fn requests(send: &str) -> usize {
     let bytes = send.split_once('"').map_or(send, |(bytes, _)| bytes);
-    let commands: Vec<&str> = bytes.split_inclusive(r"\r\n").collect();
-    let mut count = 0;
-    let mut lines = commands.iter();
+    let lines: Vec<&str> = bytes.split_inclusive(r"\r\n").collect();
+    let keys = |line: &str| {
+        let words = line.strip_prefix("get ").and_then(|keys| keys.strip_suffix(r"\r\n"));
+        let mut keys = words.map(|words| words.split(' ')).into_iter().flatten();
+        keys.try_fold(0, |count, key| (key.len() == 30 && key.starts_with('|')).then_some(count + 1))
+    };
+    let (mut count, mut lines) = (0, lines.into_iter());
     while let Some(line) = lines.next() {
-        let (words, add) = (line.split(' ').count(), line.starts_with("add ps1."));
-        let value = if add { lines.next() } else { None };
-        let whole = if add {
-            words == 5 && value.is_some_and(|value| value.len() == 22 + 4 && value.ends_with(r"\r\n"))
+        let read = if line.starts_with("add |") && line.split(' ').count() == 5 {
+            let value = lines.next().filter(|value| value.len() == 7 + 4 && value.ends_with(r"\r\n"));
+            // The pool's client writes a `get` for each key.
+            let mut witness = value.and(lines.next()).and_then(keys);
+            if witness == Some(1) {
+                witness = lines.next().and_then(keys).map(|more| 1 + more);
+            }
+            witness.filter(|witness| *witness == 2).map(|_| 1)
         } else {
-            let keys = line.trim_end_matches(r"\r\n").split(' ').skip(1);
-            let keyed = keys.clone().all(|key| key.len() == 47 && key.starts_with("ps1."));
-            line.starts_with("get ") && keyed && words > 1 && line.ends_with(r"\r\n")
+            keys(line)
         };
-        assert!(whole, "a send that is no whole command: {bytes}");
-        count += if add { 1 } else { words - 1 };
+        match read {
+            Some(read) if read > 0 => count += read,
+            _ => panic!("a send that is no whole request: {bytes}"),
+        }
     }
     count
 }
 
 #[test]
 #[ignore = "needs strace, and the right to trace"]
-fn a_command_is_one_send() {
+fn a_request_is_one_send() {
     for transport in ["pipelined", "pooled"] {
         let sends = sends(&format!("{transport} one-by-one"));
         let sends = of_callers(&sends);
-        assert!(sends.iter().all(|send| commands(send) == 1), "{transport}: a send of several");
-        assert_eq!(sends.len(), COMMANDS, "{transport}: sends for {COMMANDS} commands");
+        assert!(sends.iter().all(|send| requests(send) == 1), "{transport}: a send of several");
+        assert_eq!(sends.len(), REQUESTS, "{transport}: sends for {REQUESTS} requests");
     }
 }
 
@@ -139,9 +153,9 @@ fn callers_at_once_share_sends_where_they_share_a_connection() {
     for (transport, most) in [("pipelined", CALLERS / 8), ("pooled", CALLERS)] {
         let sends = sends(&format!("{transport} at-once"));
         let sends = of_callers(&sends);
-        let sum: usize = sends.iter().map(|send| commands(send)).sum();
+        let sum: usize = sends.iter().map(|send| requests(send)).sum();
         assert_eq!(sum, CALLERS, "{transport}");
-        assert!(sends.len() <= most, "{transport}: {} sends for {CALLERS} commands", sends.len());
-        eprintln!("{transport}: {} sends for {CALLERS} commands at once", sends.len());
+        assert!(sends.len() <= most, "{transport}: {} sends for {CALLERS} checks", sends.len());
+        eprintln!("{transport}: {} sends for {CALLERS} checks at once", sends.len());
     }
 }

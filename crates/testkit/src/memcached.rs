@@ -33,6 +33,11 @@ impl Server {
         Self::start(At::Port(ports::free()), more)
     }
 
+    /// On a free port, one that drops records when it is full.
+    pub fn evicting(more: &[&str]) -> Self {
+        Self::start_with(At::Port(ports::free()), more)
+    }
+
     /// On this port.
     pub fn tcp_on(port: u16) -> Self {
         Self::start(At::Port(port), &[])
@@ -56,6 +61,10 @@ impl Server {
     }
 
     fn start(at: At, more: &[&str]) -> Self {
+        Self::start_with(at, &[&["-M"], more].concat())
+    }
+
+    fn start_with(at: At, more: &[&str]) -> Self {
         let args: Vec<String> = more.iter().map(|&arg| arg.to_owned()).collect();
         let mut server = Self { child: spawn(&at, &args), args, at };
         server.answers();

@@ -98,6 +98,15 @@ impl MarkId {
         Self(sha256(&input))
     }
 
+    /// The id where this number of replicas decides about tokens: fleets of one and of three share no mark.
+    #[must_use]
+    pub fn arranged(&self, replicas: u8) -> Self {
+        let mut input = [replicas; 56];
+        input[..23].copy_from_slice(b"postern arrangement v1 ");
+        input[24..].copy_from_slice(&self.0);
+        Self(sha256(&input))
+    }
+
     /// The 32 bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
@@ -173,5 +182,8 @@ mod tests {
                 .iter()
                 .all(|other| *other != one)
         );
+        assert_eq!(one.arranged(1), id("proxy.example", 1, 2).arranged(1));
+        assert!(one.arranged(1) != one.arranged(3) && one.arranged(1) != one);
+        assert_ne!(one.arranged(3), id("proxy.example", 1, 3).arranged(3));
     }
 }

@@ -50,49 +50,23 @@ pub struct MemcachedConfig {
     /// and are refused.
     pub addresses: Vec<String>,
     /// In place of `addresses`, three lists of them, each to a set of records of its own on other machines: a quorum. A token
-    /// is spent on all three, and two decide, so each of them may be lost, one after another. Needs challenge.bind =
-    /// "offer" and transport = "pipelined".
+    /// is spent on all three, and two decide, so each of them may be lost, one after another. Needs transport = "pipelined".
     pub replicas: Vec<Vec<String>>,
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
     /// a command).
     pub transport: TransportKind,
-    /// How long a command may take. What takes longer is answered 503, and its connection is closed.
+    /// How long a command may take, and connecting two and a half times as long. What takes longer is answered 503, and its
+    /// connection is closed.
     pub timeout: ConfigDuration,
-    /// How long connecting may take, and then proving that the connection leads to the same records as the others.
-    pub connect_timeout: ConfigDuration,
     /// When the token is looked up: "beside" the verification of the signature, "before" it, or "off" (the spend alone,
     /// one command a check).
     pub hint: CheckTiming,
-    /// What to do when the store has lost records, so that spent tokens may be spent again: "warn" (continue, and
-    /// report it in log, metrics and readiness), "refuse" (503 for tokens of the key), or "rotate" (treat the key as
-    /// retired, so that clients come back with tokens of another as soon as the issuer publishes one).
-    pub on_loss: LossPolicy,
-    /// How often the canaries are read and the endpoints proven.
-    pub canary_interval: ConfigDuration,
-    /// After a write without a reply, read the record and admit if this attempt wrote it. Only where every record has
-    /// one copy, never behind a quorum.
-    pub ask_whose: bool,
     /// RAM for the cache of spent keys, for each token key: replays of them are refused without a store command. "0B"
     /// for none.
     pub spent_cache: Size,
-    /// Pipelined: connections to each address, for each worker.
-    pub connections: usize,
-    /// Pipelined: commands without an answer on one connection. Further requests are answered 503 immediately.
-    pub queue: usize,
-    /// Pooled: checks a second that are expected of this gateway, from which the pool's size follows.
-    pub checks_per_second: u32,
-    /// Pooled: how long a command is expected to take, from which the pool's size follows.
-    pub latency: ConfigDuration,
-    /// Pooled: connections to each address, for each worker. 0 derives the number by Little's law.
+    /// Pooled: connections to each address, for each worker. By Little's law: checks a second and worker, times their latency,
+    /// and three standard deviations more.
     pub pool_size: usize,
-    /// Pooled: how long a command may wait for a connection.
-    pub checkout_timeout: ConfigDuration,
-    /// Pooled: send a `get` on a connection before each use. Costs a round trip.
-    pub check_on_checkout: bool,
-    /// Pooled: how often idle connections are proven again.
-    pub idle_probe: ConfigDuration,
-    /// Pooled: how long a connection lasts before it is replaced.
-    pub max_lifetime: ConfigDuration,
     /// TLS to the store. Without this section the connections are plain.
     pub tls: Option<StoreTls>,
 }
@@ -104,21 +78,9 @@ impl Default for MemcachedConfig {
             replicas: Vec::new(),
             transport: TransportKind::Pipelined,
             timeout: ConfigDuration::millis(100),
-            connect_timeout: ConfigDuration::millis(250),
             hint: CheckTiming::Beside,
-            on_loss: LossPolicy::Warn,
-            canary_interval: ConfigDuration::secs(1),
-            ask_whose: false,
             spent_cache: Size::mib(16),
-            connections: 1,
-            queue: 4096,
-            checks_per_second: 5000,
-            latency: ConfigDuration::millis(1),
-            pool_size: 0,
-            checkout_timeout: ConfigDuration::millis(10),
-            check_on_checkout: false,
-            idle_probe: ConfigDuration::secs(5),
-            max_lifetime: ConfigDuration::minutes(10),
+            pool_size: 16,
             tls: None,
         }
     }
@@ -144,18 +106,6 @@ pub enum CheckTiming {
     Beside,
     /// Never: the spend alone decides.
     Off,
-}
-
-/// What to do when the store has lost records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LossPolicy {
-    /// Continue, and report it in log, metrics and readiness.
-    Warn,
-    /// Answer tokens of the key 503.
-    Refuse,
-    /// Treat the key as retired.
-    Rotate,
 }
 
 /// TLS to the shared store.

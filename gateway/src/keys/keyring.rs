@@ -239,11 +239,10 @@ impl Keyring {
         token_type: TokenType,
         binding: impl Fn(TokenKeyId) -> Binding,
         now: UnixSeconds,
-    ) -> Option<(&TrustedKey, Option<Mark>)> {
+    ) -> Option<(&TrustedKey, Mark)> {
         let mark = |known: &TrustedKey| match binding(known.key.id()) {
             Binding::Unknown => None,
-            Binding::Unmarked => Some(None),
-            Binding::Offered(mark) => Some(Some(mark)),
+            Binding::Offered(mark) => Some(mark),
         };
         let bound = |known| Some((known, mark(known)?));
         let is_in_use = |known: &&TrustedKey| known.window.contains(now);
@@ -307,7 +306,8 @@ impl Keyring {
 
     /// Every key that is known and has not retired, for people and metrics.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
-        let newest = |of: &TrustedKey| self.requested(of.key.token_type(), |_| Binding::Unmarked, now);
+        let any = |_| Binding::Offered(Mark::new([0; 16]));
+        let newest = |of: &TrustedKey| self.requested(of.key.token_type(), any, now);
         let known = self.keys.iter().filter(|known| now < known.window.not_after);
         let view = |known: &TrustedKey| {
             let (id, Window { not_before, not_after }) = (known.key.id(), known.window);

@@ -287,9 +287,8 @@ impl Refresh {
                  the issuer's keys, and check this machine's clock"
             ),
             Backend::Memcached(_) => format!(
-                "the store has retired {keys}, every one that the issuer lists, because it lost their records and on_loss \
-                 = \"rotate\", or because they have expired in it: every request is refused with 503; rotate the issuer's \
-                 keys"
+                "the store has retired {keys}, every one that the issuer lists, because they have expired in it: every request is \
+                 refused with 503; rotate the issuer's keys"
             ),
         }
     }

@@ -1,7 +1,7 @@
 //! Every metric of the gateway: its name, help and labels. Nothing else in the gateway spells one.
 
 use super::labels::{
-    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, SharingRound, StoreCommand,
+    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, Replica, SharingRound, StoreCommand,
     StoreEnded, UnknownReason,
 };
 use postern_proxy::relay::TunnelEnd;
@@ -69,7 +69,7 @@ postern_telemetry::catalogue! {
     /// Checks that the double-spend store gave no verdict for, by reason.
     STORE_UNKNOWN: Counter = "postern_store_unknown_total" [UnknownReason::SPEC];
 
-    /// Proven connections to the shared double-spend store, by address.
+    /// Connections to the shared double-spend store that can be used, by address.
     STORE_CONNECTIONS: Gauge = "postern_store_connections" [ADDRESS];
 
     /// Commands to the shared double-spend store without an answer yet, by address.
@@ -93,15 +93,8 @@ postern_telemetry::catalogue! {
     /// Keys known to be spent that the process holds in its cache.
     STORE_CACHE_KEYS: Gauge = "postern_store_cache_keys";
 
-    /// Canary records that the shared store had lost: spent records were lost with them.
-    STORE_CANARIES_LOST: Counter = "postern_store_canaries_lost_total";
-
-    /// Token keys of which the shared store has lost records, so that spent tokens may be spent again.
-    STORE_KEYS_LOST: Gauge = "postern_store_keys_lost";
-
-    /// Age of the last round in which every canary of the shared store had an answer. While it grows, a loss of records
-    /// may go unnoticed; with `on_loss = "warn"` alone requests are still admitted then.
-    STORE_WATCH_AGE: Gauge = "postern_store_watch_age_seconds";
+    /// Replicas of the shared store that have lost records and kept the witnesses beside them, so that their mark was closed.
+    STORE_REPLICAS_CLOSED: Gauge = "postern_store_replicas_closed";
 
     /// Marks that this gateway planted in the shared store and that came on offer: one a key, and one more after each loss.
     STORE_MARKS_PLANTED: Counter = "postern_store_marks_planted_total";
@@ -116,8 +109,9 @@ postern_telemetry::catalogue! {
     /// Buckets of the shared store, of 1,024, in which some replica does not know the mark on offer.
     STORE_BUCKETS_LACKING: Gauge = "postern_store_buckets_lacking";
 
-    /// Of three replicas of the shared store, those that do not answer, or reject records. Two decide; with two away nothing is admitted.
-    STORE_REPLICAS_AWAY: Gauge = "postern_store_replicas_away";
+    /// 1 for a replica of the shared store that does not answer, or rejects records; of three also for one that lacks servers. Two
+    /// decide; of what two cannot answer nothing is admitted.
+    STORE_REPLICAS_AWAY: Gauge = "postern_store_replicas_away" [Replica::SPEC];
 
     /// Token keys that the gateway knows, by where in their life they are.
     KEYS: Gauge = "postern_keys" [KeyPhase::SPEC];

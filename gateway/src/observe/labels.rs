@@ -105,15 +105,13 @@ postern_telemetry::label! {
         OtherScheme = "other_scheme",
         /// 407: the value is not a token.
         MalformedToken = "malformed_token",
-        /// 407: a token for another challenge.
-        WrongChallenge = "wrong_challenge",
         /// 407: a key that is unknown or retired.
         UnknownKey = "unknown_key",
         /// 407: the signature does not verify.
         BadSignature = "bad_signature",
         /// 407: spent before.
         AlreadySpent = "already_spent",
-        /// 407: the store does not know the mark that the token is bound to, so it may have lost the token's record.
+        /// 407: a token for another challenge, or for a mark of records that the store has lost.
         Void = "void",
         /// 503: the store gave no answer that can be trusted.
         StoreUnknown = "store_unknown",
@@ -194,18 +192,26 @@ postern_telemetry::label! {
         Rejected = "rejected",
         /// What came is no reply.
         Garbled = "garbled",
-        /// It is not proven that all addresses lead to the same records.
+        /// Addresses lead to different records where they should not, or to the same.
         Unproven = "unproven",
-        /// Its clock is ahead of this gateway's, so that records end too early.
-        ClockAhead = "clock_ahead",
         /// No mark is on offer, so no token can be requested.
         Unmarked = "unmarked",
-        /// It cannot be watched for losses, which on_loss would refuse.
+        /// The watch over it has ended by a fault of this process.
         Unwatched = "unwatched",
-        /// Records of the token's key were lost.
-        RecordsLost = "records_lost",
         /// The token's key has retired.
         EpochRetired = "epoch_retired",
+    }
+}
+
+postern_telemetry::label! {
+    /// A replica of the shared store, by its place in `replicas`.
+    pub Replica = "replica" {
+        /// The first, or the only one.
+        First = "1",
+        /// The second.
+        Second = "2",
+        /// The third.
+        Third = "3",
     }
 }
 

@@ -120,8 +120,8 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
         ]);
     }
     let mut section = Section::new("store", "Store: shared")
-        .tile("Canaries lost", Show::Count, totals.canaries_lost as f64)
-        .tile("Token keys with lost records", Show::Count, health.lost.len() as f64)
+        .tile("Marks planted", Show::Count, totals.marks_planted as f64)
+        .tile("Buckets torn", Show::Count, health.torn as f64)
         .tile("Waits for a connection", Show::Count, totals.pool_waits as f64)
         .tile("Replays from the cache", Show::Rate, hits.tick(totals.cache_hits))
         .tile("Keys in the cache", Show::Count, health.remembered as f64);
@@ -145,12 +145,14 @@ fn name_of(endpoint: &EndpointHealth, replicas: usize) -> String {
 }
 
 fn state(endpoint: &EndpointHealth) -> String {
-    match (endpoint.foreign, endpoint.failure, endpoint.rejects) {
-        (true, ..) => "bad: leads to other records".to_owned(),
-        (false, Some(failure), _) => format!("bad: {failure}"),
-        (false, None, true) => "bad: rejects records, as a full server does".to_owned(),
-        (false, None, false) => "ok".to_owned(),
-    }
+    let state = match endpoint {
+        EndpointHealth { failure: Some(failure), .. } => return format!("bad: {failure}"),
+        EndpointHealth { rejects: true, .. } => "bad: rejects records, as a full server does",
+        EndpointHealth { evicts: true, .. } => "bad: drops records when it is full",
+        EndpointHealth { parts: true, .. } => "bad: keeps records of one bucket on several servers",
+        _ => "ok",
+    };
+    state.to_owned()
 }
 
 /// What is in the issuer's directory, as this gateway has it.

@@ -400,10 +400,8 @@ fn reason(unknown: Unknown) -> UnknownReason {
         Unknown::Rejected => UnknownReason::Rejected,
         Unknown::Garbled => UnknownReason::Garbled,
         Unknown::Unproven => UnknownReason::Unproven,
-        Unknown::ClockAhead { .. } => UnknownReason::ClockAhead,
         Unknown::Unmarked => UnknownReason::Unmarked,
         Unknown::Unwatched => UnknownReason::Unwatched,
-        Unknown::RecordsLost => UnknownReason::RecordsLost,
         Unknown::EpochRetired => UnknownReason::EpochRetired,
     }
 }

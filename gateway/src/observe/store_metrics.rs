@@ -1,7 +1,7 @@
 //! What a shared store has counted, published under the names of the registry.
 
 use crate::observe::catalogue;
-use crate::observe::labels::{StoreCommand, StoreEnded};
+use crate::observe::labels::{Replica, StoreCommand, StoreEnded};
 use metrics::{Counter, Gauge, counter, gauge};
 use postern_spend::Backend;
 use postern_spend::memcached::{Ended, EndpointHealth, Health, Totals, Verb};
@@ -16,13 +16,11 @@ struct Handles {
     pool_waits: Counter,
     cache_hits: Counter,
     cache_keys: Gauge,
-    canaries_lost: Counter,
-    keys_lost: Gauge,
-    watched: Gauge,
+    replicas_closed: Gauge,
     marks_planted: Counter,
     buckets_torn: Gauge,
     older_marks: Counter,
-    replicas_away: Gauge,
+    replicas_away: Vec<Gauge>,
     buckets_lacking: Gauge,
 }
 
@@ -52,24 +50,23 @@ impl StoreMetrics {
         let Backend::Memcached(memcached) = backend else { return Self(None) };
         let commands = Verb::ALL.iter().flat_map(|verb| Ended::ALL.map(|ended| (*verb, ended)));
         let commands = commands.filter(|(verb, ended)| ended.can_follow(*verb));
-        let endpoints = memcached
-            .health()
-            .endpoints
-            .into_iter()
-            .map(|endpoint| EndpointHandles::new(endpoint.address.to_string()));
+        let health = memcached.health();
+        let replicas = Replica::ALL.iter().take(health.replicas());
+        let away =
+            |replica: &Replica| gauge!(catalogue::STORE_REPLICAS_AWAY, &[(Replica::LABEL, replica.as_str())]);
+        let endpoints =
+            health.endpoints.iter().map(|endpoint| EndpointHandles::new(endpoint.address.to_string()));
         Self(Some(Handles {
             commands: commands.map(|(verb, ended)| (verb, ended, command(verb, ended))).collect(),
             endpoints: endpoints.collect(),
             pool_waits: counter!(catalogue::STORE_POOL_WAITS),
             cache_hits: counter!(catalogue::STORE_CACHE_HITS),
             cache_keys: gauge!(catalogue::STORE_CACHE_KEYS),
-            canaries_lost: counter!(catalogue::STORE_CANARIES_LOST),
-            keys_lost: gauge!(catalogue::STORE_KEYS_LOST),
-            watched: gauge!(catalogue::STORE_WATCH_AGE),
+            replicas_closed: gauge!(catalogue::STORE_REPLICAS_CLOSED),
             marks_planted: counter!(catalogue::STORE_MARKS_PLANTED),
             buckets_torn: gauge!(catalogue::STORE_BUCKETS_TORN),
             older_marks: counter!(catalogue::STORE_OLDER_MARKS),
-            replicas_away: gauge!(catalogue::STORE_REPLICAS_AWAY),
+            replicas_away: replicas.map(away).collect(),
             buckets_lacking: gauge!(catalogue::STORE_BUCKETS_LACKING),
         }))
     }
@@ -84,14 +81,14 @@ impl StoreMetrics {
         handles.pool_waits.absolute(totals.pool_waits);
         handles.cache_hits.absolute(totals.cache_hits);
         handles.cache_keys.set(health.remembered as f64);
-        handles.canaries_lost.absolute(totals.canaries_lost);
-        handles.keys_lost.set(health.lost.len() as f64);
+        handles.replicas_closed.set(health.closed as f64);
         handles.marks_planted.absolute(totals.marks_planted);
         handles.buckets_torn.set(health.torn as f64);
         handles.older_marks.absolute(totals.older_marks);
-        handles.replicas_away.set(health.away as f64);
+        for (replica, handle) in handles.replicas_away.iter().enumerate() {
+            handle.set(f64::from(u8::from(health.away.contains(&replica))));
+        }
         handles.buckets_lacking.set(health.lacking as f64);
-        handles.watched.set(health.watched.as_secs_f64());
         let publish = |(handles, endpoint): (&mut EndpointHandles, &EndpointHealth)| {
             handles.connections.set(endpoint.connections as f64);
             handles.outstanding.set(endpoint.outstanding as f64);

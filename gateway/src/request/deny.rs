@@ -31,8 +31,6 @@ pub(crate) enum Refusal {
     MalformedToken(AuthorizationError),
     /// A token of a type that is not accepted here.
     TokenType(TokenType),
-    /// A token for another challenge.
-    WrongChallenge,
     /// A token of a key that is not ours now.
     Key(KeyRefusal),
     /// The signature of a token of this type is wrong.
@@ -41,7 +39,7 @@ pub(crate) enum Refusal {
     Crowded,
     /// The token was spent before.
     AlreadySpent,
-    /// The store does not know the mark that the token is bound to.
+    /// A token for another challenge, or for a mark that the store does not know any more.
     Void,
     /// The store gave no verdict.
     StoreUnknown(Unknown),
@@ -194,7 +192,6 @@ impl Refusal {
             Self::OtherScheme => (S::PROXY_AUTHENTICATION_REQUIRED, O::OtherScheme, DENIED, PRESENT),
             Self::MalformedToken(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::MalformedToken, DENIED, PRESENT),
             Self::TokenType(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::MalformedToken, DENIED, FRESH),
-            Self::WrongChallenge => (S::PROXY_AUTHENTICATION_REQUIRED, O::WrongChallenge, DENIED, FRESH),
             Self::Key(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::UnknownKey, DENIED, FRESH),
             Self::BadSignature(_) => (S::PROXY_AUTHENTICATION_REQUIRED, O::BadSignature, DENIED, FRESH),
             Self::AlreadySpent => (S::PROXY_AUTHENTICATION_REQUIRED, O::AlreadySpent, DENIED, FRESH),
@@ -284,7 +281,6 @@ impl Refusal {
             Self::TokenType(found) => {
                 format!("tokens of type {found} are not accepted here; the challenge has the types that are")
             }
-            Self::WrongChallenge => "the token was issued for another challenge".into(),
             Self::Key(refusal) => refusal.to_string(),
             Self::BadSignature(_) => "the token's signature is not valid".into(),
             Self::AlreadySpent => "token already spent".into(),

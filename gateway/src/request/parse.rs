@@ -2,7 +2,6 @@
 //! done; everything that can be refused without spending a token is refused here.
 
 use crate::keys::keyring::epoch;
-use crate::keys::offer::Answered;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::state::{Generation, Worker};
@@ -11,7 +10,7 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError};
-use postern_spend::{Binding, Epoch, Unknown};
+use postern_spend::{Epoch, Unknown};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
 use std::sync::Arc;
@@ -44,25 +43,15 @@ impl Presented {
         check_next_hop(worker, policy, &target)?;
         check_circle(worker, policy, &target)?;
         let types = generation.offer.types();
-        if !keyring.requests_any(types, |key| generation.requested_binding(key, now), now) {
-            // With no challenge to answer, no token helps.
-            let is_lost = keyring.epochs(now).any(|epoch| generation.has_lost(epoch.key, now));
-            return Err(Refusal::StoreDown(if is_lost { Unknown::RecordsLost } else { Unknown::Unmarked }));
+        if !keyring.requests_any(types, |key| generation.backend.binding(key), now) {
+            return Err(Refusal::StoreDown(Unknown::Unmarked)); // with no challenge to answer, no token helps
         }
         let token = token(&head.headers)?;
         if !types.contains(token.token_type()) {
             return Err(Refusal::TokenType(token.token_type()));
         }
-        let (token_type, key_id) = (token.token_type(), token.token_key_id());
-        let answered = generation.offer.answered(token_type, key_id, token.challenge_digest());
-        let answered = answered.ok_or(Refusal::WrongChallenge)?;
-        let trusted = keyring.find(key_id, now).map_err(Refusal::Key)?;
-        let mark = match (answered, generation.backend.binding(trusted.key.id())) {
-            (Answered::Marked(mark), _) => Some(mark),
-            (Answered::Unmarked, Binding::Unmarked) => None,
-            (Answered::Unmarked, Binding::Offered(_)) => return Err(Refusal::WrongChallenge),
-            (Answered::Unmarked, Binding::Unknown) => return Err(Refusal::StoreDown(Unknown::Unmarked)),
-        };
+        let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
+        let mark = Some(generation.offer.answered(trusted.key.id(), token.challenge_digest()));
         let (key, epoch) = (Arc::clone(&trusted.key), Epoch { mark, ..epoch(trusted) });
         Ok(Self { spent_key: token.spent_key(), token, key, epoch, target })
     }

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn no_407_goes_out_without_a_challenge() {
-        assert!(matches!(answerable(Refusal::WrongChallenge, true), Refusal::WrongChallenge));
+        assert!(matches!(answerable(Refusal::Void, true), Refusal::Void));
         for refusal in [Refusal::NoToken, Refusal::AlreadySpent, Refusal::Key(KeyRefusal::Unknown)] {
             let answered = answerable(refusal, false);
             assert!(matches!(answered, Refusal::StoreUnknown(Unknown::Unmarked)), "{answered:?}");

@@ -4,6 +4,7 @@ use crate::support::client::{Client, connect, connect_with};
 use crate::support::proxies::{Authority, Proxy, all_through, echoes, tunnel};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, PATIENCE, Running};
+use postern_config::ConfigDuration;
 use postern_gateway::config::Egress;
 use postern_testkit::ports;
 use std::net::SocketAddr;
@@ -61,9 +62,10 @@ async fn a_next_hop_that_does_not_know_the_gateway_is_not_used() {
     ] {
         let gateway = Running::start_in(crate::support::home_with_keys(), |config| {
             config.egress = all_through(&[&exit.url], &keys);
+            config.listen.patience = ConfigDuration::secs(0);
         })
         .unwrap();
-        gateway.readiness_is(|reasons| reasons.iter().any(|text| text.contains("egress.via"))).await;
+        gateway.readiness_is(|reasons| matches!(reasons, [only] if only.contains("egress.via"))).await;
         let reasons = gateway.readiness.reasons().join("; ");
         assert!(reasons.contains(reason), "{reasons}");
         let answer = Client::ask(gateway.address, connect(echo.address)).await;

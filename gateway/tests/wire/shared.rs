@@ -6,9 +6,7 @@ use crate::support::{ISSUER, PATIENCE, Running, directory, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_gateway::StartError;
-use postern_gateway::config::{
-    Bind, CheckTiming, Config, LossPolicy, MemcachedConfig, StoreKind, StoreTls, TransportKind,
-};
+use postern_gateway::config::{CheckTiming, Config, MemcachedConfig, StoreKind, StoreTls, TransportKind};
 use postern_testkit::memcached::Server;
 use postern_testkit::ports;
 use postern_token::Token;
@@ -19,10 +17,8 @@ use tempfile::TempDir;
 pub(crate) fn shared(config: &mut Config, server: &Server, change: impl FnOnce(&mut MemcachedConfig)) {
     config.store.kind = StoreKind::Memcached;
     config.store.memcached.addresses = vec![server.address()];
-    config.store.memcached.canary_interval = ConfigDuration::millis(100);
     // A busy machine is not an outage.
     config.store.memcached.timeout = ConfigDuration::secs(5);
-    config.store.memcached.checkout_timeout = ConfigDuration::secs(5);
     change(&mut config.store.memcached);
 }
 
@@ -69,13 +65,12 @@ async fn a_store_that_is_down_is_503_until_it_is_back() {
     })
     .unwrap();
     gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("connection refused"))).await;
-    let request = connect(echo.address);
-    let answer = Client::ask(gateway.address, &request).await;
+    let answer = Client::ask(gateway.address, connect(echo.address)).await;
     answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
     assert_eq!(answer.value("retry-after"), "1");
     let _server = Server::tcp_on(port);
     gateway.ready().await;
-    Client::ask(gateway.address, &request).await.assert_opened();
+    Client::ask(gateway.address, connect(echo.address)).await.assert_opened();
 }
 
 /// A gateway that knows that its store is down answers before it reads a token, and so keeps it: from the moment on at
@@ -84,15 +79,19 @@ async fn a_store_that_is_down_is_503_until_it_is_back() {
 async fn while_the_store_is_down_no_token_is_read_and_none_is_lost() {
     let echo = Echo::start().await;
     for transport in [TransportKind::Pipelined, TransportKind::Pooled] {
-        let mut server = Server::tcp(&[]);
-        let gateway =
-            Running::start_with(|config| shared(config, &server, |store| store.transport = transport)).await;
+        let server = Server::tcp(&[]);
+        let gateway = Running::start_with(|config| {
+            shared(config, &server, |store| {
+                (store.transport, store.timeout) = (transport, ConfigDuration::millis(200));
+            });
+        })
+        .await;
         let probe = "CONNECT challenge.invalid:443 HTTP/1.1\r\nHost: challenge.invalid:443\r\n\r\n";
         let up = Client::ask(gateway.address, probe).await;
         assert!(up.value("proxy-authenticate").starts_with("PrivateToken challenge="), "{transport:?}");
-        server.kill();
-        gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.starts_with("store: "))).await;
         let requests: Vec<String> = (0..20).map(|_| connect(echo.address)).collect();
+        server.signal("STOP");
+        gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.starts_with("store: "))).await;
         for request in requests.iter().map(String::as_str).chain([probe, "CONNECT a:443 HTTP/1.0\r\n\r\n"]) {
             let answer = Client::ask(gateway.address, request).await;
             answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
@@ -100,7 +99,7 @@ async fn while_the_store_is_down_no_token_is_read_and_none_is_lost() {
             let body = String::from_utf8_lossy(&answer.body).into_owned();
             assert!(body.ends_with("Try again later. No token was read, so none is lost.\n"), "{body}");
         }
-        server.restart();
+        server.signal("CONT");
         gateway.ready().await;
         for request in &requests {
             Client::ask(gateway.address, request).await.assert_opened();
@@ -139,73 +138,52 @@ async fn a_store_that_takes_no_record_is_known_to_be_down_after_few() {
     Client::ask(gateway.address, connect(echo.address)).await.assert_opened();
 }
 
-/// Until it is full, it serves like any other.
 #[tokio::test]
-async fn a_memcached_that_drops_records_when_it_is_full_is_reported_before() {
-    let server = Server::tcp(&[]);
-    let gateway = Running::start_with(|config| shared(config, &server, |_| {})).await;
-    gateway.degraded_is(|texts| texts.iter().any(|text| text.contains("start it with -M"))).await;
-    gateway.ready().await;
+async fn a_memcached_that_drops_records_when_it_is_full_is_not_used() {
+    let server = Server::evicting(&[]);
+    let gateway = Running::start_in(home_with_keys(), |config| {
+        shared(config, &server, |_| {});
+        config.listen.patience = ConfigDuration::secs(0);
+    })
+    .unwrap();
+    gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("start it with -M"))).await;
+    let answer = Client::ask(gateway.address, connect("target.example:443")).await;
+    answer.assert_refused(503, "proxy_internal_error", "offers no mark yet");
 }
 
 #[tokio::test]
-async fn lost_records_are_reported_and_their_key_can_be_retired() {
-    let echo = Echo::start().await;
-    for (policy, status) in [(LossPolicy::Warn, 200), (LossPolicy::Refuse, 503), (LossPolicy::Rotate, 503)] {
-        let mut server = Server::tcp(&[]);
-        let gateway =
-            Running::start_with(|config| shared(config, &server, |store| store.on_loss = policy)).await;
-        let spent = connect(echo.address);
-        Client::ask(gateway.address, &spent).await.assert_opened();
-        server.restart();
-        // One of the keys is degraded; with the only one, every request is refused.
-        let says = |words| move |texts: &[String]| texts.iter().any(|text| text.contains(words));
-        match policy {
-            LossPolicy::Warn => gateway.degraded_is(says("1 token key were lost, so spent")).await,
-            LossPolicy::Refuse => gateway.readiness_is(says("on_loss = \"refuse\"")).await,
-            LossPolicy::Rotate => gateway.readiness_is(says("on_loss = \"rotate\"")).await,
+async fn a_store_that_was_emptied_is_back_with_the_next_mark() {
+    let (mut server, echo) = (Server::tcp(&[]), Echo::start().await);
+    let gateway = Running::start_with(|config| shared(config, &server, |_| {})).await;
+    let spent = connect(echo.address);
+    Client::ask(gateway.address, &spent).await.assert_opened();
+    server.restart();
+    let opened = async {
+        while Client::ask(gateway.address, connect(echo.address)).await.status != 200 {
+            assert_ne!(Client::ask(gateway.address, &spent).await.status, 200);
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let answer = Client::ask(gateway.address, connect(echo.address)).await;
-        assert_eq!(answer.status, status, "{policy:?}");
-        match policy {
-            LossPolicy::Warn => {}
-            LossPolicy::Refuse => answer.assert_refused(503, "proxy_internal_error", "has lost records"),
-            // The only key is gone from the ring.
-            LossPolicy::Rotate => {
-                answer.assert_refused(503, "proxy_internal_error", "no issuer key is in use")
-            }
-        }
-    }
+    };
+    tokio::time::timeout(Duration::from_secs(10), opened).await.unwrap();
+    assert_ne!(Client::ask(gateway.address, &spent).await.status, 200);
+    gateway.ready().await;
 }
 
 #[tokio::test]
 async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
     type Change = fn(&mut MemcachedConfig);
-    let cases: [(Change, &str); 13] = [
+    let cases: [(Change, &str); 9] = [
         (
             |store| store.addresses.clear(),
             "store.memcached.addresses: kind = \"memcached\" needs at least one",
         ),
         (|store| store.addresses = vec!["10.0.0.1".into()], "\"10.0.0.1\" is not an address of a memcached"),
-        (|store| store.queue = 0, "store.memcached.queue is 0, and must be between 1 and 1000000"),
-        (
-            |store| store.connections = usize::MAX,
-            "store.memcached.connections is 18446744073709551615, and must be",
-        ),
         (|store| store.pool_size = usize::MAX / 2, "store.memcached.pool_size is"),
         (
             |store| store.timeout = ConfigDuration::millis(0),
             "store.memcached.timeout is 0s, and must be between 1ms and 1m",
         ),
         (|store| store.timeout = ConfigDuration::days(1 << 30), "and must be between 1ms and 1m"),
-        (|store| store.max_lifetime = ConfigDuration::days(1 << 30), "and must be between 1s and 30d"),
-        (
-            |store| {
-                store.transport = TransportKind::Pooled;
-                (store.checks_per_second, store.latency) = (u32::MAX, ConfigDuration::minutes(1));
-            },
-            "follow from checks_per_second and latency, and at most 10000 are made",
-        ),
         (
             |store| store.replicas = vec![vec!["127.0.0.1:1".into()]; 3],
             "store.memcached.replicas needs store.memcached.addresses to be empty",
@@ -234,7 +212,6 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
         let started = Running::start_in(TempDir::new().unwrap(), |config| {
             config.store.kind = StoreKind::Memcached;
             config.store.memcached.addresses = vec!["127.0.0.1:1".into()];
-            config.challenge.bind = Bind::Offer;
             change(&mut config.store.memcached);
         });
         let Err(error) = started else { panic!("{sentence}") };
@@ -244,33 +221,16 @@ async fn a_configuration_that_makes_no_store_is_refused_with_a_sentence() {
     }
 }
 
-#[tokio::test]
-async fn replicas_without_marks_are_refused_with_a_sentence() {
-    let started = Running::start_in(TempDir::new().unwrap(), |config| {
-        config.store.kind = StoreKind::Memcached;
-        config.store.memcached.replicas = vec![vec!["127.0.0.1:1".into()]; 3];
-    });
-    let Err(error) = started else { panic!("it started") };
-    assert!(
-        error.to_string().starts_with("store.memcached.replicas needs challenge.bind = \"offer\""),
-        "{error}"
-    );
-    assert_eq!(error.exit_code(), exit::CONFIG);
-}
-
 /// Keys that come long after the store is up: until the store has a mark for them there is nothing to present.
 #[tokio::test]
 async fn a_gateway_that_binds_tokens_is_ready_when_there_is_a_mark_and_not_before() {
     let server = Server::tcp(&[]);
-    let change = |config: &mut Config| {
-        shared(config, &server, |_| ());
-        config.challenge.bind = Bind::Offer;
-    };
+    let change = |config: &mut Config| shared(config, &server, |_| ());
     let gateway = Running::start_in(TempDir::new().unwrap(), change).unwrap();
     gateway.readiness_is(|reasons| reasons.iter().all(|reason| !reason.contains("connect"))).await;
     tokio::time::sleep(Duration::from_secs(1)).await; // several looks at the store
     std::fs::write(gateway.home().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
     gateway.ready().await;
-    let answer = Client::ask(gateway.address, connect("target.example:443")).await;
+    let answer = Client::ask(gateway.address, connect_with("target.example:443", &[])).await;
     assert_eq!(answer.status, 407, "{}", String::from_utf8_lossy(&answer.body));
 }

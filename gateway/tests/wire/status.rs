@@ -2,13 +2,14 @@
 
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
-use crate::support::{ISSUER, Running};
+use crate::support::{ISSUER, Running, directory};
 use postern_config::ConfigDuration;
-use postern_gateway::config::{Ports, Rule};
+use postern_gateway::config::{Config, Ports, Rule};
 use postern_testkit::ports;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 #[tokio::test]
 async fn without_a_token_the_answer_is_the_challenge() {
@@ -155,9 +156,13 @@ async fn a_target_that_does_not_answer_is_504_after_the_dial_timeout() {
 
 #[tokio::test]
 async fn a_store_that_fails_is_503_and_opens_no_tunnel() {
-    let (gateway, echo) = (Running::start().await, Echo::start().await);
-    // The key's first record needs a file, in a directory that is gone.
+    let echo = Echo::start().await;
+    let change = |config: &mut Config| config.listen.patience = ConfigDuration::secs(0);
+    let gateway = Running::start_in(TempDir::new().unwrap(), change).unwrap();
+    // The key's records need a file, in a directory that is gone.
     std::fs::remove_dir_all(gateway.home().join("spent")).unwrap();
+    std::fs::write(gateway.home().join("keys.json"), directory(vec![ISSUER.entry(None, None)])).unwrap();
+    gateway.readiness_is(|reasons| reasons.iter().all(|reason| reason.contains("entity not found"))).await;
     let answer = Client::ask(gateway.address, connect(echo.address)).await;
     answer.assert_refused(503, "proxy_internal_error", "the double-spend store");
     assert_eq!(echo.came().await, 0);

@@ -99,7 +99,9 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
     assert_eq!((&endpoint[1], &endpoint[4], &endpoint[5]), (&"ok".into(), &0.into(), &0.0.into()), "{page}");
     assert!(endpoint[2].as_f64().is_some_and(|share| (0.0..0.1).contains(&share)), "its memory: {page}");
     assert_eq!(endpoint[3], 2, "a pipelined connection for each worker: {page}");
-    assert_eq!(tile(section(&page, "store"), "Canaries lost"), Some(0.0));
+    let store = |label| tile(section(&page, "store"), label);
+    assert_eq!(store("Marks planted"), Some(1.0), "one key, and no loss: {page}");
+    assert_eq!(store("Buckets torn"), Some(0.0), "{page}");
 
     let key = &section(&page, "keys")["tables"][0]["rows"][0];
     assert_eq!(key[1], "newest", "{page}");

@@ -81,7 +81,7 @@ async fn a_token_of_another_type_challenge_or_key_or_with_a_bad_signature_is_ref
         ("type 0xDA7A", of_type(TokenType::PartiallyBlindRsa, 256), "type 55930"),
         ("an unknown type", header_of(&unknown_type), "type"),
         ("issued for another challenge", elsewhere, "another challenge"),
-        ("the digest's first bit", mutated(34), "another challenge"),
+        ("the digest's first bit", mutated(34), "signature is not valid"),
         ("an unknown issuer", stranger, "does not know"),
         ("the key id's last bit", mutated(97), "does not know"),
         ("the nonce", mutated(2), "signature is not valid"),

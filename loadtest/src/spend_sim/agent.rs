@@ -154,7 +154,7 @@ impl Agent {
             self.lose_connection();
             return None;
         }
-        if let Verdict::Admitted { .. } = verdict {
+        if let Verdict::Admitted = verdict {
             self.tap.admitted(&token);
         }
         Some(self.after(index, digest, verdict))
@@ -163,7 +163,7 @@ impl Agent {
     fn after(&mut self, index: usize, digest: ChallengeDigest, verdict: Verdict) -> Attempt {
         let now = Instant::now();
         match verdict {
-            Verdict::Admitted { .. } => {
+            Verdict::Admitted => {
                 self.counted.spent += 1;
                 self.gateways[index].health.heard(now);
                 self.marks.accepted(digest);

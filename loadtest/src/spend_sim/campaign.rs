@@ -4,7 +4,6 @@ use super::checker::{Finding, Kind};
 use super::claim::Class;
 use super::defect::{Defect, put_back};
 use super::history::Sums;
-use super::open::Open;
 use super::plan::{Plan, PlanKind, Theme};
 use super::run::run;
 use std::collections::BTreeMap;
@@ -22,10 +21,6 @@ pub(crate) struct Campaign {
     pub(crate) undo: Option<Defect>,
     /// Ends it: the first finding of this kind, or of any.
     pub(crate) until: Option<Until>,
-    /// Findings that stand count like others.
-    pub(crate) strict: bool,
-    /// Without faults.
-    pub(crate) calm: bool,
     pub(crate) threads: usize,
 }
 
@@ -46,8 +41,6 @@ pub(crate) struct Tally {
     pub(crate) by_class: BTreeMap<(ClassName, Theme), Row>,
     /// By seed.
     pub(crate) findings: BTreeMap<u64, Vec<Finding>>,
-    /// Runs that may come upon a finding that stands: how many, and the seeds of those that did.
-    pub(crate) open: BTreeMap<Open, (u64, Vec<u64>)>,
 }
 
 /// Runs of one class and theme.
@@ -59,24 +52,21 @@ pub(crate) struct Row {
     pub(crate) slipped: u64,
     /// Runs in which records were lost.
     pub(crate) lost: u64,
-    /// In microseconds: the last slip after the last change, at most; and from the loss to the first notice.
+    /// In microseconds: the last slip after the last change, at most.
     pub(crate) slipped_for: u64,
-    pub(crate) noticed: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClassName {
     Survives,
-    Notices,
-    Beyond,
+    Closes,
 }
 
 impl From<Class> for ClassName {
     fn from(class: Class) -> Self {
         match class {
             Class::Survives => Self::Survives,
-            Class::Notices { .. } => Self::Notices,
-            Class::Beyond => Self::Beyond,
+            Class::Closes { .. } => Self::Closes,
         }
     }
 }
@@ -96,11 +86,7 @@ impl Campaign {
 
     /// The plan of a seed.
     pub(crate) fn plan(&self, seed: u64) -> Plan {
-        let mut plan = self.kind.plan(seed);
-        if self.calm {
-            plan.faults.clear();
-        }
-        plan
+        self.kind.plan(seed)
     }
 
     fn work(&self, next: &AtomicU64, over: &AtomicBool) -> io::Result<Tally> {
@@ -111,7 +97,7 @@ impl Campaign {
             if seed >= self.from + self.seeds {
                 break;
             }
-            let found = tally.add(self.plan(seed), self.strict)?;
+            let found = tally.add(self.plan(seed))?;
             let ends = match self.until {
                 Some(Until::AnyFinding) => !found.is_empty(),
                 Some(Until::Found(kind)) => found.iter().any(|finding| finding.kind == kind),
@@ -126,7 +112,7 @@ impl Campaign {
 }
 
 impl Tally {
-    fn add(&mut self, plan: Plan, strict: bool) -> io::Result<Vec<Finding>> {
+    fn add(&mut self, plan: Plan) -> io::Result<Vec<Finding>> {
         let seed = plan.seed;
         let outcome = run(&plan)?;
         let judgement = outcome.judgement;
@@ -142,13 +128,6 @@ impl Tally {
         row.slipped += judgement.slipped;
         row.lost += u64::from(judgement.lost);
         row.slipped_for = row.slipped_for.max(judgement.slipped_for);
-        row.noticed.extend(judgement.noticed_after);
-        if let Some(open) = Open::of(&plan).filter(|_| !strict) {
-            let (runs, found) = self.open.entry(open).or_default();
-            *runs += 1;
-            found.extend((!judgement.findings.is_empty()).then_some(seed));
-            return Ok(Vec::new());
-        }
         if !judgement.findings.is_empty() {
             self.findings.insert(seed, judgement.findings.clone());
         }
@@ -162,11 +141,6 @@ impl Tally {
         self.sums.add(&other.sums);
         self.simulated_seconds += other.simulated_seconds;
         self.findings.extend(other.findings);
-        for (open, (runs, found)) in other.open {
-            let mine = self.open.entry(open).or_default();
-            mine.0 += runs;
-            mine.1.extend(found);
-        }
         for (key, row) in other.by_class {
             let mine = self.by_class.entry(key).or_default();
             mine.runs += row.runs;
@@ -175,7 +149,6 @@ impl Tally {
             mine.slipped += row.slipped;
             mine.lost += row.lost;
             mine.slipped_for = mine.slipped_for.max(row.slipped_for);
-            mine.noticed.extend(row.noticed);
         }
         self
     }

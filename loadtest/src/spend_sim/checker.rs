@@ -17,8 +17,6 @@ pub(crate) struct Judgement {
     pub(crate) slipped_for: Micros,
     /// Records were lost.
     pub(crate) lost: bool,
-    /// How long after that the first gateway said so.
-    pub(crate) noticed_after: Option<Micros>,
     /// What became of the tokens.
     pub(crate) sums: Sums,
     /// What contradicts the claim.
@@ -35,10 +33,6 @@ pub(crate) struct Finding {
 pub(crate) enum Kind {
     /// A token was admitted twice where that must not be.
     Twice,
-    /// A token was admitted by a gateway that knew of the loss.
-    ThoughLost,
-    /// A gateway said that records were lost or a clock is ahead, and none was.
-    FalseAlarm,
     /// All faults were over, and a gateway admitted nothing.
     Stuck,
     /// What was issued is not what was spent, held and lost.
@@ -88,10 +82,8 @@ impl Default for Reading {
     fn default() -> Self {
         Self {
             claim: Claim {
-                class: Class::Beyond,
-                may_lose: true,
+                class: Class::Survives,
                 may_void: true,
-                may_part: false,
                 serves: false,
                 is_skewed: true,
                 recovers: false,
@@ -121,29 +113,15 @@ impl Reading {
                 self.changes(Some(*server), event.at);
             }
             Happening::Presented { .. } => self.judgement.presentations += 1,
-            Happening::Ended { token, gateway, verdict: Verdict::Admitted { though_lost }, .. } => {
+            Happening::Ended { token, gateway, verdict: Verdict::Admitted, .. } => {
                 self.judgement.admissions += 1;
                 if self.settled {
                     self.works.insert(*gateway);
-                }
-                if *though_lost {
-                    self.find(Kind::ThoughLost, event.to_string());
                 }
                 match self.admitted.get(token).cloned() {
                     None => drop(self.admitted.insert(*token, event.to_string())),
                     Some(first) => self.twice(event, &first),
                 }
-            }
-            Happening::Says { refuses: Some("records_lost"), .. } => {
-                if !self.claim.may_lose {
-                    self.find(Kind::FalseAlarm, event.to_string());
-                }
-                if let Some(lost) = self.lost {
-                    self.judgement.noticed_after.get_or_insert(event.at - lost);
-                }
-            }
-            Happening::Serves { refuses: Some("clock_ahead"), .. } if !self.claim.is_skewed => {
-                self.find(Kind::FalseAlarm, event.to_string());
             }
             Happening::Settled => self.settled = true,
             _ => {} // the ledger reads the rest
@@ -162,8 +140,7 @@ impl Reading {
         let since = event.at - self.changed;
         let is_allowed = match self.claim.class {
             Class::Survives => false,
-            Class::Notices { within: Some(within) } => since <= within * 1_000,
-            Class::Notices { within: None } | Class::Beyond => true,
+            Class::Closes { within } => since <= within * 1_000,
         };
         if is_allowed {
             self.judgement.slipped += 1;
@@ -196,19 +173,14 @@ mod tests {
     use super::*;
 
     const SURVIVES: Claim = Claim { recovers: true, ..Claim::BARE };
-    const NOTICES: Claim = Claim {
-        class: Class::Notices { within: Some(5_000) },
-        may_lose: true,
-        may_void: true,
-        ..Claim::BARE
-    };
+    const CLOSES: Claim = Claim { class: Class::Closes { within: 5_000 }, may_void: true, ..Claim::BARE };
 
     fn at(millis: u64, happening: Happening) -> Event {
         Event { at: millis * 1_000, happening }
     }
 
-    fn admitted(millis: u64, token: usize, though_lost: bool) -> Event {
-        let verdict = Verdict::Admitted { though_lost };
+    fn admitted(millis: u64, token: usize) -> Event {
+        let verdict = Verdict::Admitted;
         at(millis, Happening::Ended { attempt: 0, token, gateway: 0, verdict })
     }
 
@@ -222,56 +194,34 @@ mod tests {
 
     #[test]
     fn a_second_admission_is_found_where_none_is_allowed() {
-        let sound = [admitted(1, 7, false), admitted(2, 8, false)];
+        let sound = [admitted(1, 7), admitted(2, 8)];
         assert_eq!(kinds(&sound, &SURVIVES), []);
-        let twice = [admitted(1, 7, false), admitted(2, 8, false), admitted(3, 7, false)];
+        let twice = [admitted(1, 7), admitted(2, 8), admitted(3, 7)];
         assert_eq!(kinds(&twice, &SURVIVES), [Kind::Twice]);
-        assert_eq!((judge(&twice, &NOTICES, 1).slipped, kinds(&twice, &NOTICES)), (1, vec![]));
+        assert_eq!((judge(&twice, &CLOSES, 1).slipped, kinds(&twice, &CLOSES)), (1, vec![]));
     }
 
     #[test]
     fn what_is_allowed_until_a_loss_is_noticed_ends_some_time_after_the_last_change() {
-        let late = |change| [admitted(1, 7, false), fault(10), fault(change), admitted(10_000, 7, false)];
-        assert_eq!(kinds(&late(5_001), &NOTICES), []);
-        assert_eq!(kinds(&late(4_999), &NOTICES), [Kind::Twice]);
+        let late = |change| [admitted(1, 7), fault(10), fault(change), admitted(10_000, 7)];
+        assert_eq!(kinds(&late(5_001), &CLOSES), []);
+        assert_eq!(kinds(&late(4_999), &CLOSES), [Kind::Twice]);
     }
 
     #[test]
     fn what_happens_to_one_server_is_no_excuse_for_another() {
         let of = |server| at(9_000, Happening::Healed { number: 0, server: Some(server) });
         let lost = || at(100, Happening::Lost { server: Some(1) });
-        let history = |server| [admitted(1, 7, false), lost(), of(server), admitted(10_000, 7, false)];
-        assert_eq!(kinds(&history(1), &NOTICES), []);
-        assert_eq!(kinds(&history(2), &NOTICES), [Kind::Twice]);
-    }
-
-    #[test]
-    fn an_admission_by_a_gateway_that_knows_of_the_loss_is_found_even_if_it_is_the_first() {
-        assert_eq!(kinds(&[admitted(1, 7, true)], &NOTICES), [Kind::ThoughLost]);
-    }
-
-    #[test]
-    fn false_alarms_are_found() {
-        let says = |reason| at(5, Happening::Says { gateway: 0, key: 0, refuses: Some(reason) });
-        assert_eq!(kinds(&[says("records_lost")], &SURVIVES), [Kind::FalseAlarm]);
-        assert_eq!(kinds(&[says("records_lost")], &NOTICES), []);
-        assert_eq!(kinds(&[says("epoch_retired")], &SURVIVES), []);
-        let ahead = at(5, Happening::Serves { gateway: 0, refuses: Some("clock_ahead") });
-        assert_eq!(kinds(&[ahead], &NOTICES), [Kind::FalseAlarm]);
+        let history = |server| [admitted(1, 7), lost(), of(server), admitted(10_000, 7)];
+        assert_eq!(kinds(&history(1), &CLOSES), []);
+        assert_eq!(kinds(&history(2), &CLOSES), [Kind::Twice]);
     }
 
     #[test]
     fn a_gateway_that_admits_nothing_when_all_is_over_is_found() {
         let settled = || at(100, Happening::Settled);
-        assert_eq!(kinds(&[admitted(1, 7, false), settled()], &SURVIVES), [Kind::Stuck]);
-        assert_eq!(kinds(&[settled(), admitted(101, 7, false)], &SURVIVES), []);
-        assert_eq!(kinds(&[settled()], &NOTICES), []);
-    }
-
-    #[test]
-    fn the_time_to_a_notice_counts_from_the_loss() {
-        let says = at(700, Happening::Says { gateway: 0, key: 0, refuses: Some("records_lost") });
-        let judgement = judge(&[fault(100), at(200, Happening::Lost { server: None }), says], &NOTICES, 1);
-        assert_eq!((judgement.lost, judgement.noticed_after), (true, Some(500_000)));
+        assert_eq!(kinds(&[admitted(1, 7), settled()], &SURVIVES), [Kind::Stuck]);
+        assert_eq!(kinds(&[settled(), admitted(101, 7)], &SURVIVES), []);
+        assert_eq!(kinds(&[settled()], &CLOSES), []);
     }
 }

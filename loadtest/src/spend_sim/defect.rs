@@ -11,8 +11,6 @@ pub(crate) enum Defect {
     Store(Undo),
     /// A gateway asks for tokens although its store can spend none.
     AsksInVain,
-    /// A gateway asks for tokens of a key whose records are lost while another key is whole.
-    AsksForLostKeys,
     /// An agent sends a gateway one token after the other, whatever it answers.
     SendsInVain,
     /// An agent does not notice that a token's connection broke.

@@ -3,7 +3,10 @@
 use super::chance::Chance;
 use super::fault::Millis;
 use super::network::Micros;
-use postern_spend::memcached::{OnLoss, Options, Pool, Replicas, Transport};
+use super::token::mark_id;
+use postern_spend::Marks;
+use postern_spend::memcached::{Options, Pool, Replicas, Transport};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The second at which every run begins.
@@ -30,16 +33,12 @@ pub(crate) enum Shape {
     Direct,
     /// Each server owns its share of the records.
     Pool,
-    /// Three copies of each record.
-    Quorum,
     /// A balancer in front of two routers, one of which has a server more.
     Balancer,
     /// Two addresses of every gateway, of routers one of which has a server more.
     Contradiction,
     /// Three replicas that vote: each is reached by itself, through a router of its own or directly.
     Voted,
-    /// Routers that give a record to another server when its own is away.
-    Failover,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,32 +53,10 @@ pub(crate) enum Kind {
     Mcrouter,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    Pool,
-    /// AllMajorityRoute over three; `get` by it, too, or by MissFailoverRoute.
-    Quorum {
-        reads_fail_over: bool,
-    },
-    Failover,
-}
-
-impl Route {
-    /// Lists of servers.
-    pub(crate) fn lists(self) -> usize {
-        match self {
-            Self::Pool => 1,
-            Self::Quorum { .. } => 3,
-            Self::Failover => 2,
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct RouterPlan {
     pub(crate) kind: Kind,
-    pub(crate) route: Route,
-    pub(crate) lists: Vec<Vec<usize>>,
+    pub(crate) list: Vec<usize>,
     pub(crate) timeout: Millis,
     /// How long mcrouter waits before it tries a server that is down, first and at most.
     pub(crate) probe_first: Millis,
@@ -97,7 +74,7 @@ pub(crate) struct GatewayPlan {
     pub(crate) is_pooled: bool,
     pub(crate) connections: usize,
     pub(crate) timeout: Millis,
-    pub(crate) canary_interval: Millis,
+    pub(crate) interval: Millis,
     pub(crate) cache_bytes: usize,
     /// Looks a token up before it spends it.
     pub(crate) hint: bool,
@@ -137,11 +114,9 @@ impl GatewayPlan {
             timeout: Duration::from_millis(self.timeout),
             slow: Duration::from_millis(10),
             connect_timeout,
-            canary_interval: Duration::from_millis(self.canary_interval),
+            interval: Duration::from_millis(self.interval),
             clock_tolerance: Duration::from_secs(CLOCK_TOLERANCE),
-            on_loss: OnLoss::Refuse,
-            ask_whose: false,
-            marks: None,
+            marks: Marks { id: Arc::new(mark_id) },
             cache_bytes: self.cache_bytes,
         }
     }
@@ -152,9 +127,8 @@ impl Deployment {
         let servers = match shape {
             Shape::Direct => 1,
             Shape::Pool => chance.within(2, 4) as usize,
-            Shape::Quorum | Shape::Voted => chance.pick(&[3, 3, 6]),
+            Shape::Voted => chance.pick(&[3, 3, 6]),
             Shape::Balancer | Shape::Contradiction => chance.within(3, 4) as usize,
-            Shape::Failover => 2,
         };
         let timeout = chance.pick(&[100, 100, 250, 1_000]);
         let routers = Self::routers(shape, servers, timeout, chance);
@@ -165,14 +139,14 @@ impl Deployment {
         };
         let all_ports = || (1..=addresses.len() as u16).collect::<Vec<_>>();
         let together = chance.one_in(2) || shape == Shape::Contradiction;
-        let canary_interval = chance.pick(&[300, 1_000, 1_000, 1_000, 1_000, 1_500]);
+        let interval = chance.pick(&[300, 1_000, 1_000, 1_000, 1_000, 1_500]);
         let pooled = chance.one_in(4);
         let gateway = |index: usize, chance: &mut Chance| GatewayPlan {
             ports: vec![if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] }],
             is_pooled: pooled,
             connections: chance.within(1, 3) as usize + usize::from(shape == Shape::Balancer),
             timeout,
-            canary_interval,
+            interval,
             cache_bytes: chance.pick(&[0, 1 << 20]),
             hint: chance.one_in(2),
         };
@@ -183,30 +157,34 @@ impl Deployment {
             spikes: chance.pick(&[0, 200, 2_000]),
             spike: chance.pick(&[20_000, 200_000, 400_000]),
         };
-        Self { shape, servers: vec![0; servers], routers, addresses, gateways, latency }
+        let mut deployment = Self { shape, servers: vec![0; servers], routers, addresses, gateways, latency };
+        if shape == Shape::Voted {
+            deployment.vote(chance);
+        }
+        deployment
     }
 
-    /// Has the replicas of a quorum vote by themselves.
-    pub(crate) fn vote(&mut self, chance: &mut Chance) {
-        let Some(quorum) = self.routers.first().cloned() else { return };
-        let router = |list: &Vec<usize>| {
+    /// Gives each replica a router of its own, or none.
+    fn vote(&mut self, chance: &mut Chance) {
+        let Some(router) = self.routers.first().cloned() else { return };
+        let lists: Vec<Vec<usize>> =
+            (0..3).map(|replica| (replica..self.servers.len()).step_by(3).collect()).collect();
+        let of_replica = |list: &Vec<usize>| {
             let kind = chance.pick(&[Kind::Twemproxy, Kind::Mcrouter]);
             RouterPlan {
                 kind,
-                route: Route::Pool,
-                lists: vec![list.clone()],
+                list: list.clone(),
                 misses: kind == Kind::Mcrouter && chance.one_in(3),
                 closes: kind == Kind::Twemproxy && chance.one_in(2),
-                ..quorum
+                ..router
             }
         };
-        self.routers = quorum.lists.iter().map(router).collect();
+        self.routers = lists.iter().map(of_replica).collect();
         let address = |(replica, list): (usize, &Vec<usize>)| match list.as_slice() {
             [server] if chance.one_in(2) => vec![Node::Server(*server)],
             _ => vec![Node::Router(replica)],
         };
-        self.addresses = quorum.lists.iter().enumerate().map(address).collect();
-        self.shape = Shape::Voted;
+        self.addresses = lists.iter().enumerate().map(address).collect();
         for gateway in &mut self.gateways {
             (gateway.ports, gateway.is_pooled) = (vec![vec![1], vec![2], vec![3]], false);
         }
@@ -221,26 +199,12 @@ impl Deployment {
     }
 
     fn routers(shape: Shape, servers: usize, timeout: Millis, chance: &mut Chance) -> Vec<RouterPlan> {
-        let kind = match shape {
-            Shape::Quorum | Shape::Failover => Kind::Mcrouter,
-            _ => chance.pick(&[Kind::Twemproxy, Kind::Mcrouter]),
-        };
-        let route = match shape {
-            Shape::Quorum => Route::Quorum { reads_fail_over: false },
-            Shape::Failover => Route::Failover,
-            _ => Route::Pool,
-        };
-        let lists = match shape {
-            Shape::Quorum => (0..3).map(|copy| (copy..servers).step_by(3).collect()).collect(),
-            Shape::Failover => vec![vec![0], vec![1]],
-            _ => vec![(0..servers).collect()],
-        };
+        let kind = chance.pick(&[Kind::Twemproxy, Kind::Mcrouter]);
         let (probe_first, probe_longest) =
             chance.pick(&[(100, 500), (100, 500), (1_000, 5_000), (10_000, 60_000)]);
         let plan = RouterPlan {
             kind,
-            route,
-            lists,
+            list: (0..servers).collect(),
             timeout: chance.pick(&[timeout / 2, timeout / 2, timeout / 2, timeout, 2 * timeout]),
             probe_first,
             probe_longest,
@@ -254,7 +218,7 @@ impl Deployment {
         };
         let mut routers = vec![plan; number];
         if matches!(shape, Shape::Balancer | Shape::Contradiction) {
-            routers[0].lists[0].pop();
+            routers[0].list.pop();
         }
         routers
     }

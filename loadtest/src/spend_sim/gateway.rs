@@ -4,11 +4,11 @@ use super::defect::{Defect, is_put_back};
 use super::deployment::{CLOCK_TOLERANCE, GatewayPlan};
 use super::history::{Happening, Verdict};
 use super::plan::Plan;
-use super::token::{KeyPlan, Offer, Token, mark_id};
+use super::token::{KeyPlan, Offer, Token};
 use super::world::{Fabric, Machine};
 use parking_lot::Mutex;
-use postern_spend::memcached::{Client, Memcached, OnLoss, Options, World};
-use postern_spend::{Binding, Epoch, Hint, Marks, Spend, SpendStore, Unknown};
+use postern_spend::memcached::{Client, Memcached, World};
+use postern_spend::{Binding, Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::TokenKeyId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -19,8 +19,6 @@ pub(crate) struct Gateway {
     number: usize,
     plan: GatewayPlan,
     keys: Vec<KeyPlan>,
-    /// Marks bind tokens.
-    is_bound: bool,
     machine: Arc<Machine>,
     process: Mutex<Option<Process>>,
     /// The process ends, and what waits in it.
@@ -39,27 +37,20 @@ impl Gateway {
     pub(crate) fn start(number: usize, plan: &Plan, fabric: Fabric, attempts: Arc<AtomicUsize>) -> Self {
         let machine = Arc::new(Machine { fabric, gateway: number, offset: AtomicI64::new(0) });
         let (ends, process) = (Notify::new(), Mutex::new(None));
-        let (keys, is_bound) = (plan.keys.clone(), plan.is_bound);
+        let keys = plan.keys.clone();
         let plan = plan.deployment.gateways[number].clone();
-        let gateway = Self { number, plan, keys, is_bound, machine, process, ends, attempts };
+        let gateway = Self { number, plan, keys, machine, process, ends, attempts };
         gateway.start_process();
         gateway
     }
 
     pub(crate) fn start_process(&self) {
         let world: Arc<dyn World> = Arc::clone(&self.machine) as Arc<dyn World>;
-        let marks = self.is_bound.then(|| Marks { id: Arc::new(mark_id), plants: true });
-        let options = Options { marks, on_loss: self.on_loss(), ..self.plan.options() };
-        let Ok(store) = Memcached::simulate(options, world) else { return };
-        let keys = self.keys.iter().enumerate().filter(|_| self.is_bound);
+        let Ok(store) = Memcached::simulate(self.plan.options(), world) else { return };
+        let keys = self.keys.iter().enumerate();
         store.offer(&keys.map(|(number, key)| key.epoch(number)).collect::<Vec<_>>());
         let client = store.client();
         *self.process.lock() = Some(Process { store, client });
-    }
-
-    /// Where marks bind tokens, a loss brings the next one.
-    fn on_loss(&self) -> OnLoss {
-        if self.is_bound { OnLoss::Warn } else { OnLoss::Refuse }
     }
 
     /// Whether its process runs, so that a connection can be made.
@@ -95,24 +86,15 @@ impl Gateway {
         if is_put_back(Defect::AsksInVain) {
             return Ok(());
         }
-        let mut keys = self.in_use().peekable();
-        let lost = Unknown::RecordsLost.reason();
-        if keys.peek().is_some() && keys.all(|(_, epoch)| self.refuses(epoch.key) == Some(lost)) {
-            return Err(lost);
-        }
         client.serving().map_err(Unknown::reason)
     }
 
     /// The newest key in use whose tokens the store can spend, and what binds them.
     fn requested(&self) -> Option<Offer> {
-        self.in_use().rev().find_map(|(key, epoch)| {
-            let is_refused = self.refuses(epoch.key).is_some() && !is_put_back(Defect::AsksForLostKeys);
-            match self.binding(epoch.key) {
-                _ if is_refused && !is_put_back(Defect::AsksInVain) => None,
-                Binding::Unknown => None,
-                Binding::Unmarked => Some(Offer { key, mark: None }),
-                Binding::Offered(mark) => Some(Offer { key, mark: Some(mark) }),
-            }
+        self.in_use().rev().find_map(|(key, epoch)| match self.binding(epoch.key) {
+            _ if self.refuses(epoch.key).is_some() && !is_put_back(Defect::AsksInVain) => None,
+            Binding::Unknown => None,
+            Binding::Offered(mark) => Some(Offer { key, mark }),
         })
     }
 
@@ -182,11 +164,6 @@ impl Gateway {
         if now >= token.not_after {
             return Verdict::Refused("key_retired");
         }
-        match (token.epoch.mark, self.binding(token.epoch.key)) {
-            (Some(_), _) | (None, Binding::Unmarked) => {}
-            (None, Binding::Offered(_)) => return Verdict::Refused("wrong_challenge"),
-            (None, Binding::Unknown) => return Verdict::Refused(Unknown::Unmarked.reason()),
-        }
         if self.plan.hint && matches!(client.check(&token.key, &token.epoch).await, Ok(Hint::Spent)) {
             return Verdict::Spent;
         }
@@ -196,8 +173,7 @@ impl Gateway {
                 if self.machine.now().saturating_add(tolerance) >= token.epoch.expires {
                     return Verdict::Refused(Unknown::EpochRetired.reason());
                 }
-                let though_lost = self.refuses(token.epoch.key) == Some(Unknown::RecordsLost.reason());
-                Verdict::Admitted { though_lost }
+                Verdict::Admitted
             }
             Ok(Spend::AlreadySpent) => Verdict::Spent,
             Ok(Spend::Void) => Verdict::Refused("void"),

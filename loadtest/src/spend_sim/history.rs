@@ -139,10 +139,7 @@ impl Sums {
 /// The answer to one presentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// `though_lost`: the gateway knew that records of the key were lost.
-    Admitted {
-        though_lost: bool,
-    },
+    Admitted,
     Spent,
     Refused(&'static str),
     /// The caller went away, or the gateway did.

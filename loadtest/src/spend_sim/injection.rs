@@ -31,7 +31,7 @@ impl Network {
             }
             What::RouterRestart { router } => self.stop_router(*router),
             What::Servers { router, list } => {
-                self.routers[*router].plan.lists[0].clone_from(list);
+                self.routers[*router].plan.list.clone_from(list);
                 if self.routers[*router].plan.kind == Kind::Twemproxy {
                     self.stop_router(*router); // it cannot reload
                     self.routers[*router].is_up = true;

@@ -107,11 +107,10 @@ impl Ledger {
             return;
         };
         let (fate, is_explained) = match verdict {
-            Verdict::Admitted { .. } => (Fate::Spent, true),
+            Verdict::Admitted => (Fate::Spent, true),
             Verdict::Spent => (Fate::Lost("spent"), account.is_seen),
             Verdict::Dropped | Verdict::Refused("stopped") => (Fate::Lost("connection lost"), true),
             Verdict::Refused("void") => (Fate::Lost("void"), claim.may_void),
-            Verdict::Refused("wrong_challenge") => (Fate::Lost("wrong_challenge"), claim.may_part),
             Verdict::Refused(reason @ ("key_retired" | "epoch_retired")) => {
                 (Fate::Lost(reason), claim.is_skewed || event.at >= account.ends)
             }
@@ -122,7 +121,7 @@ impl Ledger {
             }
         };
         account.fate = fate;
-        let is_served = matches!(verdict, Verdict::Admitted { .. } | Verdict::Dropped | Verdict::Spent);
+        let is_served = matches!(verdict, Verdict::Admitted | Verdict::Dropped | Verdict::Spent);
         if claim.serves && !is_served && event.at < account.ends {
             self.find(Kind::Unserved, event.to_string());
         }
@@ -184,7 +183,7 @@ mod tests {
     use super::*;
 
     const CLAIM: Claim = Claim::BARE;
-    const ADMITTED: Verdict = Verdict::Admitted { though_lost: false };
+    const ADMITTED: Verdict = Verdict::Admitted;
     const AGENT: usize = 1;
 
     fn asked(cannot: Option<&'static str>) -> Happening {

@@ -1,4 +1,4 @@
-//! Hours in which three replicas that vote lose records, are away and are given other servers, with new marks in between.
+//! Hours in which replicas lose records, are away and are given other servers, with new marks in between.
 
 use super::chance::Chance;
 use super::claim::TURNOVER;
@@ -8,8 +8,8 @@ use super::plan::{Plan, Theme};
 use super::token::KeyPlan;
 
 const MINUTE: Millis = 60_000;
-/// After the last fault: a fleet plants four marks an hour, and the last one has to follow.
-const CALM: Millis = 75 * MINUTE;
+/// After the last fault: the next mark follows within a minute, and clients come back.
+const CALM: Millis = 3 * MINUTE;
 /// Between two tunnels of an agent, and between what strangers and attackers do, at most.
 const PAUSE: Millis = 40_000;
 const PACE: Millis = 20_000;
@@ -17,23 +17,23 @@ const PACE: Millis = 20_000;
 impl Plan {
     pub(crate) fn long(seed: u64) -> Self {
         let mut chance = Chance::new(seed, 6);
-        let mut deployment = Deployment::new(Shape::Quorum, &mut chance);
-        deployment.vote(&mut chance);
+        let shape = chance.pick(&[Shape::Voted, Shape::Voted, Shape::Voted, Shape::Direct, Shape::Pool]);
+        let mut deployment = Deployment::new(shape, &mut chance);
         // A reply that is late beside a replica that is away would be a token without a verdict.
         deployment.latency.spikes = 0;
         deployment.latency.most = deployment.latency.most.min(1_000);
         for (number, gateway) in deployment.gateways.iter_mut().enumerate() {
-            gateway.ports.rotate_left(number % 3); // each has its replicas in another order
+            let replicas = gateway.ports.len();
+            gateway.ports.rotate_left(number % replicas); // each has its replicas in another order
             if number % 2 == 1 {
-                gateway.ports.swap(0, 1);
+                gateway.ports.swap(0, replicas / 2);
             }
-            gateway.canary_interval = 1_000;
+            gateway.interval = 1_000;
         }
         let mut keys = vec![KeyPlan { from: 0, ends: 86_400 }];
         let mut plan = Self {
             seed,
             theme: Theme::Long,
-            is_bound: true,
             length: 0,
             deployment,
             keys: Vec::new(),
@@ -42,7 +42,7 @@ impl Plan {
             pause: PAUSE,
             pace: PACE,
         };
-        let is_spaced = chance.one_in(2);
+        let is_spaced = shape == Shape::Voted && chance.one_in(2);
         let last =
             if is_spaced { plan.one_after_another(&mut chance) } else { plan.at_any_time(&mut chance) };
         plan.length = last + if is_spaced { TURNOVER } else { CALM };
@@ -87,9 +87,9 @@ impl Plan {
             0 => What::Refuse { server },
             1 => What::Freeze { server },
             2 => What::Cut { server, router: None },
-            3 if self.deployment.servers.len() > 3 => {
+            3 if self.deployment.servers.len() > 3 && self.deployment.shape == Shape::Voted => {
                 let router = server % 3;
-                let list = vec![chance.pick(&self.deployment.routers[router].lists[0])];
+                let list = vec![chance.pick(&self.deployment.routers[router].list)];
                 return Fault { at, lasts: 0, what: What::Servers { router, list } };
             }
             _ => What::Restart { server },

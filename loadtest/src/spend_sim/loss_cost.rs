@@ -3,7 +3,7 @@
 use super::agent::{Agent, Habits, Opened, Surroundings};
 use super::chance::Chance;
 use super::checker::Judgement;
-use super::deployment::{Deployment, GatewayPlan, Kind, Latency, Node, Route, RouterPlan, Shape};
+use super::deployment::{Deployment, GatewayPlan, Kind, Latency, Node, RouterPlan, Shape};
 use super::fault::{Fault, Millis, What};
 use super::issuer::Signatures;
 use super::plan::{Plan, Theme};
@@ -149,7 +149,6 @@ impl Scenario {
         Plan {
             seed: 1,
             theme: Theme::Loss,
-            is_bound: true,
             length: last + AFTERWARDS,
             deployment: deployment(self.votes),
             keys: vec![KeyPlan { from: 0, ends: 86_400 }],
@@ -206,8 +205,7 @@ async fn live(agents: usize, around: &Surroundings, until: Duration, seen: &Arc<
 fn deployment(votes: bool) -> Deployment {
     let router = RouterPlan {
         kind: Kind::Twemproxy,
-        route: Route::Pool,
-        lists: vec![vec![0, 1, 2]],
+        list: vec![0, 1, 2],
         timeout: 100,
         probe_first: 100,
         probe_longest: 500,
@@ -219,7 +217,7 @@ fn deployment(votes: bool) -> Deployment {
         is_pooled: false,
         connections: 2,
         timeout: 250,
-        canary_interval: 1_000,
+        interval: 1_000,
         cache_bytes: 1 << 20,
         hint: false,
     };

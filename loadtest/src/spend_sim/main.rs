@@ -28,7 +28,6 @@ mod long;
 mod loss_cost;
 mod memory;
 mod network;
-mod open;
 mod plan;
 mod report;
 mod router;
@@ -66,11 +65,8 @@ struct Arguments {
     /// One run only, with its whole history
     #[arg(long, value_parser = number)]
     seed: Option<u64>,
-    /// Binds tokens by marks
+    /// Hours in which one loss follows another
     #[arg(long)]
-    marks: bool,
-    /// Hours of three replicas that vote, of which one after another is lost
-    #[arg(long, conflicts_with = "marks")]
     long: bool,
     /// Prints what a loss of records costs agents and the issuer, with this many agents
     #[arg(long, value_name = "AGENTS", num_args = 0..=1, default_missing_value = "1000")]
@@ -78,9 +74,6 @@ struct Arguments {
     /// Puts a mended defect back, to see that it is found
     #[arg(long, value_name = "NAME", value_parser = self_test::defect)]
     undo: Option<Defect>,
-    /// Counts findings that stand, too
-    #[arg(long)]
-    strict: bool,
     /// Stops at the first finding
     #[arg(long)]
     first: bool,
@@ -100,11 +93,7 @@ fn main() -> Result<()> {
     if let Some(agents) = arguments.loss_cost {
         return loss_cost::print(agents);
     }
-    let kind = match arguments {
-        Arguments { long: true, .. } => PlanKind::Long,
-        Arguments { marks: true, .. } => PlanKind::Bound,
-        _ => PlanKind::Unbound,
-    };
+    let kind = if arguments.long { PlanKind::Long } else { PlanKind::Short };
     if let Some(seed) = arguments.seed {
         put_back(arguments.undo);
         let plan = kind.plan(seed);
@@ -120,8 +109,6 @@ fn main() -> Result<()> {
         seeds: arguments.seeds,
         undo: arguments.undo,
         until: arguments.first.then_some(Until::AnyFinding),
-        strict: arguments.strict || arguments.undo.is_some(),
-        calm: false,
         threads: arguments.threads.unwrap_or(cores),
     };
     let began = Instant::now();

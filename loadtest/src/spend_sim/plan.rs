@@ -1,7 +1,7 @@
 //! The plan of a run, which follows from its seed: the deployment, the keys, and what goes wrong when.
 
 use super::chance::Chance;
-use super::deployment::{Deployment, Node, Shape};
+use super::deployment::{Deployment, Shape};
 use super::fault::{Fault, Millis, What};
 use super::token::KeyPlan;
 
@@ -16,8 +16,6 @@ const PACE: Millis = 130;
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) theme: Theme,
-    /// Tokens are bound by marks.
-    pub(crate) is_bound: bool,
     pub(crate) length: Millis,
     pub(crate) deployment: Deployment,
     pub(crate) keys: Vec<KeyPlan>,
@@ -74,19 +72,16 @@ const THEMES: [Theme; 12] = [
 /// Which plan a seed has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanKind {
-    /// Tokens are not bound.
-    Unbound,
-    /// Tokens are bound by marks.
-    Bound,
-    /// Hours of three replicas that vote.
+    /// Some seconds.
+    Short,
+    /// Hours.
     Long,
 }
 
 impl PlanKind {
     pub(crate) fn plan(self, seed: u64) -> Plan {
         match self {
-            Self::Unbound => Plan::new(seed),
-            Self::Bound => Plan::bound(seed),
+            Self::Short => Plan::new(seed),
             Self::Long => Plan::long(seed),
         }
     }
@@ -100,15 +95,12 @@ impl Plan {
             Theme::Servers => &[Shape::Pool, Shape::Pool, Shape::Balancer, Shape::Contradiction],
             Theme::LossWhileBlind => &[Shape::Pool],
             Theme::Network | Theme::Restarts => {
-                &[Shape::Direct, Shape::Pool, Shape::Quorum, Shape::Quorum, Shape::Balancer, Shape::Failover]
+                &[Shape::Direct, Shape::Pool, Shape::Voted, Shape::Voted, Shape::Balancer]
             }
-            _ => &[Shape::Direct, Shape::Pool, Shape::Pool, Shape::Quorum, Shape::Quorum],
+            _ => &[Shape::Direct, Shape::Pool, Shape::Pool, Shape::Voted, Shape::Voted],
         };
         let shape = chance.pick(shapes);
         let mut deployment = Deployment::new(shape, &mut chance);
-        if shape == Shape::Quorum && theme == Theme::Loss {
-            deployment.latency.spikes = 0; // a copy that comes late is a copy that is missing
-        }
         if theme == Theme::LossWhileBlind && chance.one_in(2) {
             deployment.be_patient();
         }
@@ -120,7 +112,6 @@ impl Plan {
         let mut plan = Self {
             seed,
             theme,
-            is_bound: false,
             length,
             deployment,
             keys,
@@ -130,21 +121,30 @@ impl Plan {
             pace: PACE,
         };
         plan.go_wrong(&mut chance);
+        if shape == Shape::Voted {
+            plan.lose_replicas(&mut chance);
+            plan.mix(&mut chance);
+        }
         plan.faults.sort_by_key(|fault| fault.at);
         plan
     }
 
-    /// The same plan with tokens bound by marks.
-    pub(crate) fn bound(seed: u64) -> Self {
-        let mut plan = Self { is_bound: true, ..Self::new(seed) };
-        if plan.deployment.shape == Shape::Quorum && seed.is_multiple_of(2) {
-            plan.vote(&mut Chance::new(seed, 4));
+    /// Some gateways still know one of the replicas alone, as while a fleet is changed.
+    fn mix(&mut self, chance: &mut Chance) {
+        if chance.one_in(6) {
+            let index = chance.index(self.deployment.gateways.len());
+            self.deployment.gateways[index].ports.truncate(1);
         }
-        plan
     }
 
-    fn vote(&mut self, chance: &mut Chance) {
-        self.deployment.vote(chance);
+    /// Whether gateways of one replica and of three have servers in common.
+    pub(crate) fn is_mixed(&self) -> bool {
+        let mut replicas = self.deployment.gateways.iter().map(|gateway| gateway.ports.len());
+        let first = replicas.next();
+        replicas.any(|other| Some(other) != first)
+    }
+
+    fn lose_replicas(&mut self, chance: &mut Chance) {
         let more = chance.within(0, 6);
         for _ in 0..more {
             self.theme = Theme::Replicas;
@@ -154,13 +154,12 @@ impl Plan {
                 0 => self.away(server, at, chance),
                 1 => {
                     let router = server % 3;
-                    let list = vec![chance.pick(&self.deployment.routers[router].lists[0])];
+                    let list = vec![chance.pick(&self.deployment.routers[router].list)];
                     self.faults.push(Fault { at, lasts: 0, what: What::Servers { router, list } });
                 }
                 _ => self.lose(server, chance),
             }
         }
-        self.faults.sort_by_key(|fault| fault.at);
     }
 
     fn go_wrong(&mut self, chance: &mut Chance) {
@@ -275,7 +274,7 @@ impl Plan {
             }
             let mut list: Vec<usize> = (0..whole).collect();
             if chance.one_in(2) {
-                self.deployment.routers[router].lists[0].pop();
+                self.deployment.routers[router].list.pop();
             } else {
                 list.remove(chance.index(whole));
             }
@@ -325,11 +324,5 @@ impl Plan {
         } else {
             What::Evict { server, percent: chance.within(5, 90) }
         }
-    }
-
-    /// Whether two gateways may come to routers with different servers.
-    pub(crate) fn parts_gateways(&self) -> bool {
-        let listeners = |node: &Vec<Node>| node.len() > 1;
-        self.deployment.gateways.len() > 1 && self.deployment.addresses.iter().any(listeners)
     }
 }

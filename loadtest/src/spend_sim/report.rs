@@ -20,39 +20,20 @@ pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
     println!("{issued} tokens issued = {spent} spent + {held} held + {lost_in_all} lost: {lost:?}\n");
     println!(
         "| class | theme | runs | presentations | admitted twice, as is allowed | in runs | the last, after the last \
-         change | runs with a loss | noticed in | after: median, longest |"
+         change | runs with a loss |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     for ((class, theme), row) in &tally.by_class {
         let class = match class {
             ClassName::Survives => "survives",
-            ClassName::Notices => "notices",
-            ClassName::Beyond => "beyond",
-        };
-        let mut noticed = row.noticed.clone();
-        noticed.sort_unstable();
-        let noticed = match (noticed.get(noticed.len() / 2), noticed.last()) {
-            (Some(median), Some(longest)) => format!("{}, {}", seconds_of(*median), seconds_of(*longest)),
-            _ => String::new(),
+            ClassName::Closes => "closes",
         };
         let last = if row.slipped > 0 { seconds_of(row.slipped_for) } else { String::new() };
         let counts =
             [row.runs, row.presentations, row.slipped, row.runs_with_slips].map(|count| count.to_string());
-        let counts = counts.join(" | ");
-        println!(
-            "| {class} | {theme:?} | {counts} | {last} | {} | {} | {noticed} |",
-            row.lost,
-            row.noticed.len()
-        );
+        println!("| {class} | {theme:?} | {} | {last} | {} |", counts.join(" | "), row.lost);
     }
     println!();
-    for (open, (runs, found)) in &tally.open {
-        println!(
-            "stands: {open:?}: {} of {runs} runs, the first with seed {:?}",
-            found.len(),
-            found.iter().min()
-        );
-    }
 }
 
 fn seconds_of(micros: u64) -> String {

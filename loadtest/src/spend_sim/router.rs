@@ -1,10 +1,10 @@
 //! A router in front of memcacheds, as twemproxy and mcrouter behave: docs/how-it-works and deploy/mcrouter say what was
 //! measured of them.
 
-use super::deployment::{Kind, Node, Route, RouterPlan};
+use super::deployment::{Kind, Node, RouterPlan};
 use super::digest::Digest;
 use super::history::Happening;
-use super::job::{Job, Verdict};
+use super::job::Job;
 use super::network::{End, Event, Micros, Network};
 use super::wire::{self, Answer, Command, Name, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -50,9 +50,8 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) job: u64,
-    /// Which of the job's records, and which copy of it.
+    /// Which of the job's records.
     pub(crate) record: usize,
-    pub(crate) copy: usize,
     pub(crate) name: Name,
     pub(crate) request: Request,
 }
@@ -109,12 +108,10 @@ impl Network {
             used += length;
             let routing = &mut self.routers[router];
             routing.count += 1;
-            let (number, plan) = (routing.count, &routing.plan);
+            let number = routing.count;
             let begun = match command {
-                Command::Get(names) => Some(Job::get(link, plan.route, names)),
-                Command::Add { name, exptime, value } => {
-                    Some(Job::add(link, plan.route, name, exptime, value))
-                }
+                Command::Get(names) => Some(Job::get(link, names)),
+                Command::Add { name, exptime, value } => Some(Job::add(link, name, exptime, value)),
                 Command::Version | Command::Other => None,
             };
             self.links[link].replies.push_back((number, None));
@@ -142,7 +139,7 @@ impl Network {
     fn ask(&mut self, router: usize, asks: Vec<Ask>) {
         let mut by_server: BTreeMap<usize, Vec<Ask>> = BTreeMap::new();
         for ask in asks {
-            let server = self.routers[router].plan.owner(&ask.name, ask.copy);
+            let server = self.routers[router].plan.owner(&ask.name);
             by_server.entry(server).or_default().push(ask);
         }
         for (server, asks) in by_server {
@@ -251,27 +248,20 @@ impl Network {
         }
     }
 
-    /// Gives answers to the commands that wait for them, asks what follows from them, and replies to what is decided.
+    /// Gives answers to the commands that wait for them, and replies to what is complete.
     fn resolve(&mut self, router: usize, asks: &[Ask], answers: Vec<Answer>) {
-        let (mut further, mut touched) = (Vec::new(), Vec::new());
+        let mut touched = Vec::new();
         for (ask, answer) in asks.iter().zip(answers) {
             let routing = &mut self.routers[router];
             let Some(job) = routing.jobs.get_mut(&ask.job) else { continue }; // decided before
-            match job.answer(ask, answer) {
-                Verdict::Open => {}
-                Verdict::Ask(next) => further.push(next),
-                Verdict::Decided => {
-                    let reply = job.reply(routing.plan.misses);
-                    let (link, number, is_error) = (job.link, ask.job, job.is_error());
-                    routing.jobs.remove(&ask.job);
-                    let closes = routing.plan.closes && is_error;
-                    self.fill(link, number, reply);
-                    touched.push((link, closes));
-                }
+            if job.answer(ask, answer) {
+                let reply = job.reply(routing.plan.misses);
+                let (link, number, is_error) = (job.link, ask.job, job.is_error());
+                routing.jobs.remove(&ask.job);
+                let closes = routing.plan.closes && is_error;
+                self.fill(link, number, reply);
+                touched.push((link, closes));
             }
-        }
-        if !further.is_empty() {
-            self.ask(router, further);
         }
         touched.dedup();
         for (link, closes) in touched {
@@ -312,15 +302,11 @@ fn command_is_version(input: &[u8]) -> bool {
 }
 
 impl RouterPlan {
-    /// The server that a record belongs to, in one of its copies.
-    pub(crate) fn owner(&self, name: &[u8], copy: usize) -> usize {
-        let list = match self.route {
-            Route::Pool => &self.lists[0],
-            Route::Quorum { .. } | Route::Failover => &self.lists[copy],
-        };
+    /// The server that a record belongs to.
+    pub(crate) fn owner(&self, name: &[u8]) -> usize {
         let hash = Digest::of(tag(name, self.kind));
         let weight = |server: &usize| mix(hash ^ (*server as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        list.iter().copied().max_by_key(weight).unwrap_or_default()
+        self.list.iter().copied().max_by_key(weight).unwrap_or_default()
     }
 }
 
@@ -365,8 +351,7 @@ mod tests {
     fn one_server_more_moves_its_share_of_the_records_and_no_others() {
         let plan = |servers: usize| RouterPlan {
             kind: Kind::Mcrouter,
-            route: Route::Pool,
-            lists: vec![(0..servers).collect()],
+            list: (0..servers).collect(),
             timeout: 50,
             probe_first: 100,
             probe_longest: 500,
@@ -376,7 +361,7 @@ mod tests {
         let (three, four) = (plan(3), plan(4));
         let owners = (0..4_000_u32).map(|index| {
             let name = index.to_le_bytes();
-            (three.owner(&name, 0), four.owner(&name, 0))
+            (three.owner(&name), four.owner(&name))
         });
         let moved: Vec<_> = owners.filter(|(before, after)| before != after).collect();
         assert!(moved.iter().all(|(_, after)| *after == 3));

@@ -12,17 +12,15 @@ use postern_spend::memcached::Undo;
 use std::time::Instant;
 
 /// A defect: how it is named on the command line, what it leads to, and the first seed that shows it.
-pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 11] = [
-    ("clock-canary", Store(Undo::ClockCanary), Kind::Twice, 39),
-    ("blind-watch", Store(Undo::BlindWatch), Kind::Twice, 1158),
-    ("some-probes", Store(Undo::SomeProbes), Kind::Twice, 195),
-    ("planted-canaries", Store(Undo::PlantedCanaries), Kind::FalseAlarm, 22),
-    ("permits-after-stored", Store(Undo::PermitsAfterStored), Kind::ThoughLost, 25),
-    ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 8),
-    ("older-probes", Store(Undo::OlderProbes), Kind::Twice, 461),
-    ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 1),
-    ("asks-for-lost-keys", Defect::AsksForLostKeys, Kind::AskedInVain, 203),
-    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 3),
+pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 9] = [
+    ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 18),
+    ("shared-names", Store(Undo::SharedNames), Kind::Twice, 34),
+    ("lasting-witness", Store(Undo::LastingWitness), Kind::Twice, 141),
+    ("witness-again", Store(Undo::WitnessAgain), Kind::Twice, 2),
+    ("no-witness", Store(Undo::NoWitness), Kind::Twice, 2),
+    ("four-an-hour", Store(Undo::FourAnHour), Kind::Stuck, 63),
+    ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 7),
+    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 2),
     ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 2),
 ];
 
@@ -55,16 +53,10 @@ pub(crate) fn first(defect: Defect, kind: Kind, mut from: u64, seeds: u64) -> Re
     let end = from + seeds;
     while from < end {
         // One after the other, so that the number means something.
-        let until = Some(Until::Found(kind));
-        // Where one address leads to two stores there is a finding that stands. It takes a fault, and seeds that show it
-        // without the defect do not count.
-        let calm = defect == Store(Undo::SomeProbes);
-        let undo = Some(defect);
-        let seeds = end - from;
-        let strict = calm || defect == Store(Undo::OlderProbes);
-        let is_bound = defect == Store(Undo::WitnessApart);
-        let kind_of_plan = if is_bound { PlanKind::Bound } else { PlanKind::Unbound };
-        let campaign = Campaign { from, seeds, kind: kind_of_plan, undo, until, strict, calm, threads: 1 };
+        let (until, undo, seeds) = (Some(Until::Found(kind)), Some(defect), end - from);
+        let is_long = defect == Store(Undo::FourAnHour);
+        let kind_of_plan = if is_long { PlanKind::Long } else { PlanKind::Short };
+        let campaign = Campaign { from, seeds, kind: kind_of_plan, undo, until, threads: 1 };
         let tally = campaign.run()?;
         let has = |findings: &[Finding]| findings.iter().any(|finding| finding.kind == kind);
         let Some((seed, _)) = tally.findings.iter().find(|(_, findings)| has(findings)) else { break };

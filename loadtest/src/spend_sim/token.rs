@@ -45,16 +45,16 @@ pub(crate) fn mark_id(key: TokenKeyId, mark: Mark) -> MarkId {
 pub(crate) struct Offer {
     /// The key's number.
     pub(crate) key: usize,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Mark,
 }
 
 impl Offer {
     /// The challenge as an agent reads it.
     pub(crate) fn challenge(&self) -> Option<CurrentChallenge> {
-        let marked = self.mark.map(|mark| mark.second_name(ORIGIN));
-        let names: Vec<&str> = std::iter::once(ORIGIN).chain(marked.as_deref()).collect();
+        let marked = self.mark.second_name(ORIGIN);
+        let names = [ORIGIN, &marked];
         let challenge = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &names).ok()?;
-        let max_age = self.mark.map(|_| MARKED);
+        let max_age = Some(MARKED);
         let token_key = Some(vec![self.key as u8 + 1; 342]);
         CurrentChallenge::new(Challenge { bytes: challenge.serialize(), token_key, max_age })
     }
@@ -70,7 +70,7 @@ impl KeyPlan {
     /// A token for the challenge of a gateway.
     pub(crate) fn mint(&self, offer: Offer, number: usize, chance: &mut Chance) -> Token {
         let mut epoch = self.epoch(offer.key);
-        epoch.mark = offer.mark.map(|mark| mark_id(epoch.key, mark));
+        epoch.mark = Some(mark_id(epoch.key, offer.mark));
         let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(chance.bytes()));
         Token { number, key, epoch, not_after: self.ends() }
     }

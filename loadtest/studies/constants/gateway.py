@@ -25,7 +25,7 @@ def tunnels(report, programs, given):
     idle(report, direct, purse, given.idle)
     gibibytes(report, direct, purse, given.rounds)
     programs.stop(direct, routed)
-    wire(report, programs, gateway(server, canary_interval="1h"), server, clients, purse)
+    wire(report, programs, gateway(server), server, clients, purse)
 
 
 def mint(report, programs, issuer, gateway, count):

@@ -1,9 +1,10 @@
 """memcached and twemproxy alone: the size of a record, and the CPU of a command."""
 
-import base64, hashlib, os, re, statistics, subprocess, sys, time
+import os, re, statistics, subprocess, sys, time
 
 from rig import ROOT, reading
 from rig.net import connect
+from rig.tokens import record_of
 from tables import table
 
 
@@ -27,10 +28,6 @@ def records(report, programs, most):
     table(report, "A spent record in memcached", head, rows)
 
 
-def spent_key():
-    return b"ps1." + base64.urlsafe_b64encode(hashlib.sha256(os.urandom(16)).digest()).rstrip(b"=")
-
-
 class Line:
     """A connection that sends commands in bursts and reads all replies of one before the next."""
 
@@ -47,7 +44,7 @@ class Line:
         assert length == 0, "more was received than expected"
 
     def add(self, keys):
-        value = b" 0 %d 22\r\n%s\r\n" % (self.expires, b"v" * 22)
+        value = b" 0 %d 7\r\n%s\r\n" % (self.expires, b"v" * 7)
         self.burst(b"".join(b"add " + key + value for key in keys), len(b"STORED\r\n") * len(keys))
 
     def get(self, keys):
@@ -67,7 +64,7 @@ def commands(report, programs, rounds):
             for way, line in lines.items():
                 for verb in ("get", "add"):
                     number = 20_000 // burst if burst > 1 else 5_000
-                    keys = [[spent_key() for _ in range(burst)] for _ in range(number)]
+                    keys = [[record_of(os.urandom(32)) for _ in range(burst)] for _ in range(number)]
                     used = reading.Used({"memcached": [server.pid], "twemproxy": [router.pid]})
                     for some in keys:
                         getattr(line, verb)(some)

@@ -1,4 +1,4 @@
-"""A gateway and its memcached on the wire: frames and bytes of a check, and the cost of probes and canaries."""
+"""A gateway and its memcached on the wire: frames and bytes of a check, and the cost of the watch."""
 
 import os, subprocess, time
 
@@ -46,7 +46,7 @@ def counters(server):
 
 
 def wire(report, programs, gateway, server, clients, purse):
-    """Commands, frames and bytes of one check, without canaries and probes."""
+    """Commands, frames and bytes of one check, and what the watch reads meanwhile."""
     load(gateway, purse, 100, 1)  # the epoch is known
     rows, count = [], 1000
     for at_once in clients:

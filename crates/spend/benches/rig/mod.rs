@@ -5,17 +5,16 @@
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-pub use support::{epoch, pipelined};
+pub use support::pipelined;
 
 use hdrhistogram::Histogram;
+use postern_spend::Epoch;
 use postern_spend::memcached::{self, Client, Memcached, Options, Pool, Replicas, Transport};
-use postern_spend::{Binding, Epoch, Marks};
-use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId};
+use postern_token::SpentKey;
 use std::cell::Cell;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
@@ -58,7 +57,7 @@ impl Server {
     pub fn start() -> Self {
         let port = postern_testkit::ports::free();
         let listen = ["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"];
-        let room = ["-u", "root", "-t", "1", "-m", "2048", "-c", "1024"];
+        let room = ["-u", "root", "-t", "1", "-m", "2048", "-M", "-c", "1024"];
         let on_second_core = Command::new("taskset").args(["-c", "1", "true"]).stderr(Stdio::null()).status();
         let mut command = if on_second_core.is_ok_and(|status| status.success()) {
             let mut command = Command::new("taskset");
@@ -101,10 +100,8 @@ pub fn quorum(servers: &[Server; 3]) -> Memcached {
 }
 
 fn open(replicas: Replicas, transport: Transport) -> Memcached {
-    let options = support::options(Vec::new(), transport);
-    let marks = Some(Marks { id: Arc::new(mark_id), plants: true });
-    let canary_interval = Duration::from_secs(5);
-    Memcached::open(Options { replicas, canary_interval, marks, ..options }).unwrap()
+    let interval = Duration::from_secs(5);
+    Memcached::open(Options { replicas, interval, ..support::options(Vec::new(), transport) }).unwrap()
 }
 
 impl Drop for Server {
@@ -114,23 +111,9 @@ impl Drop for Server {
     }
 }
 
-fn mark_id(key: TokenKeyId, mark: Mark) -> MarkId {
-    MarkId::derive("proxy.example", key, ChallengeDigest::of(mark.as_bytes()))
-}
-
-/// The mark that binds tokens of this epoch.
-pub async fn mark(store: &Memcached, epoch: &Epoch) -> MarkId {
-    store.offer(&[*epoch]);
-    support::eventually("a mark on offer", async || match store.binding(epoch.key) {
-        Binding::Offered(mark) => Some(mark_id(epoch.key, mark)),
-        _ => None,
-    })
-    .await
-}
-
-/// A client, ready.
-pub async fn client(store: &Memcached) -> Client {
-    support::client(store).await
+/// A client, ready, and an epoch whose tokens the store admits.
+pub async fn begun(store: &Memcached) -> (Client, Epoch) {
+    support::begun(store).await
 }
 
 /// A pool of [`POOL`] connections.
@@ -167,7 +150,7 @@ pub fn next_key() -> SpentKey {
     SpentKey::from_bytes(bytes)
 }
 
-/// A name for a record in a raw command: as long as those of the store.
+/// A name for a record in a raw command.
 pub fn next_name() -> String {
     let number = NEXT_KEY.get();
     NEXT_KEY.set(number.wrapping_add(1));

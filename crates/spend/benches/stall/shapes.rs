@@ -224,7 +224,7 @@ impl Ours {
         }
         Box::pin(async move {
             let store = server.store(transport);
-            let (client, epoch) = (rig::client(&store).await, rig::epoch());
+            let (client, epoch) = rig::begun(&store).await;
             Box::new(Self { client, epoch, now: UnixSeconds::now(), spends, _store: store })
                 as Box<dyn Connection>
         })

@@ -9,7 +9,7 @@
 //! # use std::sync::Arc;
 //! # let directory = tempfile::tempdir().unwrap();
 //! let store = Arc::new(Embedded::open(directory.path(), Fsync::default(), UnixSeconds::now()).unwrap());
-//! conformance::check(|| async { Arc::clone(&store) }).unwrap();
+//! conformance::check(|| async { Arc::clone(&store) }, &|epoch| epoch).unwrap();
 //! ```
 
 mod rules;
@@ -92,12 +92,13 @@ impl Rule {
 /// Runs every rule against the store that `open` opens, and returns the first violation.
 ///
 /// `open` is called several times, each time inside the runtime that will use the result, and must give handles on
-/// **one** store: clones of one embedded store, or connections to one server. The suite makes its own runtimes: call it
-/// outside any. It takes a few seconds, uses the system's clock, and expects a store that nothing disturbs.
+/// **one** store: clones of one embedded store, or connections to one server. `begin` gives an epoch the mark that the store
+/// wants, if it wants one. The suite makes its own runtimes: call it outside any. It takes a few seconds, uses the system's
+/// clock, and expects a store that nothing disturbs.
 ///
 /// # Errors
 /// The first rule that was broken.
-pub fn check<S, F, O>(open: F) -> Result<(), Violation>
+pub fn check<S, F, O>(open: F, begin: Begin<'_>) -> Result<(), Violation>
 where
     S: SpendStore,
     F: Fn() -> O + Sync,
@@ -106,17 +107,19 @@ where
     let threads = runtime(Builder::new_multi_thread().worker_threads(RUNTIMES));
     threads.block_on(async {
         let store = Arc::new(open().await);
-        rules::check(&*store).await?;
-        race_on_one_runtime(&store).await?;
-        storm::check(&store).await
+        rules::check(&*store, begin).await?;
+        race_on_one_runtime(&store, begin(epoch())).await?;
+        storm::check(&store, begin(epoch())).await
     })?;
-    race_on_several_runtimes(&open)?;
+    race_on_several_runtimes(&open, begin)?;
     // And the cancellations once more where a dropped future is never running on another thread.
-    single().block_on(async { storm::check(&Arc::new(open().await)).await })
+    single().block_on(async { storm::check(&Arc::new(open().await), begin(epoch())).await })
 }
 
-async fn race_on_one_runtime<S: SpendStore>(store: &Arc<S>) -> Result<(), Violation> {
-    let epoch = epoch();
+/// Gives an epoch the mark that a store wants. It may block.
+pub type Begin<'a> = &'a (dyn Fn(Epoch) -> Epoch + Sync);
+
+async fn race_on_one_runtime<S: SpendStore>(store: &Arc<S>, epoch: Epoch) -> Result<(), Violation> {
     for _ in 0..RACED_KEYS {
         let answers = race(store, fresh(&epoch), epoch, RACERS).await;
         one_winner(&answers)?;
@@ -124,13 +127,13 @@ async fn race_on_one_runtime<S: SpendStore>(store: &Arc<S>) -> Result<(), Violat
     Ok(())
 }
 
-fn race_on_several_runtimes<S, F, O>(open: &F) -> Result<(), Violation>
+fn race_on_several_runtimes<S, F, O>(open: &F, begin: Begin<'_>) -> Result<(), Violation>
 where
     S: SpendStore,
     F: Fn() -> O + Sync,
     O: Future<Output = S>,
 {
-    let epoch = epoch();
+    let epoch = begin(epoch());
     let keys: Vec<_> = (0..RACED_KEYS).map(|_| fresh(&epoch)).collect();
     let start = Barrier::new(RUNTIMES);
     let answers: Vec<Vec<Vec<Answer>>> = thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! The rules that hold for one caller at a time.
 
-use super::{Rule, epoch, fresh};
+use super::{Begin, Rule, epoch, fresh};
 use crate::conformance::Violation;
 use crate::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{Nonce, SpentKey, TokenType, UnixSeconds};
@@ -9,16 +9,16 @@ use std::time::Duration;
 /// Enough keys that a store which looks at a part of a key only is noticed.
 const KEYS: usize = 1000;
 
-pub(super) async fn check<S: SpendStore>(store: &S) -> Result<(), Violation> {
+pub(super) async fn check<S: SpendStore>(store: &S, begin: Begin<'_>) -> Result<(), Violation> {
     Rule::Ready.wants("ready", &store.ready().await, &Ok(()))?;
-    first_is_admitted_later_are_not(store).await?;
-    epochs_do_not_mix(store).await?;
-    extending_reopens_nothing(store).await?;
-    expired_is_refused(store).await
+    first_is_admitted_later_are_not(store, begin(epoch())).await?;
+    epochs_do_not_mix(store, [begin(epoch()), begin(epoch())]).await?;
+    extending_reopens_nothing(store, begin(epoch())).await?;
+    expired_is_refused(store, begin(epoch())).await
 }
 
-async fn first_is_admitted_later_are_not<S: SpendStore>(store: &S) -> Result<(), Violation> {
-    let (epoch, now) = (epoch(), UnixSeconds::now());
+async fn first_is_admitted_later_are_not<S: SpendStore>(store: &S, epoch: Epoch) -> Result<(), Violation> {
+    let now = UnixSeconds::now();
     let keys: Vec<_> = (0..KEYS).map(|_| fresh(&epoch)).collect();
     for key in &keys {
         Rule::HintFollowsSpend.wants(
@@ -43,15 +43,15 @@ async fn first_is_admitted_later_are_not<S: SpendStore>(store: &S) -> Result<(),
     Ok(())
 }
 
-async fn epochs_do_not_mix<S: SpendStore>(store: &S) -> Result<(), Violation> {
-    let (one, other, now) = (epoch(), epoch(), UnixSeconds::now());
+async fn epochs_do_not_mix<S: SpendStore>(store: &S, epochs: [Epoch; 2]) -> Result<(), Violation> {
+    let now = UnixSeconds::now();
     let nonce = Nonce(rand::random());
-    for epoch in [one, other] {
+    for epoch in epochs {
         let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, nonce);
         Rule::EpochsDoNotMix.wants("hint", &store.check(&key, &epoch).await, &Ok(Hint::NotFound))?;
         Rule::EpochsDoNotMix.wants("spend", &store.spend(&key, &epoch, now).await, &Ok(Spend::Admitted))?;
     }
-    for epoch in [one, other] {
+    for epoch in epochs {
         let key = SpentKey::derive(TokenType::BlindRsa2048, epoch.key, nonce);
         Rule::EpochsDoNotMix.wants(
             "replay",
@@ -62,8 +62,8 @@ async fn epochs_do_not_mix<S: SpendStore>(store: &S) -> Result<(), Violation> {
     Ok(())
 }
 
-async fn extending_reopens_nothing<S: SpendStore>(store: &S) -> Result<(), Violation> {
-    let (early, now) = (epoch(), UnixSeconds::now());
+async fn extending_reopens_nothing<S: SpendStore>(store: &S, early: Epoch) -> Result<(), Violation> {
+    let now = UnixSeconds::now();
     let late = Epoch { expires: early.expires.saturating_add(Duration::from_secs(3600)), ..early };
     let (before, after) = (fresh(&early), fresh(&early));
     let rule = Rule::ExtendingReopensNothing;
@@ -74,8 +74,8 @@ async fn extending_reopens_nothing<S: SpendStore>(store: &S) -> Result<(), Viola
     rule.wants("old caller", &store.spend(&after, &early, now).await, &Ok(Spend::AlreadySpent))
 }
 
-async fn expired_is_refused<S: SpendStore>(store: &S) -> Result<(), Violation> {
-    let (epoch, now) = (epoch(), UnixSeconds::now());
+async fn expired_is_refused<S: SpendStore>(store: &S, epoch: Epoch) -> Result<(), Violation> {
+    let now = UnixSeconds::now();
     let (spent, fresh) = (super::fresh(&epoch), super::fresh(&epoch));
     let rule = Rule::ExpiredIsRefused;
     let last = UnixSeconds(epoch.expires.0 - 1);

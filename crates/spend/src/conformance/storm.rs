@@ -1,6 +1,6 @@
 //! Cancellation: presentations dropped after any number of polls, among others that run to their end.
 
-use super::{Answer, Rule, Violation, admissions, epoch, fresh};
+use super::{Answer, Rule, Violation, admissions, fresh};
 use crate::{Epoch, Spend, SpendStore};
 use postern_token::{SpentKey, UnixSeconds};
 use std::future::{Future, poll_fn};
@@ -16,15 +16,15 @@ const AT_ONCE: (usize, usize) = (200, 16);
 /// Futures are dropped before their first poll, and up to after this many.
 const POLLS: usize = 6;
 
-pub(super) async fn check<S: SpendStore>(store: &Arc<S>) -> Result<(), Violation> {
-    one_by_one(&**store).await?;
-    at_once(store).await
+pub(super) async fn check<S: SpendStore>(store: &Arc<S>, epoch: Epoch) -> Result<(), Violation> {
+    one_by_one(&**store, epoch).await?;
+    at_once(store, epoch).await
 }
 
 /// After each cancelled spend the very next answers are checked: those a connection that fell out of step, or a lock
 /// left behind, would spoil.
-async fn one_by_one<S: SpendStore>(store: &S) -> Result<(), Violation> {
-    let (epoch, now) = (epoch(), UnixSeconds::now());
+async fn one_by_one<S: SpendStore>(store: &S, epoch: Epoch) -> Result<(), Violation> {
+    let now = UnixSeconds::now();
     let spent = fresh(&epoch);
     let first = store.spend(&spent, &epoch, now).await;
     Rule::FirstIsAdmitted.wants("a fresh key", &first, &Ok(Spend::Admitted))?;
@@ -52,8 +52,7 @@ async fn one_by_one<S: SpendStore>(store: &S) -> Result<(), Violation> {
     Ok(())
 }
 
-async fn at_once<S: SpendStore>(store: &Arc<S>) -> Result<(), Violation> {
-    let epoch = epoch();
+async fn at_once<S: SpendStore>(store: &Arc<S>, epoch: Epoch) -> Result<(), Violation> {
     for _ in 0..AT_ONCE.0 {
         let key = fresh(&epoch);
         let mut tasks = JoinSet::new();

@@ -302,7 +302,7 @@ fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
     tracing::warn!(
         token_key = %key.short(),
         "the spent records of a token key were copied, restored, moved or damaged since they were last used, so some may be \
-         missing: tokens that a mark bound to them before are void, and tokens without marks may be spent again"
+         missing: tokens that were requested before are void"
     );
     Ok(origin.mark())
 }

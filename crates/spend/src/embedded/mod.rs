@@ -13,7 +13,6 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::binding::plants;
 use crate::{Binding, Epoch, ExchangeLog, Hint, Marks, Spend, SpendStore, Unknown};
 use directory::Directory;
 use endings::{Endings, Reading};
@@ -148,17 +147,17 @@ impl Embedded {
         Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory, marks: RwLock::default() })
     }
 
-    /// Binds tokens to the files that record them: a key that begins here gets a mark, if `marks` says so, and its tokens are
-    /// void once another file takes the place of the one that knew it.
+    /// Binds tokens to the files that record them: a key that begins here gets a mark, and its tokens are void once another
+    /// file takes the place of the one that knew it.
     #[must_use]
-    pub fn bound_by(self, marks: Option<Marks>) -> Self {
+    pub fn bound_by(self, marks: Marks) -> Self {
         self.bind(marks);
         self
     }
 
-    /// Binds tokens so from now on. Keys that began before keep the mark they began with, or none.
-    pub fn bind(&self, marks: Option<Marks>) {
-        *self.marks.write() = marks;
+    /// Binds tokens so from now on. Keys that began before keep the mark they began with.
+    pub fn bind(&self, marks: Marks) {
+        *self.marks.write() = Some(marks);
     }
 
     /// Spends that begin from now on reach the disk so.
@@ -166,12 +165,9 @@ impl Embedded {
         self.syncer.set(fsync);
     }
 
-    /// Begins these epochs with a mark where they have no records yet, if marks are planted. Blocks on the disk, once for each.
-    /// What fails is tried again with the next call, and is not ready until then.
+    /// Begins these epochs with a mark where they have no records yet. Blocks on the disk, once for each. What fails is tried
+    /// again with the next call, and is not ready until then.
     pub fn offer(&self, epochs: &[Epoch]) {
-        if !self.plants() {
-            return;
-        }
         for epoch in epochs {
             let is_new = matches!(self.epochs.read().find(epoch.key), Ok(None)); // the lock must not last into `change`
             if is_new {
@@ -183,18 +179,10 @@ impl Embedded {
     /// What binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Binding {
-        if self.marks.read().is_none() {
-            return Binding::Unmarked;
-        }
         match self.epochs.read().find(key) {
-            Ok(Some(log)) => log.mark().map_or(Binding::Unmarked, Binding::Offered),
-            Ok(None) if self.plants() => Binding::Unknown,
-            _ => Binding::Unmarked,
+            Ok(Some(log)) => log.mark().map_or(Binding::Unknown, Binding::Offered),
+            _ => Binding::Unknown,
         }
-    }
-
-    fn plants(&self) -> bool {
-        plants(self.marks.read().as_ref())
     }
 
     /// Drops every epoch that has been over for an hour by both clocks, as far as calls to this show: its file becomes a
@@ -298,13 +286,18 @@ impl Embedded {
         }
         let mut origin = None;
         let created = self.directory.create(epoch.key, |file| {
-            origin = self.plants().then(|| Origin::draw(file));
+            origin = self.is_bound().then(|| Origin::draw(file));
             EpochLog::first_bytes(epoch, origin.as_ref())
         });
         let file = created.map_err(|error| self.syncer.no_room(error.unknown(), &error))?;
         let log = Arc::new(EpochLog::new(epoch, file, origin.map(|origin| origin.mark())));
         self.epochs.write().live.push(Arc::clone(&log));
         Ok(log)
+    }
+
+    /// Whether marks bind tokens: always but in tests of the records alone.
+    fn is_bound(&self) -> bool {
+        self.marks.read().is_some()
     }
 
     /// Whether a spend could be answered now, as far as is known: two atomic loads. After a failed write it could not,
@@ -373,10 +366,11 @@ impl SpendStore for Embedded {
         }
         self.syncer.intact()?;
         let log = self.log_for(epoch)?;
-        // Where marks bind no token any more, none that was asked for by a mark is good.
         let knows = |id| self.marks.read().as_ref().is_some_and(|marks| log.knows(id, marks));
-        if epoch.mark.is_some_and(|id| !knows(id)) {
-            return Ok(Spend::Void);
+        match epoch.mark {
+            Some(id) if !knows(id) => return Ok(Spend::Void),
+            None if self.is_bound() => return Err(Unknown::Unmarked),
+            _ => {}
         }
         if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {
             return Ok(Spend::AlreadySpent);

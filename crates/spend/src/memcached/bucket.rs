@@ -33,24 +33,37 @@ impl Bucket {
     }
 }
 
-/// The record of a token that a mark binds, and the record that witnesses for it: both in one bucket.
+/// The record of a token that a mark binds, the one that witnesses for it, and the one that takes this back: all in one
+/// bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct Bound {
     pub(crate) record: RecordKey,
     pub(crate) witness: RecordKey,
+    pub(crate) closed: RecordKey,
 }
 
 impl Bound {
     pub(crate) fn new(key: &SpentKey, mark: &MarkId) -> Self {
         let bucket = Bucket::of(key.as_bytes());
-        let record = RecordKey::in_bucket(bucket, first_half(key.as_bytes()));
-        Self { record, witness: witness(bucket, mark) }
+        Self { record: Self::record(key), witness: witness(bucket, mark), closed: closed(bucket, mark) }
+    }
+
+    /// The record of a token, whatever its mark.
+    pub(crate) fn record(key: &SpentKey) -> RecordKey {
+        RecordKey::in_bucket(Bucket::of(key.as_bytes()), first_half(key.as_bytes()))
     }
 }
 
 /// The record by which a bucket shows that a mark is known there.
 pub(crate) fn witness(bucket: Bucket, mark: &MarkId) -> RecordKey {
     RecordKey::in_bucket(bucket, first_half(mark.as_bytes()))
+}
+
+/// The record by which a bucket shows that its witness proves nothing any more.
+pub(crate) fn closed(bucket: Bucket, mark: &MarkId) -> RecordKey {
+    let mut name = *first_half(mark.as_bytes());
+    name.iter_mut().for_each(|byte| *byte = !*byte); // no other half of a digest is its complement
+    RecordKey::in_bucket(bucket, &name)
 }
 
 /// A record of a bucket that is never read for a spend, so that it ages as spent records do. Where it is missing beside its
@@ -97,10 +110,12 @@ mod tests {
         let mark =
             MarkId::derive("a", postern_token::TokenKeyId([1; 32]), postern_token::ChallengeDigest([3; 32]));
         let bound = Bound::new(&key, &mark);
-        let [record, witness] = [bound.record, bound.witness].map(|key| key.to_string());
-        assert_eq!(record[..8], witness[..8]);
+        let [record, witness, closed] =
+            [bound.record, bound.witness, bound.closed].map(|key| key.to_string());
+        assert_eq!([&record[..8], &closed[..8]], [&witness[..8]; 2]);
         assert!(record.starts_with('|') && record[5..].starts_with("|#|"), "{record}");
-        assert_ne!(record, witness);
+        let sentinel = sentinel(Bucket::of(key.as_bytes()), &mark).to_string();
+        assert_eq!(HashSet::from([record, witness, closed, sentinel]).len(), 4);
     }
 
     /// Gateways of all versions must look for a record under one name.
@@ -118,7 +133,7 @@ mod tests {
         for (end, read) in [(0, 0), (1_900_000_000, 1_900_000_000), (u64::MAX, 0xff_ffff_ffff)] {
             assert_eq!(second(&second_value(UnixSeconds(end))), Some(UnixSeconds(read)));
         }
-        assert_eq!(second(&Value::unique()), None);
+        assert_eq!(second(&Value::of_bytes(&[7; 16])), None);
     }
 
     /// twemproxy: the lower half of FNV-1a of the label, on a ring.

@@ -3,21 +3,19 @@
 use super::SharedStore;
 use super::bucket::Bound;
 use super::endpoint::Endpoint;
-use super::epochs::EpochState;
 use super::failure::Failure;
-use super::options::{OnLoss, Transport};
+use super::options::Transport;
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
-use super::protocol::{Command, RecordKey, Reply, Value};
+use super::protocol::{Command, Reply};
 use super::stats::{Ended, Verb};
 use super::undo::{Undo, is_undone};
 use super::votes::REPLICAS;
 use crate::exchange_log::Entry;
-use crate::{Binding, Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
-use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
+use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use postern_token::{Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use tokio::time::timeout;
 
 /// The error while there is no connection. Readiness reports the cause.
 pub(super) const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
@@ -77,46 +75,23 @@ impl Client {
         now: UnixSeconds,
         log: &mut ExchangeLog,
     ) -> Result<Spend, Unknown> {
-        let client = &*self.0;
+        let store = &self.0.store;
         if now >= epoch.expires {
             return Err(Unknown::EpochRetired);
         }
-        client.store.intact()?;
-        if epoch.mark.is_none() {
-            client.store.is_watched()?;
-            if client.store.options.replicas.are_three() {
-                return Err(Unknown::Unmarked); // a replica could not tell whether it has lost the record
-            }
-        }
-        let state = client.epoch(epoch).await?;
-        let expires = state.expires().ok_or(Unknown::TimedOut)?;
-        if now >= expires {
-            return Err(Unknown::EpochRetired); // the store drops the epoch's records from now on
-        }
-        let is_bound = epoch.mark.is_some();
-        client.store.permits(&state, is_bound)?;
+        store.intact()?;
+        let mark = store.arranged(&epoch.mark.ok_or(Unknown::Unmarked)?);
+        let state = store.epochs.enter(epoch.key, epoch.expires);
         if state.is_known_spent(key) {
-            client.store.counters.cache_hit();
+            store.counters.cache_hit();
             return Ok(Spend::AlreadySpent);
         }
-        if epoch.mark.is_some_and(|mark| !client.store.marked.is_offered(epoch.key, mark)) {
-            client.store.counters.older_mark();
+        if !store.marked.is_offered(epoch.key, mark) {
+            store.counters.older_mark();
         }
-        let verdict = match &epoch.mark {
-            Some(mark) if client.store.options.replicas.are_three() => {
-                client.vote(key, mark, &state, log).await?
-            }
-            Some(mark) => client.add_bound(&Bound::new(key, mark), &state, log).await?,
-            None => client.add(RecordKey::spent(key), expires, log).await?,
-        };
-        match (verdict, epoch.mark) {
-            // If a loss was detected since, this record may be the token's second one.
-            (Spend::Admitted, _) if !is_undone(Undo::PermitsAfterStored) => {
-                client.store.intact()?;
-                client.store.permits(&state, is_bound)?;
-            }
-            (Spend::Void, Some(mark)) => client.store.void(epoch.key, mark),
-            _ => {}
+        let verdict = self.0.vote(key, &mark, &state, log).await?;
+        if verdict == Spend::Void {
+            store.void(epoch.key, mark);
         }
         state.remember_spent(key);
         Ok(verdict)
@@ -133,64 +108,14 @@ impl Client {
         if !self.0.up() {
             return Err(self.0.store.failure());
         }
-        self.0.store.verdicts.expected()?;
-        self.0.store.is_watched()
+        self.0.store.verdicts.expected()
     }
 }
 
 impl ClientState {
-    /// The epoch, once the store holds its expiry. Waits only the first time this process uses the epoch.
-    async fn epoch(&self, epoch: &Epoch) -> Result<Arc<EpochState>, Unknown> {
-        if let Some(known) = self.store.epochs.find(epoch.key)
-            && let Some(expires) = known.expires()
-            && (expires >= epoch.expires || !self.store.options.replicas.are_three())
-        {
-            return Ok(known);
-        }
-        self.up().then_some(()).ok_or(NOT_CONNECTED)?;
-        let entered = self.store.enter(epoch);
-        self.store.wake_watch.notify_one();
-        entered.adopted(self.store.options.timeout + self.store.options.connect_timeout).await?;
-        Ok(entered)
-    }
-
-    async fn add(
-        &self,
-        key: RecordKey,
-        expires: UnixSeconds,
-        log: &mut ExchangeLog,
-    ) -> Result<Spend, Unknown> {
-        let attempt = Value::unique();
-        match self.send(&Command::Add { key, value: attempt, expires }, false, log).await {
-            Ok(Reply::Stored) => Ok(Spend::Admitted),
-            Ok(Reply::NotStored) => Ok(Spend::AlreadySpent),
-            Ok(Reply::ServerError) => Err(Unknown::Rejected),
-            Ok(Reply::Hit(_) | Reply::Miss) => Err(Unknown::Garbled), // no replies to an `add`
-            Err(Failure::NotSent(reason)) => Err(reason),
-            Err(Failure::Sent(reason)) => self.verdict_from_record(key, attempt, log).await.ok_or(reason),
-        }
-    }
-
-    /// Reads the record after an `add` without a reply: its value identifies the attempt that wrote it. A missing
-    /// record proves nothing, because the `add` may still arrive; for the same reason the `add` is not repeated.
-    pub(super) async fn verdict_from_record(
-        &self,
-        key: RecordKey,
-        attempt: Value,
-        log: &mut ExchangeLog,
-    ) -> Option<Spend> {
-        let command = Command::Get(key);
-        let reading = self.send(&command, true, log);
-        match timeout(self.store.options.timeout, reading).await {
-            Ok(Ok(Reply::Hit(value))) if value != attempt => Some(Spend::AlreadySpent),
-            Ok(Ok(Reply::Hit(_))) if self.store.options.ask_whose => Some(Spend::Admitted),
-            _ => None,
-        }
-    }
-
-    /// Sends a command through the endpoint with the fewest outstanding commands. Tries the others only if no byte of
-    /// it was sent, or if it may be `repeated`.
-    async fn send(&self, command: &Command, repeated: bool, log: &mut ExchangeLog) -> Result<Reply, Failure> {
+    /// Sends a command that may be repeated through the endpoint with the fewest outstanding commands, then through the
+    /// others.
+    async fn send(&self, command: &Command, log: &mut ExchangeLog) -> Result<Reply, Failure> {
         let mut failure = Failure::NotSent(NOT_CONNECTED);
         let mut tried = 0_u64;
         while let Some((index, link)) = self.next(None, tried) {
@@ -201,7 +126,6 @@ impl ClientState {
             self.store.counters.command(command, &result);
             match result {
                 Ok(reply) => return Ok(reply),
-                Err(Failure::Sent(reason)) if !repeated => return Err(Failure::Sent(reason)),
                 Err(reason) => failure = reason,
             }
         }
@@ -252,11 +176,10 @@ impl EndpointClient {
     }
 
     fn is_up(&self) -> bool {
-        !self.endpoint.is_foreign()
-            && match &self.transport {
-                TransportClient::Pipelined(pipelined) => pipelined.is_up(),
-                TransportClient::Pooled(pooled) => pooled.is_up(),
-            }
+        match &self.transport {
+            TransportClient::Pipelined(pipelined) => pipelined.is_up(),
+            TransportClient::Pooled(pooled) => pooled.is_up(),
+        }
     }
 
     fn outstanding(&self) -> usize {
@@ -282,12 +205,8 @@ impl SpendStore for Client {
             client.store.counters.cache_hit();
             return Ok(Hint::Spent);
         }
-        let record = match &epoch.mark {
-            Some(mark) => Bound::new(key, mark).record,
-            None => RecordKey::spent(key),
-        };
-        let command = Command::Get(record);
-        match client.send(&command, true, log).await.map_err(Failure::unknown)? {
+        let command = Command::Get(Bound::record(key));
+        match client.send(&command, log).await.map_err(Failure::unknown)? {
             Reply::Hit(_) => {
                 if let Some(known) = client.store.epochs.find(epoch.key) {
                     known.remember_spent(key);
@@ -320,35 +239,23 @@ impl SpendStore for Client {
 }
 
 impl SharedStore {
-    /// Whether all endpoints lead to the same records, and the watch finds nothing that would admit tokens twice.
+    /// Whether addresses lead where they should, and the watch goes on.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
-        if self.endpoints.iter().any(|endpoint| endpoint.is_foreign()) {
-            return Err(Unknown::Unproven);
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(Unknown::Unwatched);
         }
-        self.watched.is_fit()
+        let is_astray = self.apart.load(Ordering::Relaxed) || self.overlaps.load(Ordering::Relaxed);
+        if is_astray { Err(Unknown::Unproven) } else { Ok(()) }
     }
 
-    /// The epoch, known from now on. Where there is one replica, the watch finds in the store when its records expire.
-    /// With three, a witness that would outlive a record shows it.
-    pub(super) fn enter(&self, epoch: &Epoch) -> Arc<EpochState> {
-        let entered = self.epochs.enter(epoch.key, epoch.expires);
-        if self.options.replicas.are_three() {
-            entered.prolong(epoch.expires);
-        }
-        entered
+    /// The id of a mark of a key in this arrangement of replicas.
+    pub(super) fn mark_id(&self, key: TokenKeyId, mark: Mark) -> MarkId {
+        self.arranged(&(self.options.marks.id)(key, mark))
     }
 
-    /// Whether spends are safe as far as losses go: where the operator chose to refuse after one, not while none could
-    /// be noticed. Replicas that vote show it with each spend.
-    fn is_watched(&self) -> Result<(), Unknown> {
-        let refuses = self.options.on_loss != OnLoss::Warn && !self.options.replicas.are_three();
-        if refuses && self.watched.is_blind() { Err(Unknown::Unwatched) } else { Ok(()) }
-    }
-
-    /// Whether a mark binds all tokens of an epoch. Where this gateway requests unmarked ones, those that others bound do not
-    /// show that.
-    pub(super) fn is_bound(&self, epoch: &EpochState) -> bool {
-        epoch.is_bound() && self.marked.binding(epoch.key) != Some(Binding::Unmarked)
+    /// A mark is one of one replica, or of three: gateways of both kinds in one fleet share no witness and no offer.
+    fn arranged(&self, mark: &MarkId) -> MarkId {
+        if is_undone(Undo::SharedNames) { *mark } else { mark.arranged(self.options.replicas.count() as u8) }
     }
 
     /// A token of this mark was void: the watch looks why, if the mark is on offer.
@@ -375,24 +282,12 @@ impl SharedStore {
         if !all {
             return Err(self.failure());
         }
-        self.verdicts.expected()?;
-        self.is_watched()
+        self.verdicts.expected()
     }
 
     /// Why there is no connection, by the first endpoint without one.
     pub(super) fn failure(&self) -> Unknown {
         let lost = self.endpoints.iter().find(|endpoint| endpoint.connections() == 0);
         lost.or(self.endpoints.first()).map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
-    }
-
-    /// Whether tokens of an epoch may be admitted although records were lost. Tokens that a mark binds may be, unless
-    /// their witnesses do not tell.
-    pub(super) fn permits(&self, epoch: &EpochState, is_bound: bool) -> Result<(), Unknown> {
-        let lost = if is_bound { epoch.is_parted() } else { epoch.is_lost() };
-        match self.options.on_loss {
-            OnLoss::Refuse if lost => Err(Unknown::RecordsLost),
-            OnLoss::Retire if lost => Err(Unknown::EpochRetired),
-            _ => Ok(()),
-        }
     }
 }

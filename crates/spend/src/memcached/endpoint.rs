@@ -2,18 +2,16 @@
 
 use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
-use super::probe::{self, Probes};
-use super::published::Published;
+use super::protocol::{Command, Kind, RecordKey, Reply};
 use super::serial::SerialConnection;
-use super::world::{World, instant, jittered, since};
+use super::world::{World, jittered, random_bytes};
 use crate::Unknown;
 use parking_lot::Mutex;
 use postern_lookup::Lookup;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// The first pause between two attempts to connect, and the longest: a store that is back is in use within a second.
@@ -29,13 +27,8 @@ pub(crate) struct Endpoint {
     /// The number of the replica that it leads to.
     replica: usize,
     network: Network,
-    /// The probes that prove a connection, from when the first were written. `None` where tokens are bound to the records
-    /// that they are spent in, so that no connection can lead astray.
-    probes: Option<Arc<Published<Arc<Probes>>>>,
-    /// Wakes the watch, which finds out why a connection could not be proven.
-    wake_watch: Arc<Notify>,
-    /// Counts the times from which on new probes prove connections, and none that older ones have proven.
-    generation: AtomicU64,
+    /// Whether the others decide while it is away.
+    votes: bool,
     connections: AtomicUsize,
     /// What carries clients' commands. `health` reads the load from here, so that a command updates no counter.
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
@@ -46,10 +39,6 @@ pub(crate) struct Endpoint {
     failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
-    /// Leads to other records than the other endpoints.
-    foreign: AtomicBool,
-    /// When a connection last led to other records than the probes', since these were written.
-    strayed: Mutex<Option<Instant>>,
 }
 
 /// How connections are made.
@@ -67,36 +56,32 @@ pub(crate) trait Carrier: Send + Sync {
     fn outstanding(&self) -> usize;
     /// The most of them.
     fn capacity(&self) -> usize;
-    /// Looks whether its connections still count as proven.
-    fn look(&self);
+}
+
+/// Reads of records that are not there, to see whether the store answers: they spread over the servers behind a router.
+pub(crate) fn reads() -> [Command; 8] {
+    std::array::from_fn(|_| Command::Get(RecordKey::new(Kind::Probe, &random_bytes())))
+}
+
+/// Whether one of the servers answered.
+pub(crate) fn is_answer(replies: &[Reply]) -> bool {
+    replies.iter().any(|reply| matches!(reply, Reply::Hit(_) | Reply::Miss))
 }
 
 impl Endpoint {
-    pub(crate) fn new(
-        (replica, address): (usize, Address),
-        network: Network,
-        probes: Option<Arc<Published<Arc<Probes>>>>,
-        wake_watch: Arc<Notify>,
-    ) -> Self {
-        let connections = AtomicUsize::new(0);
-        let failure = Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected));
-        let (lost, foreign) = (AtomicBool::new(false), AtomicBool::new(false));
+    pub(crate) fn new((replica, address): (usize, Address), network: Network, votes: bool) -> Self {
         Self {
             address,
             lookup: Lookup::keeping(LOOKUP_KEPT),
             replica,
             network,
-            probes,
-            wake_watch,
-            generation: AtomicU64::new(0),
-            connections,
+            votes,
+            connections: AtomicUsize::new(0),
             carriers: Mutex::default(),
             connects: AtomicU64::new(0),
             connect_failures: AtomicU64::new(0),
-            failure,
-            lost,
-            foreign,
-            strayed: Mutex::new(None),
+            failure: Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected)),
+            lost: AtomicBool::new(false),
         }
     }
 
@@ -112,7 +97,7 @@ impl Endpoint {
         self.network.world.is_some()
     }
 
-    /// A connection that is not proven yet.
+    /// A connection that has carried nothing yet.
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
         let Network { tls, patience, world } = &self.network;
         match world {
@@ -127,61 +112,40 @@ impl Endpoint {
         }
     }
 
-    /// A connection over which the store has just answered, and which leads to the same records as the others: it has read
-    /// all of this process's probes, but for those of servers that are down. Neither an accepted connection nor `version`
-    /// shows that: a frozen server's kernel accepts connections, and mcrouter answers `version` itself.
+    /// A connection over which the store has just answered. Neither an accepted connection nor `version` shows that: a frozen
+    /// server's kernel accepts connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_proven(self: &Arc<Self>) -> Result<(Stream, Connected), Unknown> {
-        let generation = self.generation.load(Ordering::Acquire); // before the probes, so that it is never too new
-        let probes = match &self.probes {
-            Some(probes) => Some(probes.wait().await),
-            None => None,
-        };
         self.connects.fetch_add(1, Ordering::Relaxed);
-        let connected = match &probes {
-            Some(probes) => self.connect_and_prove(probes).await,
-            None => self.connect_and_read().await,
-        };
+        let connected = self.connect_and_read().await;
         if connected.is_err() {
             self.connect_failures.fetch_add(1, Ordering::Relaxed);
         }
-        Ok((connected?, self.connected(generation)))
+        Ok((connected?, self.connected()))
     }
 
     async fn connect_and_read(&self) -> Result<Stream, Unknown> {
         let mut connection = self.connect().await?;
-        let answers = connection.exchange(&probe::reads()).await?;
-        if probe::is_answer(&answers) { Ok(connection.into_stream()) } else { Err(Unknown::Rejected) }
-    }
-
-    async fn connect_and_prove(&self, probes: &Arc<Probes>) -> Result<Stream, Unknown> {
-        let mut connection = self.connect().await?;
-        let proven = probes.prove(&connection.exchange(&probes.gets()).await?);
-        // Probes that were replaced meanwhile may have been lost.
-        let current = self.probes.as_ref().and_then(|current| current.get());
-        let are_current = current.is_some_and(|current| Arc::ptr_eq(&current, probes));
-        if proven == Err(Unknown::Unproven) && are_current {
-            *self.strayed.lock() = Some(instant());
-            self.wake_watch.notify_one();
-        }
-        proven.map(|()| connection.into_stream())
+        let answers = connection.exchange(&reads()).await?;
+        if is_answer(&answers) { Ok(connection.into_stream()) } else { Err(Unknown::Rejected) }
     }
 
     /// Counts a connection until the result is dropped.
-    fn connected(self: &Arc<Self>, generation: u64) -> Connected {
+    fn connected(self: &Arc<Self>) -> Connected {
         self.connections.fetch_add(1, Ordering::Relaxed);
         if self.lost.swap(false, Ordering::Relaxed) {
             tracing::info!(address = %self.address, "the double-spend store is back");
         }
-        Connected { endpoint: Arc::clone(self), generation }
+        Connected(Arc::clone(self))
     }
 
     /// A connection failed or could not be made. Logs it once per outage.
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
-            let meanwhile = match self.probes {
-                Some(_) => "checks that no other address can answer are refused until then",
-                None => "the other two replicas decide until then, as long as both answer",
+            let meanwhile = if self.votes {
+                "the other two replicas decide until then, as long as both answer"
+            } else {
+                "checks that no other address can answer are refused until then"
             };
             tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost \
                 and is opened again; {meanwhile}");
@@ -212,9 +176,9 @@ impl Endpoint {
             capacity: carriers.iter().map(|carrier| carrier.capacity()).sum(),
             connects: self.connects.load(Ordering::Relaxed),
             connect_failures: self.connect_failures.load(Ordering::Relaxed),
-            foreign: self.is_foreign(),
-            strayed: self.strayed.lock().map(since),
             rejects: false,
+            evicts: false,
+            parts: false,
             failure: (connections == 0).then(|| self.failure()),
         }
     }
@@ -223,52 +187,17 @@ impl Endpoint {
         self.connections.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.foreign.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_foreign(&self, foreign: bool) {
-        self.foreign.store(foreign, Ordering::Release);
-    }
-
-    /// Whether a connection led to other records than the present probes.
-    pub(crate) fn has_strayed(&self) -> bool {
-        self.strayed.lock().is_some()
-    }
-
-    /// New probes were written: what connections lacked before may have been lost.
-    pub(crate) fn forgive(&self) {
-        *self.strayed.lock() = None;
-    }
-
-    /// The new probes may lie elsewhere than those that proved the present connections: none of these is used again.
-    pub(crate) fn distrust(&self) {
-        self.generation.fetch_add(1, Ordering::Release);
-        let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
-        carriers.iter().for_each(|carrier| carrier.look());
-    }
-
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff(FIRST_PAUSE)
     }
 }
 
 /// A connection in use.
-pub(crate) struct Connected {
-    endpoint: Arc<Endpoint>,
-    generation: u64,
-}
-
-impl Connected {
-    /// Whether what proved it still counts.
-    pub(crate) fn is_current(&self) -> bool {
-        self.endpoint.generation.load(Ordering::Acquire) == self.generation
-    }
-}
+pub(crate) struct Connected(Arc<Endpoint>);
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.endpoint.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,11 @@
-//! What a server of the store says of itself, for operators: nothing is written, and no verdict hangs on it.
+//! What a server of the store says of itself, for operators, and whether a mark may be planted there. No verdict hangs on it.
 
 use super::address::{Address, Stream, Tls};
-use super::probe;
+use super::bucket::Bucket;
+use super::endpoint::{is_answer, reads};
+use super::protocol::RecordKey;
 use super::serial::SerialConnection;
+use super::world::random_bytes;
 use crate::Unknown;
 use postern_lookup::Lookup;
 use std::collections::HashMap;
@@ -58,9 +61,9 @@ pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -
     let lookup = Lookup::keeping(Duration::ZERO);
     let mut connection = SerialConnection::open(address.connect(tls, &lookup, patience), patience).await?;
     let began = Instant::now();
-    let answers = connection.exchange(&probe::reads()).await?;
+    let answers = connection.exchange(&reads()).await?;
     let took = began.elapsed();
-    if !probe::is_answer(&answers) {
+    if !is_answer(&answers) {
         return Err(Unknown::Rejected);
     }
     let mut stream = connection.into_stream();
@@ -100,6 +103,48 @@ async fn memory(stream: &mut Stream, patience: Duration) -> Option<Memory> {
         pid: number(&state, "pid")?,
         uptime: number(&state, "uptime")?,
     })
+}
+
+/// Whether what is at the end of a connection says that it drops records when it is full. A router does not.
+pub(crate) async fn evicts(connection: SerialConnection, patience: Duration) -> bool {
+    let mut stream = connection.into_stream();
+    let settings = ask(&mut stream, "stats settings", "END\r\n", patience).await;
+    settings.is_some_and(|settings| {
+        values(&settings).get("evictions").is_some_and(|evictions| *evictions != "off")
+    })
+}
+
+/// Whether a router keeps records of one bucket on several servers. A memcached numbers what it stores, and `gets` shows the
+/// number, so records written one after another are in order on one server, and on several hardly ever. `false` where that
+/// cannot be seen: a router refuses `gets`, a server is down, or does not number (`-C`).
+pub(crate) async fn parts(connection: SerialConnection, patience: Duration) -> bool {
+    let mut stream = connection.into_stream();
+    for bucket in Bucket::all().step_by(256) {
+        let numbers = numbers(&mut stream, bucket, patience).await.unwrap_or_default();
+        if numbers.iter().any(|number| *number > 0) && numbers.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The numbers of eight records that are written to a bucket one after another, and last for a minute.
+async fn numbers(stream: &mut Stream, bucket: Bucket, patience: Duration) -> Option<Vec<u64>> {
+    let keys: [String; 8] =
+        std::array::from_fn(|_| RecordKey::in_bucket(bucket, &random_bytes()).to_string());
+    for key in &keys {
+        let stored = ask(stream, &format!("add {key} 0 60 7\r\nordered"), "\r\n", patience).await?;
+        if stored != "STORED\r\n" {
+            return None;
+        }
+    }
+    let answer = ask(stream, &format!("gets {}", keys.join(" ")), "END\r\n", patience).await?;
+    let number = |key: &String| {
+        let mut values =
+            answer.lines().filter_map(|line| line.strip_prefix("VALUE ")?.strip_prefix(key.as_str()));
+        values.next()?.rsplit(' ').next()?.trim_end().parse().ok()
+    };
+    Some(keys.iter().filter_map(number).collect())
 }
 
 /// "STAT name value" a line.

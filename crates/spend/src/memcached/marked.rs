@@ -1,8 +1,9 @@
 //! The keys whose tokens a mark binds, and the mark of each that is offered now.
 
+use super::bucket::BUCKETS;
 use crate::Binding;
 use parking_lot::RwLock;
-use postern_token::{MarkId, TokenKeyId};
+use postern_token::{Mark, MarkId, TokenKeyId};
 
 /// The keys, as the watch finds them and callers use them: few, so a list.
 #[derive(Default)]
@@ -46,16 +47,23 @@ impl Marked {
         self.0.read().iter().map(|known| known.key).collect()
     }
 
-    /// `None` for a key that is not watched.
-    pub(super) fn binding(&self, key: TokenKeyId) -> Option<Binding> {
-        self.0.read().iter().find(|known| known.key == key).map(|known| known.binding)
+    /// Unknown for a key that is not watched, and while no token of its mark could be admitted.
+    pub(super) fn binding(&self, key: TokenKeyId) -> Binding {
+        let list = self.0.read();
+        let known = list.iter().find(|known| known.key == key && known.torn < usize::from(BUCKETS));
+        known.map_or(Binding::Unknown, |known| known.binding)
     }
 
-    pub(super) fn set(&self, key: TokenKeyId, binding: Binding, id: Option<MarkId>) {
+    pub(super) fn offer(&self, key: TokenKeyId, mark: Mark, id: MarkId) {
         if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
-            (known.binding, known.id, known.suspect) = (binding, id, false);
+            (known.binding, known.id, known.suspect) = (Binding::Offered(mark), Some(id), false);
             (known.torn, known.lacking) = (0, 0);
         }
+    }
+
+    /// Whether a mark of this key is offered.
+    pub(super) fn has_offer(&self, key: TokenKeyId) -> bool {
+        self.0.read().iter().any(|known| known.key == key && known.id.is_some())
     }
 
     /// Whether tokens are requested for this mark now.
@@ -92,11 +100,6 @@ impl Marked {
         offered.is_some_and(|known| !std::mem::replace(&mut known.suspect, true))
     }
 
-    /// Whether that is so of any key.
-    pub(super) fn is_suspect(&self) -> bool {
-        self.0.read().iter().any(|known| known.suspect)
-    }
-
     /// Whether that was so since the last call.
     pub(super) fn take_suspicion(&self, key: TokenKeyId) -> bool {
         let mut list = self.0.write();
@@ -109,7 +112,6 @@ impl Marked {
 mod tests {
     use super::*;
     use postern_token::ChallengeDigest;
-    use postern_token::Mark;
 
     const FIRST: TokenKeyId = TokenKeyId([1; 32]);
     const SECOND: TokenKeyId = TokenKeyId([2; 32]);
@@ -123,7 +125,7 @@ mod tests {
         let marked = Marked::default();
         assert!(marked.watch(&[FIRST, SECOND]));
         for (key, byte) in [(FIRST, 1), (SECOND, 2)] {
-            marked.set(key, Binding::Offered(Mark::new([byte; 16])), Some(id(byte)));
+            marked.offer(key, Mark::new([byte; 16]), id(byte));
         }
         marked
     }
@@ -133,10 +135,10 @@ mod tests {
         let marked = offering();
         assert!(!marked.watch(&[FIRST, SECOND]));
         assert!(!marked.watch(&[FIRST]), "one that goes is no news");
-        assert_eq!((marked.keys(), marked.binding(SECOND)), (vec![FIRST], None));
+        assert_eq!((marked.keys(), marked.binding(SECOND)), (vec![FIRST], Binding::Unknown));
         assert!(marked.watch(&[FIRST, SECOND]));
-        assert_eq!(marked.binding(FIRST), Some(Binding::Offered(Mark::new([1; 16]))));
-        assert_eq!(marked.binding(SECOND), Some(Binding::Unknown));
+        assert_eq!(marked.binding(FIRST), Binding::Offered(Mark::new([1; 16])));
+        assert_eq!(marked.binding(SECOND), Binding::Unknown);
     }
 
     #[test]
@@ -146,7 +148,7 @@ mod tests {
         assert!(!marked.is_offered(FIRST, id(2)) && !marked.is_offered(SECOND, id(1)));
         assert!(!marked.is_offered(FIRST, id(3)));
         assert!(marked.is_superseded(FIRST, id(3)) && !marked.is_superseded(FIRST, id(1)));
-        marked.set(FIRST, Binding::Unknown, None);
+        marked.watch(&[SECOND]);
         assert!(!marked.is_superseded(FIRST, id(3)), "there is no other to request tokens for");
     }
 
@@ -156,10 +158,21 @@ mod tests {
         marked.set_torn(FIRST, 5, 7);
         marked.set_torn(SECOND, 2, 9);
         assert_eq!((marked.torn(), marked.lacking()), (5, 9));
-        marked.set(FIRST, Binding::Offered(Mark::new([3; 16])), Some(id(3)));
+        marked.offer(FIRST, Mark::new([3; 16]), id(3));
         assert_eq!((marked.torn(), marked.lacking()), (2, 9));
         marked.watch(&[FIRST]);
         assert_eq!((marked.torn(), marked.lacking()), (0, 0));
+    }
+
+    #[test]
+    fn no_token_is_requested_for_a_mark_that_is_void_everywhere() {
+        let marked = offering();
+        marked.set_torn(FIRST, usize::from(BUCKETS) - 1, 0);
+        assert_ne!(marked.binding(FIRST), Binding::Unknown);
+        marked.set_torn(FIRST, usize::from(BUCKETS), 0);
+        assert_eq!(marked.binding(FIRST), Binding::Unknown);
+        marked.offer(FIRST, Mark::new([3; 16]), id(3));
+        assert_eq!(marked.binding(FIRST), Binding::Offered(Mark::new([3; 16])));
     }
 
     /// The watch is woken once, however many tokens are void before it looks, and never by tokens of older marks.
@@ -176,7 +189,7 @@ mod tests {
         assert!(marked.take_suspicion(FIRST));
         assert!(!marked.take_suspicion(FIRST), "it was taken");
         assert!(marked.suspect(FIRST, id(1)), "another one");
-        marked.set(FIRST, Binding::Offered(Mark::new([3; 16])), Some(id(3)));
+        marked.offer(FIRST, Mark::new([3; 16]), id(3));
         assert!(!marked.take_suspicion(FIRST), "the next mark is under none");
     }
 }

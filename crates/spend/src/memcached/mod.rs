@@ -2,27 +2,22 @@
 //!
 //! ```text
 //! Client (one a runtime) ── transport ── endpoint ── mcrouter ── memcached
-//!    │                      pipelined    one of several addresses
-//!    │                      or pooled    of the same store
+//!    │                      pipelined    an address of one
+//!    │                      or pooled    of the replicas
 //!    └─ SharedStore: epochs, keys known spent, counters; one a process, watched by a thread of its own
 //! ```
 //!
-//! * A spend is one `add` of a record with a value of its own; `STORED` is the only admission. The epoch's end is its
-//!   absolute expiry.
-//! * A connection is used only after it has read all of this process's probes, but for those of servers that are down:
-//!   it leads to the same records as the others (`endpoint`, `probe`).
-//! * Canaries reveal when the store has lost records, and hold when an epoch's records expire (`canary`, `watch`).
-//! * Of tokens that a mark binds, the record's own server shows with the record that it has lost nothing (`bound`, `bucket`,
-//!   `watch::marks`). Three replicas vote so, each for itself (`quorum`, `votes`), and need neither probes nor canaries.
+//! * The store is one replica, or three. A spend is, at each, an `add` of the record and a `get` of the witness beside it in
+//!   one write (`quorum`, `bucket`); a majority of one or two decides (`votes`).
+//! * The witness shows that its server still has what was written since its mark was offered. Where it is missing, the token
+//!   is void. The watch finds that out, plants the next mark and offers it (`watch`).
 //!
 //! docs/how-it-works/spend-contract.md has what this keeps and what it cannot; docs/decisions/store-transport.md why
 //! pipelined is the default.
 
 mod address;
-mod bound;
 mod bucket;
 mod cache;
-mod canary;
 mod checked;
 mod client;
 mod counting;
@@ -34,9 +29,7 @@ mod marked;
 mod options;
 mod pipelined;
 mod pooled;
-mod probe;
 mod protocol;
-mod published;
 mod quorum;
 mod serial;
 pub(crate) mod stats;
@@ -44,7 +37,6 @@ mod undo;
 mod verdicts;
 mod votes;
 mod watch;
-mod watched;
 pub(crate) mod world;
 
 pub use address::{Address, AddressError, Tls};
@@ -52,7 +44,7 @@ pub use bucket::BUCKETS;
 pub use client::Client;
 pub use counting::{FleetCounters, Increment};
 pub use inspect::{Memory, Server, inspect, release};
-pub use options::{OnLoss, Options, Pool, Replicas, Transport, pool_size};
+pub use options::{Options, Pool, Replicas, Transport};
 pub use protocol::KEY_PREFIXES;
 pub use stats::{Ended, Totals, Verb};
 #[cfg(feature = "simulation")]
@@ -61,7 +53,6 @@ pub use undo::{Undo, undo};
 pub use world::seed;
 pub use world::{Connecting, Connection, World};
 
-use crate::binding::plants;
 use crate::{Binding, Epoch, Unknown};
 use client::ClientState;
 use endpoint::{Endpoint, Network};
@@ -69,22 +60,24 @@ use epochs::Epochs;
 use marked::Marked;
 use parking_lot::Mutex;
 use postern_token::{TokenKeyId, UnixSeconds};
-use published::Published;
 use stats::Counters;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use verdicts::Verdicts;
 use watch::Watch;
-use watched::Watched;
+use world::since;
+
+/// For how long a mark that was closed is told of: longer than a cause that lasts takes to show again.
+const LATELY: Duration = Duration::from_secs(3_600);
 
 /// The shared store of one process.
 ///
-/// It has a thread that proves the endpoints and reads the canaries; [`Memcached::client`] makes the connections that
-/// spend. Dropping it ends the thread; clients then go on with what was known.
+/// It has a thread that looks after the marks; [`Memcached::client`] makes the connections that spend. Dropping it ends the
+/// thread; clients then go on with what was known.
 pub struct Memcached {
     store: Arc<SharedStore>,
     _watch: Watch,
@@ -98,50 +91,70 @@ struct SharedStore {
     counters: Arc<Counters>,
     clients: Mutex<Vec<Weak<ClientState>>>,
     verdicts: Verdicts,
-    watched: Watched,
     marked: Marked,
-    /// What the watch's last round could not read.
+    /// What the watch's last rounds could not read of the first replica.
     round: Mutex<Round>,
-    /// Replicas that did not answer in it, or took no record.
-    away: AtomicUsize,
+    /// Replicas that did not answer in the last one, in whole or in part, or took no record.
+    away: Mutex<[bool; votes::REPLICAS]>,
     /// Replicas that answered a spend with an error, until the watch has written to them again.
     rejecting: [AtomicBool; votes::REPLICAS],
+    /// Replicas with a memcached that evicts: no mark is planted there.
+    evicting: [AtomicBool; votes::REPLICAS],
+    /// Replicas with a router that keeps records of one bucket on several servers: no mark is planted there.
+    parting: [AtomicBool; votes::REPLICAS],
+    /// When each replica was last found to have lost records and kept the witnesses beside them.
+    closed: Mutex<[Option<Instant>; votes::REPLICAS]>,
     /// Two replicas lead to the same servers.
     overlaps: AtomicBool,
+    /// Two addresses of one replica lead to different records.
+    apart: AtomicBool,
+    /// The watch has ended by a panic: nothing is admitted any more.
+    ended: AtomicBool,
     /// Wakes the watch.
     wake_watch: Arc<Notify>,
     /// Where a simulation runs it.
     world: Option<Arc<dyn World>>,
 }
 
+/// How a router is made to keep each bucket on one server.
+pub const WHOLE_BUCKETS: &str = "twemproxy needs hash_tag: \"||\", memcached's own proxy filter = \"stop\" and \
+                                 filter_conf = \"|#|\", and mcrouter a hash that stops at |#|, as it does by default";
+
 /// How the store is.
 #[derive(Clone, Debug)]
 pub struct Health {
     /// Whether a spend could be answered, through each of the clients.
     pub ready: Result<(), Unknown>,
-    /// The token keys of which records were lost, so that tokens already spent may be spent again.
-    pub lost: Vec<TokenKeyId>,
     /// Buckets, of [`BUCKETS`], that no longer know the mark on offer: that share of its tokens is void.
     pub torn: usize,
     /// Buckets in which some replica does not know the mark on offer. Their tokens are good as long as the others answer.
     pub lacking: usize,
-    /// Two replicas lead to the same servers, so no mark is offered.
+    /// Two replicas lead to the same servers.
     pub overlaps: bool,
-    /// Of three replicas, those that do not answer the watch, or reject records. The others decide, as long as they are two.
-    pub away: usize,
+    /// Two addresses of one replica lead to different records.
+    pub apart: bool,
+    /// Replicas that do not answer the watch, or reject records; of three also those that lack servers, so that a part of the
+    /// records cannot be read there. The others decide, as long as they are two.
+    pub away: Vec<usize>,
+    /// Replicas of which a mark was closed within an hour: they lost records and kept the witnesses beside them.
+    pub closed: usize,
     /// Each address.
     pub endpoints: Vec<EndpointHealth>,
     /// Keys known to be spent, held in this process.
     pub remembered: usize,
-    /// How far the watch could read what it wrote, the last time it looked.
+    /// How far the watch could read what it asked for, of the first replica, the last times it looked.
     pub round: Round,
-    /// The age of its last round in which every record had an answer.
-    pub watched: Duration,
-    /// It is so old that a loss of records may have gone unnoticed.
-    pub blind: bool,
 }
 
-/// The records that the watch read in one round, and those without an answer. They are distributed over the servers
+impl Health {
+    /// The number of replicas.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.endpoints.iter().map(|endpoint| endpoint.replica + 1).max().unwrap_or(1)
+    }
+}
+
+/// The records that the watch read, and those without an answer. They are distributed over the servers
 /// behind a router as spent records are, so this is also the share of spends that get no verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
@@ -158,7 +171,7 @@ pub struct EndpointHealth {
     pub address: Address,
     /// The number of the replica that it leads to; 0 where there is one.
     pub replica: usize,
-    /// Proven connections to it that can be used.
+    /// Connections to it that can be used.
     pub connections: usize,
     /// Commands without a reply, of all clients: those that wait to be written too, but not those that wait for a
     /// connection of a pool.
@@ -167,15 +180,14 @@ pub struct EndpointHealth {
     pub capacity: usize,
     /// Attempts of clients to connect since the store was opened.
     pub connects: u64,
-    /// Those that failed: no connection in time, or one that could not be proven.
+    /// Those that failed: no connection in time, or no answer over it.
     pub connect_failures: u64,
-    /// It leads to other records than the other endpoints.
-    pub foreign: bool,
-    /// How long ago a connection to it led to other records than the rest, as where a balancer spreads connections over
-    /// routers with different lists of servers. Such a connection is not used.
-    pub strayed: Option<Duration>,
     /// Its replica rejects records, as one does that is out of memory.
     pub rejects: bool,
+    /// Its replica has a memcached that drops records when it is full.
+    pub evicts: bool,
+    /// Its replica has a router that keeps records of one bucket on several servers.
+    pub parts: bool,
     /// How the last connection failed; `None` while there is one.
     pub failure: Option<Unknown>,
 }
@@ -190,25 +202,12 @@ impl Memcached {
     }
 
     /// Opens the same store with other options, beside this one: as another gateway of a fleet has it, so spends through
-    /// either count for both. What this one has counted, and the losses that it knows of, are the new one's, too.
+    /// either count for both. What this one has counted is the new one's, too.
     ///
     /// # Errors
     /// As [`Memcached::open`].
     pub fn reopen(&self, options: Options) -> io::Result<Self> {
-        let reopened = Self::open_in(options, None, Arc::clone(&self.store.counters))?;
-        reopened.learn_from(self);
-        Ok(reopened)
-    }
-
-    /// Takes over which epochs `other` has lost records of.
-    pub fn learn_from(&self, other: &Self) {
-        for known in other.store.epochs.all() {
-            if known.is_lost() || known.is_parted() {
-                let epoch = self.store.epochs.enter(known.key, known.wanted);
-                let _ = known.is_lost() && epoch.set_lost(); // it is in the log already
-                let _ = known.is_parted() && epoch.set_parted();
-            }
-        }
+        Self::open_in(options, None, Arc::clone(&self.store.counters))
     }
 
     /// Opens the store in a simulated network, on the present runtime. The watch is a task instead of a thread.
@@ -220,20 +219,16 @@ impl Memcached {
     }
 
     fn open_in(options: Options, world: Option<Arc<dyn World>>, counters: Arc<Counters>) -> io::Result<Self> {
-        let needs_more = options.replicas.are_three()
-            && !(plants(options.marks.as_ref()) && matches!(options.transport, Transport::Pipelined { .. }));
-        let without = "three replicas need marks that are planted, and the pipelined transport".to_owned();
-        if let Some(message) = options.replicas.refused().or(needs_more.then_some(without)) {
+        let votes = options.replicas.are_three();
+        let needs_more = votes && !matches!(options.transport, Transport::Pipelined { .. });
+        let pipelined = "three replicas need the pipelined transport".to_owned();
+        if let Some(message) = options.replicas.refused().or(needs_more.then_some(pipelined)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let wake_watch = Arc::new(Notify::new());
-        let probes = Arc::new(Published::default());
-        let proven_by = (!options.replicas.are_three()).then(|| Arc::clone(&probes));
         let endpoint = |(replica, address): (usize, &Address)| {
             let (tls, patience) = (options.tls.clone(), options.connect_timeout);
             let network = Network { tls, patience, world: world.clone() };
-            let leads_to = (replica, address.clone());
-            Arc::new(Endpoint::new(leads_to, network, proven_by.clone(), Arc::clone(&wake_watch)))
+            Arc::new(Endpoint::new((replica, address.clone()), network, votes))
         };
         let store = Arc::new(SharedStore {
             endpoints: options.replicas.addresses().map(endpoint).collect(),
@@ -241,17 +236,21 @@ impl Memcached {
             counters,
             clients: Mutex::default(),
             verdicts: Verdicts::default(),
-            watched: Watched::new(options.canary_interval),
             marked: Marked::default(),
             round: Mutex::default(),
-            away: AtomicUsize::new(0),
+            away: Mutex::default(),
             rejecting: Default::default(),
+            evicting: Default::default(),
+            parting: Default::default(),
+            closed: Default::default(),
             overlaps: AtomicBool::new(false),
-            wake_watch,
+            apart: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            wake_watch: Arc::default(),
             options,
             world,
         });
-        Ok(Self { _watch: Watch::start(Arc::clone(&store), probes)?, store })
+        Ok(Self { _watch: Watch::start(Arc::clone(&store))?, store })
     }
 
     /// Connections for the present runtime.
@@ -272,20 +271,18 @@ impl Memcached {
     /// How the store is now.
     #[must_use]
     pub fn health(&self) -> Health {
-        let endpoints = &self.store.endpoints;
-        let epochs = self.store.epochs.all();
+        let store = &self.store;
         Health {
-            ready: self.store.serves(),
-            lost: epochs.iter().filter(|epoch| epoch.may_admit_again()).map(|epoch| epoch.key).collect(),
-            torn: self.store.marked.torn(),
-            lacking: self.store.marked.lacking(),
-            overlaps: self.store.overlaps.load(Ordering::Relaxed),
-            away: self.store.away.load(Ordering::Relaxed),
-            endpoints: endpoints.iter().map(|endpoint| self.store.health_of(endpoint)).collect(),
-            remembered: epochs.iter().map(|epoch| epoch.remembered()).sum(),
-            round: *self.store.round.lock(),
-            watched: self.store.watched.age(),
-            blind: self.store.watched.is_blind(),
+            ready: store.serves(),
+            torn: store.marked.torn(),
+            lacking: store.marked.lacking(),
+            overlaps: store.overlaps.load(Ordering::Relaxed),
+            apart: store.apart.load(Ordering::Relaxed),
+            away: (0..votes::REPLICAS).filter(|replica| store.away.lock()[*replica]).collect(),
+            closed: store.closed.lock().iter().flatten().filter(|closed| since(**closed) < LATELY).count(),
+            endpoints: store.endpoints.iter().map(|endpoint| store.health_of(endpoint)).collect(),
+            remembered: store.epochs.remembered(),
+            round: *store.round.lock(),
         }
     }
 
@@ -305,10 +302,7 @@ impl Memcached {
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
         let epoch = self.store.epochs.find(key)?;
-        if epoch.expires().is_some_and(|expires| now >= expires) {
-            return Some(Unknown::EpochRetired);
-        }
-        self.store.permits(&epoch, epoch.is_bound()).err()
+        (now >= epoch.expires()).then_some(Unknown::EpochRetired)
     }
 
     /// What was counted since the store was opened.
@@ -317,13 +311,12 @@ impl Memcached {
         self.store.counters.totals()
     }
 
-    /// Watches the marks of these epochs' keys, for which tokens are requested, and of no others. Those that are new to the
-    /// store are begun with a mark, if [`Options::marks`] says so.
+    /// Watches the marks of these epochs' keys, for which tokens are requested, and of no others. A key without a mark is given
+    /// one.
     pub fn offer(&self, epochs: &[Epoch]) {
-        if self.store.options.marks.is_none() {
-            return;
+        for Epoch { key, expires, .. } in epochs {
+            self.store.epochs.enter(*key, *expires);
         }
-        epochs.iter().for_each(|epoch| drop(self.store.enter(epoch)));
         if self.store.marked.watch(&epochs.iter().map(|epoch| epoch.key).collect::<Vec<_>>()) {
             self.store.wake_watch.notify_one(); // no token of that key can be requested before
         }
@@ -332,10 +325,7 @@ impl Memcached {
     /// What binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Binding {
-        match self.store.options.marks {
-            None => Binding::Unmarked,
-            Some(_) => self.store.marked.binding(key).unwrap_or(Binding::Unknown),
-        }
+        self.store.marked.binding(key)
     }
 
     /// Forgets what this process remembers of expired epochs.

@@ -1,7 +1,7 @@
 //! What an operator chooses about the shared store.
 
 use super::address::{Address, Tls};
-use super::votes::{MAJORITY, REPLICAS};
+use super::votes::{REPLICAS, majority};
 use crate::Marks;
 use std::time::Duration;
 
@@ -21,20 +21,14 @@ pub struct Options {
     pub timeout: Duration,
     /// What takes longer has the connection's `TCP_INFO` read, for the exchange log.
     pub slow: Duration,
-    /// How long connecting may take, and then proving the connection.
+    /// How long connecting may take, and then the first reads.
     pub connect_timeout: Duration,
-    /// How often the canaries are read, and the endpoints proven.
-    pub canary_interval: Duration,
-    /// How far the store's clock may be ahead of this process's: less than the margin between the end of a token and
-    /// that of its record.
+    /// How often the watch looks after the marks.
+    pub interval: Duration,
+    /// How much earlier a witness ends than the records it stands for: a server's clock that is ahead removes it first.
     pub clock_tolerance: Duration,
-    /// What to do when the store has lost records.
-    pub on_loss: OnLoss,
-    /// After an `add` without a reply, read the record and admit if this attempt wrote it. Safe only if every record
-    /// has one copy: behind a quorum a minority's copy answers too, and two presentations could be admitted.
-    pub ask_whose: bool,
-    /// How tokens are bound to the memory that records them; `None` if they are not.
-    pub marks: Option<Marks>,
+    /// How tokens are bound to the memory that records them.
+    pub marks: Marks,
     /// RAM for the cache of spent keys, in bytes for each epoch.
     pub cache_bytes: usize,
 }
@@ -45,7 +39,7 @@ pub enum Replicas {
     /// One set of records: addresses that lead to it, at least one.
     One(Vec<Address>),
     /// Three sets with the same records, for each the addresses that lead to it. Two of them decide, each by its own record
-    /// and witness. Needs marks, and the pipelined transport.
+    /// and witness. Needs the pipelined transport.
     Three([Vec<Address>; 3]),
 }
 
@@ -72,7 +66,7 @@ impl Replicas {
 
     /// How many decide.
     pub(crate) fn majority(&self) -> usize {
-        if self.are_three() { MAJORITY } else { 1 }
+        majority(self.count())
     }
 
     /// Why these cannot be opened.
@@ -133,34 +127,4 @@ pub struct Pool {
     pub idle_probe: Duration,
     /// A connection is replaced after this time.
     pub max_lifetime: Duration,
-}
-
-/// What to do when the store has lost records of an epoch, so that its spent tokens may be spent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum OnLoss {
-    /// Continue, and report it in log, metrics and readiness.
-    #[default]
-    Warn,
-    /// Refuse the epoch's tokens as unknown ([`Unknown::RecordsLost`](crate::Unknown::RecordsLost)).
-    Refuse,
-    /// Refuse the epoch's tokens as those of a retired key, so that clients come back with tokens of another.
-    Retire,
-}
-
-/// How many connections carry `commands_per_second` of which each takes `latency`: by Little's law as many as are under
-/// way on average, and three standard deviations more, for arrivals come in bursts.
-///
-/// ```
-/// # use postern_spend::memcached::pool_size;
-/// # use std::time::Duration;
-/// // 5,000 a second at 1 ms each: 5 on average.
-/// assert_eq!(pool_size(5_000.0, Duration::from_millis(1)), 12);
-/// // The same at 45 ms: 225.
-/// assert_eq!(pool_size(5_000.0, Duration::from_millis(45)), 270);
-/// ```
-#[must_use]
-pub fn pool_size(commands_per_second: f64, latency: Duration) -> usize {
-    let under_way = commands_per_second.max(0.0) * latency.as_secs_f64();
-    // A sum of finite, non-negative numbers; the cast saturates.
-    (under_way + 3.0 * under_way.sqrt()).ceil().max(1.0) as usize
 }

@@ -131,9 +131,6 @@ impl Carrier for Core {
     fn capacity(&self) -> usize {
         self.size
     }
-
-    /// Each connection is looked at before its next use.
-    fn look(&self) {}
 }
 
 impl Core {
@@ -303,7 +300,7 @@ impl ManageConnection for Connector {
             checked_for: Duration::ZERO,
             // Shortened at random by up to a half: connections that were made together are not replaced together.
             ends: instant() + jittered(self.max_lifetime),
-            connected,
+            _connected: connected,
         })
     }
 
@@ -328,7 +325,7 @@ struct Connection {
     checked_for: Duration,
     /// When it is replaced.
     ends: Instant,
-    connected: Connected,
+    _connected: Connected,
 }
 
 impl Connection {
@@ -339,9 +336,9 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Whether nothing came while it was idle, and what proved it still counts; broken otherwise.
+    /// Whether nothing came while it was idle; broken otherwise.
     async fn is_quiet(&mut self) -> bool {
-        let quiet = self.checked.is_quiet().await && self.connected.is_current();
+        let quiet = self.checked.is_quiet().await;
         self.in_flight.store(!quiet, Ordering::Relaxed);
         quiet
     }

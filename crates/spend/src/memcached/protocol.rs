@@ -6,10 +6,9 @@
 //! commands they do not.
 
 use super::bucket::Bucket;
-use super::world::random_bytes;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_token::{SpentKey, UnixSeconds};
+use postern_token::UnixSeconds;
 use std::fmt;
 use std::io::Write;
 
@@ -27,9 +26,8 @@ const LONGEST_LINE: usize = 512;
 /// The longest reply to one command.
 pub(crate) const LONGEST_REPLY: usize = LONGEST_LINE;
 
-/// What the keys of all records begin with, by kind (spent, canary, probe, offer, in a bucket): what a router may select
-/// them by.
-pub const KEY_PREFIXES: [&str; 5] = ["ps1.", "pc1.", "pp1.", "po1.", "|"];
+/// What the keys of all records begin with, by kind (probe, offer, in a bucket): what a router may select them by.
+pub const KEY_PREFIXES: [&str; 3] = ["pp1.", "po1.", "|"];
 
 /// The key of a record: 47 bytes of `A-Z a-z 0-9 - _ .`, or 30 of these and `| #`, so nothing in it can end a command or
 /// make two keys of one.
@@ -42,22 +40,13 @@ pub(crate) struct RecordKey {
 /// What a record is for. The prefix lets mcrouter route Postern's records, and keeps the kinds apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A token is spent.
-    Spent,
-    /// A canary of an epoch.
-    Canary,
-    /// A probe of one process.
+    /// A record that shows whether a server answers.
     Probe,
     /// The offer of a mark.
     Offer,
 }
 
 impl RecordKey {
-    /// The record of a spent token.
-    pub(crate) fn spent(key: &SpentKey) -> Self {
-        Self::new(Kind::Spent, key.as_bytes())
-    }
-
     pub(crate) fn new(kind: Kind, name: &[u8; 32]) -> Self {
         let mut bytes = [b'A'; KEY_LEN];
         bytes[..4].copy_from_slice(KEY_PREFIXES[kind as usize].as_bytes());
@@ -129,12 +118,6 @@ impl Value {
     /// The value of a reply to a `get` of `key`, which a library has read.
     pub(crate) fn of(key: &RecordKey, text: &[u8]) -> Option<Self> {
         (text.len() == key.value_len()).then(|| Self::read(text))
-    }
-
-    /// A unique value: the id of an attempt to spend, or of a probe. Random, so that records do not reveal which
-    /// process wrote them or in which order.
-    pub(crate) fn unique() -> Self {
-        Self::of_bytes(&random_bytes())
     }
 
     /// 16 bytes.

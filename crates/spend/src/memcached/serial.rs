@@ -1,4 +1,4 @@
-//! One connection used by one task at a time: for probes and canaries, and to prove a connection before it is used.
+//! One connection used by one task at a time: by the watch, and to see whether a connection answers before it is used.
 
 use super::address::Stream;
 use super::failure::broken;

@@ -93,7 +93,6 @@ pub(crate) struct Counters {
     commands: [[AtomicU64; Ended::ALL.len()]; Verb::ALL.len()],
     cache_hits: AtomicU64,
     pool_waits: AtomicU64,
-    canaries_lost: AtomicU64,
     marks_planted: AtomicU64,
     older_marks: AtomicU64,
 }
@@ -116,10 +115,6 @@ impl Counters {
         self.pool_waits.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn canaries_lost(&self, number: u64) {
-        self.canaries_lost.fetch_add(number, Relaxed);
-    }
-
     pub(crate) fn planted(&self) {
         self.marks_planted.fetch_add(1, Relaxed);
     }
@@ -137,7 +132,6 @@ impl Counters {
             commands,
             cache_hits: self.cache_hits.load(Relaxed),
             pool_waits: self.pool_waits.load(Relaxed),
-            canaries_lost: self.canaries_lost.load(Relaxed),
             marks_planted: self.marks_planted.load(Relaxed),
             older_marks: self.older_marks.load(Relaxed),
         }
@@ -152,8 +146,6 @@ pub struct Totals {
     pub cache_hits: u64,
     /// Commands that found no free connection in the pool.
     pub pool_waits: u64,
-    /// Canaries that were gone.
-    pub canaries_lost: u64,
     /// Marks that this process planted and that came on offer.
     pub marks_planted: u64,
     /// Tokens that were spent for a mark other than the one on offer, whatever the verdict.

@@ -4,20 +4,18 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "exported with the feature only"))]
 pub enum Undo {
-    /// The clocks of store and gateway are not compared.
-    ClockCanary,
-    /// Canaries of which one has no answer in time say nothing, and no round need ever say anything.
-    BlindWatch,
-    /// A connection is accepted when it reads some of the probes.
-    SomeProbes,
-    /// Every canary that is missing counts as lost, whether it was ever written or not.
-    PlantedCanaries,
-    /// What was found while the record was on its way does not matter once it is stored.
-    PermitsAfterStored,
-    /// Connections that older probes have proven stay in use, wherever the new ones were written.
-    OlderProbes,
     /// The witness of one replica speaks for the record of another, as behind a majority route.
     WitnessApart,
+    /// The arrangement is no part of a witness's and an offer's name.
+    SharedNames,
+    /// A witness outlives the records that it stands for.
+    LastingWitness,
+    /// A witness that is missing is written again.
+    WitnessAgain,
+    /// A record is admitted without its witness.
+    NoWitness,
+    /// Four marks in an hour at most, whatever is void meanwhile.
+    FourAnHour,
 }
 
 #[cfg(not(feature = "simulation"))]

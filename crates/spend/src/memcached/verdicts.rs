@@ -54,8 +54,8 @@ impl Verdicts {
                 }
                 false
             }
-            // The token's fault, the operator's choice, or this process's own bounds.
-            Err(Unknown::EpochRetired | Unknown::RecordsLost | Unknown::Unwatched | Unknown::Overloaded) => {
+            // The token's fault, a gateway that said so before, or this process's own bounds.
+            Err(Unknown::EpochRetired | Unknown::Unmarked | Unknown::Unwatched | Unknown::Overloaded) => {
                 false
             }
             Err(reason) => self.failed(*reason),
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_not_the_stores_fault_does_not_count() {
         let verdicts = Verdicts::default();
-        for reason in [Unknown::EpochRetired, Unknown::RecordsLost, Unknown::Overloaded] {
+        for reason in [Unknown::EpochRetired, Unknown::Unmarked, Unknown::Overloaded] {
             (0..=FEW).for_each(|_| assert!(!verdicts.spent::<()>(&Err(reason))));
         }
         sleep(LONG);

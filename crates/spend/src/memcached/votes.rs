@@ -1,49 +1,64 @@
-//! What three replicas' answers to one spend decide together. Without I/O.
+//! What the replicas' answers to one spend decide together: one of one, or two of three. Without I/O.
 //!
 //! A replica's vote is an admission only if it took the record *and* knows the token's mark, which it shows in the same
-//! write. Two such votes admit. So an admitted token stands on two replicas beside the mark's witnesses, and any two
-//! replicas include one of these: to admit it again, that one would have to lose the record and keep the witness.
+//! write. A majority of such votes admits. So an admitted token stands on a majority beside the mark's witnesses, and any
+//! other majority includes one of these: to admit it again, that one would have to lose the record and keep the witness.
 //! Replicas may therefore be lost one after another, without a repair in between.
 
 use super::undo::{Undo, is_undone};
 use crate::{Spend, Unknown};
 
-/// The replicas of a quorum.
+/// The most replicas.
 pub(crate) const REPLICAS: usize = 3;
-/// The votes that decide.
-pub(crate) const MAJORITY: usize = 2;
+
+/// How many of this number of replicas decide.
+pub(crate) const fn majority(replicas: usize) -> usize {
+    replicas / 2 + 1
+}
 
 /// The answer of one replica.
 pub(super) type Vote = Result<Spend, Unknown>;
 
 /// The votes that have come so far.
-#[derive(Debug, Default)]
-pub(super) struct Votes([Option<Vote>; REPLICAS]);
+#[derive(Debug)]
+pub(super) struct Votes {
+    votes: [Option<Vote>; REPLICAS],
+    replicas: usize,
+}
 
 impl Votes {
+    /// No vote yet, of one replica or of three.
+    pub(super) const fn of(replicas: usize) -> Self {
+        Self { votes: [None; REPLICAS], replicas }
+    }
+
     pub(super) fn is_awaited(&self, replica: usize) -> bool {
-        self.0[replica].is_none()
+        replica < self.replicas && self.votes[replica].is_none()
     }
 
     pub(super) fn count(&mut self, replica: usize, vote: Vote) {
-        self.0[replica] = Some(vote);
+        self.votes[replica] = Some(vote);
+    }
+
+    fn cast(&self) -> impl Iterator<Item = Vote> {
+        self.votes.iter().flatten().copied()
     }
 
     /// The verdict, as soon as no vote that is still to come can change it. `is_superseded` says whether tokens
     /// are requested for another mark; only votes that decide nothing else make it be called.
     pub(super) fn decided(&self, is_superseded: impl FnOnce() -> bool) -> Option<Result<Spend, Unknown>> {
-        let of = |wanted| self.0.iter().flatten().filter(|vote| **vote == Ok(wanted)).count();
-        let awaited = self.0.iter().filter(|vote| vote.is_none()).count();
-        if of(Spend::Admitted) >= MAJORITY || admits_apart(of(Spend::Admitted), of(Spend::Void)) {
+        let of = |wanted| self.cast().filter(|vote| *vote == Ok(wanted)).count();
+        let (majority, awaited) = (majority(self.replicas), self.replicas - self.cast().count());
+        if of(Spend::Admitted) >= majority || admits_apart(of(Spend::Admitted), of(Spend::Void), majority) {
             return Some(Ok(Spend::Admitted));
         }
-        if of(Spend::Admitted) + awaited >= MAJORITY {
+        if of(Spend::Admitted) + awaited >= majority {
             return None;
         }
         if of(Spend::AlreadySpent) > 0 {
             return Some(Ok(Spend::AlreadySpent));
         }
-        if of(Spend::Void) >= MAJORITY {
+        if of(Spend::Void) >= majority {
             return Some(Ok(Spend::Void));
         }
         if awaited > 0 {
@@ -54,14 +69,14 @@ impl Votes {
         if of(Spend::Admitted) > 0 && of(Spend::Void) > 0 && is_superseded() {
             return Some(Ok(Spend::Void));
         }
-        let unknown = self.0.iter().flatten().find_map(|vote| vote.err());
+        let unknown = self.cast().find_map(Vote::err);
         Some(Err(unknown.unwrap_or(Unknown::Rejected)))
     }
 }
 
 /// What a majority route would do: a witness on one replica and a record on another admit together. In simulations only.
-fn admits_apart(admitted: usize, void: usize) -> bool {
-    is_undone(Undo::WitnessApart) && admitted > 0 && admitted + void >= MAJORITY
+fn admits_apart(admitted: usize, void: usize, majority: usize) -> bool {
+    is_undone(Undo::WitnessApart) && admitted > 0 && admitted + void >= majority
 }
 
 #[cfg(test)]
@@ -76,14 +91,18 @@ mod tests {
         Some(Err(Unknown::TimedOut)),
     ];
 
+    const fn three(votes: [Option<Vote>; 3]) -> Votes {
+        Votes { votes, replicas: 3 }
+    }
+
     fn all() -> impl Iterator<Item = Votes> {
         let with = |first| VOTES.into_iter().map(move |second| (first, second));
         let pairs = VOTES.into_iter().flat_map(with);
-        pairs.flat_map(|(first, second)| VOTES.into_iter().map(move |third| Votes([first, second, third])))
+        pairs.flat_map(|(first, second)| VOTES.into_iter().map(move |third| three([first, second, third])))
     }
 
     fn admissions(votes: &Votes) -> usize {
-        votes.0.iter().flatten().filter(|vote| **vote == Ok(Spend::Admitted)).count()
+        votes.votes.iter().flatten().filter(|vote| **vote == Ok(Spend::Admitted)).count()
     }
 
     #[test]
@@ -95,12 +114,21 @@ mod tests {
     }
 
     #[test]
+    fn one_replica_alone_decides_by_its_vote() {
+        assert_eq!((majority(1), majority(3)), (1, 2));
+        for vote in VOTES {
+            let votes = Votes { votes: [vote, None, None], replicas: 1 };
+            assert_eq!(votes.decided(|| true), vote, "{vote:?}");
+        }
+    }
+
+    #[test]
     fn a_verdict_stands_whatever_comes_later_but_for_its_reason() {
         for votes in all() {
             let Some(verdict) = votes.decided(|| false) else { continue };
             for replica in (0..REPLICAS).filter(|replica| votes.is_awaited(*replica)) {
                 for late in VOTES.into_iter().flatten() {
-                    let mut later = Votes(votes.0);
+                    let mut later = three(votes.votes);
                     later.count(replica, late);
                     let is_admitted = |verdict| verdict == Ok(Spend::Admitted);
                     let decided = later.decided(|| false).expect("it was decided before");
@@ -112,7 +140,7 @@ mod tests {
 
     #[test]
     fn all_three_votes_decide() {
-        for votes in all().filter(|votes| votes.0.iter().all(Option::is_some)) {
+        for votes in all().filter(|votes| votes.votes.iter().all(Option::is_some)) {
             assert!(votes.decided(|| false).is_some(), "{votes:?}");
         }
     }
@@ -129,7 +157,7 @@ mod tests {
             ([unknown, unknown, void], Some(Err(Unknown::TimedOut))),
             ([admitted, unknown, unknown], Some(Err(Unknown::TimedOut))),
         ] {
-            assert_eq!(Votes(votes).decided(|| true), verdict, "{votes:?}");
+            assert_eq!(three(votes).decided(|| true), verdict, "{votes:?}");
         }
         for votes in all() {
             let is_admitted = |verdict| verdict == Some(Ok(Spend::Admitted));
@@ -154,7 +182,7 @@ mod tests {
             ([void, unknown, void], Some(Ok(Spend::Void))),
             ([admitted, unknown, void], Some(Err(Unknown::TimedOut))),
         ] {
-            assert_eq!(Votes(votes).decided(|| false), verdict, "{votes:?}");
+            assert_eq!(three(votes).decided(|| false), verdict, "{votes:?}");
         }
     }
 }

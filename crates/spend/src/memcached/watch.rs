@@ -1,46 +1,46 @@
-//! The watch: a thread that proves the endpoints, begins epochs and reads canaries, away from the runtimes that spend.
+//! The watch: a thread that looks after the marks, and finds out what the store's addresses lead to. It stands beside the
+//! runtimes that spend: no spend hangs on what it finds, because each reads its own witness.
 
-use super::probe::{self, Probes};
-use super::protocol::{Command, Reply};
-use super::published::Published;
+use super::endpoint::{is_answer, reads};
+use super::protocol::{Command, Kind, RecordKey, Reply, Value};
 use super::serial::SerialConnection;
-use super::undo::{Undo, is_undone};
-use super::world::{instant, since};
+use super::votes::REPLICAS;
+use super::world::random_bytes;
 use super::{Round, SharedStore};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-mod clock;
+mod addresses;
 mod marking;
 mod marks;
-mod prove;
-mod reconcile;
+mod sentinels;
 mod witnesses;
+use addresses::Compared;
 use marking::Marking;
-use reconcile::Progress;
 
 /// The shortest time between two rounds, even if the watch is woken more often.
 const BREATH: Duration = Duration::from_millis(5);
 /// The pause between attempts while no store has been found; until then every request is refused.
 const SEARCH: Duration = Duration::from_millis(200);
-/// How often the probes are read while marks bind every token: each spend then proves its own connection, and the probes
-/// only show an operator that two addresses lead to different records.
-const PROVE: Duration = Duration::from_secs(30);
+/// How many rounds are added up, so that what cannot be read is a share that does not flicker.
+const ROUNDS: usize = 10;
+/// How long a record lasts that shows that a server takes records.
+const BRIEF: Duration = Duration::from_secs(60);
 
 /// The thread. It ends when this is dropped.
 pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal")] oneshot::Sender<()>);
 
 impl Watch {
-    pub(super) fn start(store: Arc<SharedStore>, publish: Arc<Published<Arc<Probes>>>) -> io::Result<Self> {
+    pub(super) fn start(store: Arc<SharedStore>) -> io::Result<Self> {
         let (keep, ended) = oneshot::channel();
         let is_simulated = store.world.is_some();
         let watching = async move {
@@ -48,7 +48,7 @@ impl Watch {
             tokio::select! {
                 biased;
                 _ = ended => {}
-                () = Rounds::new(store, publish).run() => {}
+                () = Rounds::new(store).run() => {}
             }
         };
         if is_simulated {
@@ -63,13 +63,13 @@ impl Watch {
     }
 }
 
-/// Reports a panic of the thread: without the watch a loss would go unnoticed, so nothing is admitted any more.
+/// Reports a panic of the thread: no mark would be planted any more, so nothing is admitted.
 struct Alarm(Arc<SharedStore>);
 
 impl Drop for Alarm {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.watched.end();
+            self.0.ended.store(true, Relaxed);
             tracing::error!(
                 "the watch of the double-spend store has ended: every request is refused. Restart the gateway"
             );
@@ -79,60 +79,51 @@ impl Drop for Alarm {
 
 struct Rounds {
     store: Arc<SharedStore>,
-    publish: Arc<Published<Arc<Probes>>>,
     /// A connection through each endpoint, kept from round to round.
     connections: Vec<Option<SerialConnection>>,
-    /// The endpoint that led to the store when the probes were last read, and when that was.
-    proven: Option<(usize, Instant)>,
-    progress: HashMap<TokenKeyId, Progress>,
     markings: HashMap<TokenKeyId, Marking>,
-    /// The epochs of which this process found no marker, and wrote the first ones.
-    begun: HashSet<TokenKeyId>,
-    /// What the present round could not read.
-    round: Round,
-    /// Commands of it without any answer in time.
-    unanswered: usize,
+    compared: Option<Compared>,
+    /// What the present round could not read of each replica, and the last ones.
+    round: [Round; REPLICAS],
+    rounds: VecDeque<[Round; REPLICAS]>,
     /// Why its last exchange had no reply.
     failed: Unknown,
-    /// When the store's clock was last found ahead, until it is right again.
-    ahead_since: Option<Instant>,
 }
 
 impl Rounds {
-    fn new(store: Arc<SharedStore>, publish: Arc<Published<Arc<Probes>>>) -> Self {
+    fn new(store: Arc<SharedStore>) -> Self {
         Self {
             connections: store.endpoints.iter().map(|_| None).collect(),
             store,
-            publish,
-            proven: None,
-            progress: HashMap::new(),
             markings: HashMap::new(),
-            begun: HashSet::new(),
-            round: Round::default(),
-            unanswered: 0,
+            compared: None,
+            round: Default::default(),
+            rounds: VecDeque::new(),
             failed: Unknown::Rejected,
-            ahead_since: None,
         }
     }
 
     async fn run(mut self) {
         loop {
-            (self.round, self.unanswered, self.failed) = (Round::default(), 0, Unknown::Rejected);
+            (self.round, self.failed) = (Default::default(), Unknown::Rejected);
             let now = self.now();
-            let replicas = if self.store.options.replicas.are_three() {
-                self.answering(now).await
-            } else {
-                self.watch_one(now).await.into_iter().collect()
-            };
+            let answering = self.answering(now).await;
+            let replicas = self.one_of_each(&answering);
             let is_found = replicas.len() >= self.store.options.replicas.majority();
             if is_found {
-                self.watch_marks(&replicas, now).await;
+                // Before what takes long while a server hangs: until then every request is refused.
                 if self.store.verdicts.refuses() && self.can_write(&replicas, now).await {
                     self.store.verdicts.written();
                 }
             }
             self.store.verdicts.round(if is_found { Ok(()) } else { Err(self.failed) });
-            *self.store.round.lock() = self.round;
+            if is_found {
+                self.compare_addresses(&answering, now).await;
+            }
+            if is_found && self.store.intact().is_ok() {
+                self.watch_marks(&replicas, now).await;
+            }
+            self.end_round();
             sleep(BREATH).await;
             tokio::select! {
                 biased;
@@ -142,68 +133,39 @@ impl Rounds {
         }
     }
 
-    /// Looks after the one set of records. Returns an endpoint that leads to it.
-    async fn watch_one(&mut self, now: UnixSeconds) -> Option<usize> {
-        let endpoint = match self.proven.filter(|(_, proven)| self.may_rely_on_marks(*proven, now)) {
-            Some((endpoint, _)) => endpoint,
-            None => {
-                self.proven = None;
-                let endpoint = self.prove_endpoints(now).await?;
-                self.proven = Some((endpoint, instant()));
-                endpoint
-            }
-        };
-        let complete = self.reconcile_epochs(endpoint, now).await.complete;
-        let compared = self.watch_clocks(endpoint).await.is_ok();
-        if complete && compared && self.unanswered == 0 {
-            self.store.watched.full_round();
-        }
-        Some(endpoint)
-    }
-
-    /// Whether this round need not read the probes: a mark binds every token, every connection found the probes, and the
-    /// last round had an answer to each read. Otherwise it looks at everything, for as long as that is so.
-    fn may_rely_on_marks(&self, proven: Instant, now: UnixSeconds) -> bool {
-        let epochs = self.store.epochs.all();
-        let are_bound = !epochs.is_empty() && epochs.iter().all(|epoch| self.store.is_bound(epoch));
-        let before = *self.store.round.lock();
-        let stray =
-            self.store.endpoints.iter().any(|endpoint| endpoint.has_strayed() || endpoint.is_foreign());
-        are_bound
-            && !stray
-            && before.unclear == 0
-            && before.requested > 0
-            && since(proven) < PROVE
-            && !self.store.marked.is_suspect()
-            && self.publish.get().is_some_and(|probes| !probes.are_old(now))
-    }
-
-    /// Of three replicas, those that answer, each by one of its endpoints. Connections are not compared and no canaries are
-    /// written: each vote carries its own proof.
+    /// The endpoints that answer.
     async fn answering(&mut self, now: UnixSeconds) -> Vec<usize> {
-        let count = self.store.options.replicas.count();
-        let mut answering: Vec<Option<usize>> = vec![None; count];
+        let mut answering = Vec::new();
         for endpoint in 0..self.store.endpoints.len() {
-            let replica = self.store.endpoints[endpoint].replica();
-            if answering[replica].is_none()
-                && self
-                    .request(endpoint, &probe::reads())
-                    .await
-                    .is_ok_and(|replies| probe::is_answer(&replies))
-            {
-                answering[replica] = Some(endpoint);
+            let Ok(replies) = self.request(endpoint, &reads()).await else { continue };
+            if is_answer(&replies) {
+                let unclear = replies.iter().filter(|reply| **reply == Reply::ServerError).count();
+                self.read_in_round(endpoint, replies.len(), unclear);
+                answering.push(endpoint);
             }
         }
-        let answering: Vec<_> = answering.into_iter().flatten().collect();
-        let mut full = 0;
-        for endpoint in &answering {
-            full += usize::from(self.rejects(*endpoint, now).await);
+        let count = self.store.options.replicas.count();
+        let mut away = std::array::from_fn(|replica| replica < count);
+        for endpoint in self.one_of_each(&answering) {
+            let replica = self.store.endpoints[endpoint].replica();
+            // One replica that lacks servers is said by the share of checks that it refuses.
+            let lacks = count > 1 && self.last_rounds(replica).unclear > 0;
+            away[replica] = self.rejects(endpoint, now).await || lacks;
         }
-        self.store.away.store(count - answering.len() + full, Relaxed);
-        if answering.len() >= self.store.options.replicas.majority() {
-            self.store.watched.full_round();
-        }
+        *self.store.away.lock() = away;
         answering
+    }
+
+    /// Of these endpoints, the first of each replica.
+    fn one_of_each(&self, endpoints: &[usize]) -> Vec<usize> {
+        let replica = |endpoint: &usize| self.store.endpoints[*endpoint].replica();
+        let mut chosen: Vec<usize> = Vec::new();
+        for endpoint in endpoints {
+            if !chosen.iter().any(|other| replica(other) == replica(endpoint)) {
+                chosen.push(*endpoint);
+            }
+        }
+        chosen
     }
 
     /// Whether the replica behind an endpoint rejected a spend, and rejects records still: it can be read, and has no vote.
@@ -212,7 +174,7 @@ impl Rounds {
         if !self.store.rejecting[replica].load(Relaxed) {
             return false;
         }
-        let rejects = self.write(endpoint, Probes::brief(now)).await.is_none();
+        let rejects = !self.takes_records(endpoint, now).await;
         self.store.rejecting[replica].store(rejects, Relaxed);
         rejects
     }
@@ -221,9 +183,17 @@ impl Rounds {
     async fn can_write(&mut self, replicas: &[usize], now: UnixSeconds) -> bool {
         let mut written = 0;
         for endpoint in replicas {
-            written += usize::from(self.write(*endpoint, Probes::brief(now)).await.is_some());
+            written += usize::from(self.takes_records(*endpoint, now).await);
         }
         written >= self.store.options.replicas.majority()
+    }
+
+    /// Whether one of the servers behind an endpoint takes a record.
+    async fn takes_records(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
+        let (value, expires) = (Value::of_bytes(&random_bytes()), now.saturating_add(BRIEF));
+        let add = |_| Command::Add { key: RecordKey::new(Kind::Probe, &random_bytes()), value, expires };
+        let adds: [Command; 8] = std::array::from_fn(add);
+        self.request(endpoint, &adds).await.is_ok_and(|replies| replies.contains(&Reply::Stored))
     }
 
     fn now(&self) -> UnixSeconds {
@@ -231,24 +201,32 @@ impl Rounds {
     }
 
     fn pause(&self) -> Duration {
-        let interval = self.store.options.canary_interval;
-        let proves = !self.store.options.replicas.are_three();
-        let unpublished = proves && self.publish.get().is_none() && self.store.intact().is_ok();
-        let blind = self.store.watched.is_blind();
-        let searching = unpublished || blind || self.store.verdicts.expected().is_err();
-        if searching { interval.min(SEARCH) } else { interval }
-    }
-
-    /// New probes, as far as they could be written through an endpoint.
-    async fn write(&mut self, endpoint: usize, probes: Probes) -> Option<Probes> {
-        let replies = self.request(endpoint, &probes.adds()).await.ok()?;
-        probes.stored(&replies)
+        let interval = self.store.options.interval;
+        if self.store.verdicts.expected().is_err() { interval.min(SEARCH) } else { interval }
     }
 
     /// Counts records read in this round, and those for which the store gave neither a hit nor a miss.
-    fn read_in_round(&mut self, requested: usize, unclear: usize) {
-        self.round.requested += requested;
-        self.round.unclear += unclear;
+    fn read_in_round(&mut self, endpoint: usize, requested: usize, unclear: usize) {
+        let round = &mut self.round[self.store.endpoints[endpoint].replica()];
+        round.requested += requested;
+        round.unclear += unclear;
+    }
+
+    /// What was read of a replica in this round and the last ones.
+    fn last_rounds(&self, replica: usize) -> Round {
+        let rounds = self.rounds.iter().chain([&self.round]).map(|round| round[replica]);
+        rounds.fold(Round::default(), |sum, round| Round {
+            requested: sum.requested + round.requested,
+            unclear: sum.unclear + round.unclear,
+        })
+    }
+
+    fn end_round(&mut self) {
+        *self.store.round.lock() = self.last_rounds(0);
+        self.rounds.push_back(self.round);
+        if self.rounds.len() == ROUNDS {
+            self.rounds.pop_front();
+        }
     }
 
     /// One exchange through an endpoint. Records the failure if no client is connected through it.
@@ -279,8 +257,12 @@ impl Rounds {
                     self.connections[endpoint] = Some(connection);
                     return Ok(replies);
                 }
-                // A new connection would time out too.
-                Err(Unknown::TimedOut) => return self.answered(commands, replies),
+                // A new connection would time out too. What has no answer in time counts as an error of its server.
+                Err(Unknown::TimedOut) if !replies.is_empty() => {
+                    replies.resize(commands.len(), Reply::ServerError);
+                    return Ok(replies);
+                }
+                Err(Unknown::TimedOut) => return Err(Unknown::TimedOut),
                 Err(reason) if is_fresh => return Err(reason),
                 Err(_) => {}
             }
@@ -290,30 +272,21 @@ impl Rounds {
     async fn connect(&self, endpoint: usize) -> Result<SerialConnection, Unknown> {
         let options = &self.store.options;
         // Longer than a router waits for a server that hangs, so that its error comes, and the others' replies behind it.
-        let answering = if is_undone(Undo::BlindWatch) { Duration::ZERO } else { options.timeout };
-        let patience = answering + options.connect_timeout;
+        let patience = options.timeout + options.connect_timeout;
         Ok(self.store.endpoints[endpoint].connect().await?.with_patience(patience))
-    }
-
-    /// The answers that came in time, if any did. What has none counts as an error of its server, and the round as
-    /// incomplete.
-    fn answered(&mut self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Unknown> {
-        if replies.is_empty() {
-            return Err(Unknown::TimedOut);
-        }
-        self.unanswered += commands.len() - replies.len();
-        replies.resize(commands.len(), Reply::ServerError);
-        Ok(replies)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memcached::{Memcached, OnLoss, Options, Replicas, Transport};
+    use crate::Marks;
+    use crate::memcached::{Memcached, Options, Replicas, Transport};
+    use postern_token::{ChallengeDigest, MarkId};
 
     #[test]
     fn a_watch_that_panics_admits_nothing_more() {
+        let id = |key, _| MarkId::derive("a", key, ChallengeDigest([0; 32]));
         let options = Options {
             replicas: Replicas::One(vec!["127.0.0.1:9".parse().unwrap()]),
             tls: None,
@@ -321,11 +294,9 @@ mod tests {
             timeout: Duration::from_secs(1),
             slow: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
-            canary_interval: Duration::from_secs(1),
+            interval: Duration::from_secs(1),
             clock_tolerance: Duration::from_secs(1800),
-            on_loss: OnLoss::Warn,
-            ask_whose: false,
-            marks: None,
+            marks: Marks { id: Arc::new(id) },
             cache_bytes: 0,
         };
         let store = Memcached::open(options).unwrap();

@@ -1,5 +1,4 @@
-//! A memcached of bytes, in this process: honest about probes and canaries, and about spent records too until a test
-//! scripts its misbehaviour.
+//! A memcached of bytes, in this process: honest until a test scripts its misbehaviour towards records in buckets.
 
 mod conversation;
 mod script;
@@ -8,6 +7,7 @@ pub use script::{Acted, Manner, Step, Verb, send};
 
 use conversation::accept;
 use postern_spend::memcached::Address;
+use postern_token::{SpentKey, encode_base64url};
 use script::{Elsewhere, Plan, Records, State};
 use std::net::TcpListener as StdListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -41,11 +41,11 @@ impl Fake {
             records: Records::default(),
             elsewhere,
             plans: Mutex::default(),
+            sentinels: Mutex::default(),
             manner: Mutex::new(Manner::AtOnce),
             accepted: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
-            withheld: Mutex::default(),
             go_on: tokio::sync::Semaphore::new(0),
             confused: AtomicBool::new(false),
         });
@@ -65,8 +65,7 @@ impl Fake {
         format!("127.0.0.1:{}", self.port).parse().unwrap()
     }
 
-    /// Misbehaves at the next command of this kind for a spent record, or in a bucket: an `add`, or the
-    /// `get` behind one.
+    /// Misbehaves at the next command of this kind for a record in a bucket. The watch that planted a mark never meets it.
     pub fn plan(&self, verb: Verb, writes: bool, steps: Vec<Step>) -> Arc<Acted> {
         self.plan_after(0, verb, writes, steps)
     }
@@ -98,14 +97,11 @@ impl Fake {
         self.state.accepted.load(SeqCst)
     }
 
-    /// Records of spent tokens.
-    pub fn spent(&self) -> usize {
-        self.state.records.lock().unwrap().keys().filter(|key| key.starts_with("ps1.")).count()
-    }
-
-    /// Answers no `get` of a key that begins so.
-    pub fn withhold(&self, prefix: &'static str) {
-        *self.state.withheld.lock().unwrap() = Some(prefix);
+    /// Whether there is a record of this token.
+    pub fn holds(&self, token: &SpentKey) -> bool {
+        let name = encode_base64url(&token.as_bytes()[..16]);
+        let name = name.trim_end_matches('=');
+        self.state.records.lock().unwrap().keys().any(|key| key.starts_with('|') && key.ends_with(name))
     }
 
     /// Changes records behind the store's back.

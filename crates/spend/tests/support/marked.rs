@@ -2,12 +2,13 @@
 
 use super::{eventually, fresh};
 use postern_spend::memcached::{Client, Memcached, Options};
-use postern_spend::{Binding, Epoch, Marks, Spend, SpendStore, Unknown};
+use postern_spend::{Binding, Epoch, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::time::Duration;
 
 /// A gateway with marks, and the key that it requests tokens of.
 pub struct Gateway {
@@ -23,19 +24,15 @@ pub struct Token {
 }
 
 impl Gateway {
-    pub async fn start(options: Options, epoch: Epoch, plants: bool) -> Self {
-        let store = open(options, plants);
+    pub async fn start(options: Options, epoch: Epoch) -> Self {
+        let store = Memcached::open(options).unwrap();
         store.offer(&[epoch]);
         let client = super::client(&store).await;
         Self { store, client, epoch }
     }
 
     pub async fn mark(&self) -> Mark {
-        eventually("a mark on offer", async || match self.store.binding(self.epoch.key) {
-            Binding::Offered(mark) => Some(mark),
-            _ => None,
-        })
-        .await
+        mark_of(&self.store, self.epoch.key).await
     }
 
     /// The mark that follows this one.
@@ -53,7 +50,7 @@ impl Gateway {
 
     /// The epoch of a token, with its mark.
     pub fn epoch_of(&self, token: &Token) -> Epoch {
-        Epoch { mark: Some(id(self.epoch.key, token.mark)), ..self.epoch }
+        marked(self.epoch, token.mark)
     }
 
     pub fn token(&self, mark: Mark) -> Token {
@@ -65,10 +62,30 @@ impl Gateway {
     }
 }
 
-/// A store with marks.
-pub fn open(options: Options, plants: bool) -> Memcached {
-    let marks = Some(Marks { id: Arc::new(id), plants });
-    Memcached::open(Options { marks, ..options }).unwrap()
+/// The mark of a key that is offered.
+pub async fn mark_of(store: &Memcached, key: TokenKeyId) -> Mark {
+    eventually("a mark on offer", async || match store.binding(key) {
+        Binding::Offered(mark) => Some(mark),
+        Binding::Unknown => None,
+    })
+    .await
+}
+
+/// Begins an epoch, and blocks until it has a mark.
+pub fn begin(store: &Memcached, epoch: Epoch) -> Epoch {
+    store.offer(&[epoch]);
+    for _ in 0..10_000 {
+        if let Binding::Offered(mark) = store.binding(epoch.key) {
+            return marked(epoch, mark);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no mark on offer");
+}
+
+/// The epoch of tokens for a mark.
+pub fn marked(epoch: Epoch, mark: Mark) -> Epoch {
+    Epoch { mark: Some(id(epoch.key, mark)), ..epoch }
 }
 
 /// The id of a mark, as a gateway derives it.
@@ -95,13 +112,14 @@ impl MarkRecords {
         eventually("a whole list of records", async || {
             // The crawler passes over what moves between the lists of a slab class meanwhile.
             let dump = ask(server, "lru_crawler metadump all");
-            let mut found: Vec<_> = dump.iter().filter_map(|line| name_and_end(line)).collect();
-            found.sort_by_key(|(_, end)| *end); // the sentinel's is the later one
-            let mut names: Vec<_> = found.into_iter().map(|(name, _)| name).collect();
-            (names.len() == 2 * 1024).then(|| {
-                let sentinels = names.split_off(1024);
-                Self { witnesses: names, sentinels }
-            })
+            let mut by_end: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+            for (name, end) in dump.iter().filter_map(|line| name_and_end(line)) {
+                by_end.entry(end).or_default().push(name);
+            }
+            // The sentinels end later, and other records come in other numbers.
+            let mut of_marks = by_end.into_values().filter(|names| names.len() == 1024);
+            let (witnesses, sentinels) = (of_marks.next()?, of_marks.next()?);
+            Some(Self { witnesses, sentinels })
         })
         .await
     }

@@ -6,8 +6,8 @@ pub mod marked;
 pub use postern_testkit::memcached::Server;
 pub use postern_testkit::ports;
 
-use postern_spend::memcached::{Address, Client, Memcached, OnLoss, Options, Pool, Replicas, Transport};
-use postern_spend::{Epoch, SpendStore};
+use postern_spend::memcached::{Address, Client, Memcached, Options, Pool, Replicas, Transport};
+use postern_spend::{Epoch, Marks, SpendStore};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::future::Future;
 use std::net::TcpListener;
@@ -37,11 +37,6 @@ impl Relay {
     /// second waits until the server acknowledges the first, which it delays. 40 ms, as in the story.
     pub fn in_two_writes_to(server: u16) -> Self {
         Self::new(move |near| in_two_writes(near, server))
-    }
-
-    /// One that ends every connection on which a witness is to be written: what is behind it plants no mark.
-    pub fn without_witnesses_to(server: u16) -> Self {
-        Self::new(move |near| until_a_witness(near, server))
     }
 
     fn new<F>(serve: impl Fn(tokio::net::TcpStream) -> F + Send + 'static) -> Self
@@ -96,24 +91,9 @@ async fn in_two_writes(near: tokio::net::TcpStream, server: u16) {
     let up = async move {
         let mut bytes = vec![0; 65_536];
         while let Ok(length @ 1..) = asking.read(&mut bytes).await {
-            let (first, second) = bytes[..length].split_at(length - 1);
+            // Within the first command: a whole one would be answered, and the answer acknowledges it.
+            let (first, second) = bytes[..length].split_at(1);
             if asked.write_all(first).await.is_err() || asked.write_all(second).await.is_err() {
-                return;
-            }
-        }
-    };
-    let down = tokio::io::copy(&mut answers, &mut answered);
-    tokio::select! { () = up => {}, _ = down => {} }
-}
-
-async fn until_a_witness(near: tokio::net::TcpStream, server: u16) {
-    let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", server)).await else { return };
-    let ((mut asking, mut answered), (mut answers, mut asked)) = (near.into_split(), far.into_split());
-    let up = async move {
-        let mut bytes = vec![0; 65_536];
-        while let Ok(length @ 1..) = asking.read(&mut bytes).await {
-            let is_witness = bytes[..length].windows(5).any(|window| window == b"add |");
-            if is_witness || asked.write_all(&bytes[..length]).await.is_err() {
                 return;
             }
         }
@@ -130,7 +110,7 @@ pub fn trusting(roots: RootCertStore) -> Arc<ClientConfig> {
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// An endpoint that swallows one answer to an `add` of a spent record: it arrives, and the connection is closed instead
+/// An endpoint that swallows one answer to an `add` of a record: it arrives, and the connection is closed instead
 /// of answered.
 pub struct Swallower {
     relay: Relay,
@@ -171,7 +151,7 @@ async fn swallow(mut near: tokio::net::TcpStream, server: u16, state: Arc<Atomic
         tokio::select! {
             read = near.read(&mut asked) => {
                 let Ok(length @ 1..) = read else { return };
-                add = asked.starts_with(b"add ps1.");
+                add = asked.starts_with(b"add |");
                 if far.write_all(&asked[..length]).await.is_err() {
                     return;
                 }
@@ -217,11 +197,9 @@ pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
         timeout: Duration::from_secs(5),
         slow: Duration::from_millis(20),
         connect_timeout: Duration::from_secs(5),
-        canary_interval: Duration::from_millis(100),
+        interval: Duration::from_millis(100),
         clock_tolerance: Duration::from_secs(1800),
-        on_loss: OnLoss::Warn,
-        ask_whose: false,
-        marks: None,
+        marks: Marks { id: Arc::new(marked::id) },
         cache_bytes: 0,
     }
 }
@@ -231,6 +209,14 @@ pub async fn client(store: &Memcached) -> Client {
     let client = store.client();
     eventually("the store is ready", || async { client.ready().await.ok() }).await;
     client
+}
+
+/// The same, with an epoch whose tokens it admits.
+pub async fn begun(store: &Memcached) -> (Client, Epoch) {
+    let (client, epoch) = (client(store).await, epoch());
+    store.offer(&[epoch]);
+    let mark = marked::mark_of(store, epoch.key).await;
+    (client, marked::marked(epoch, mark))
 }
 
 /// Looks again and again until `look` finds something.
@@ -249,9 +235,9 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
     }
 }
 
-/// An epoch of its own, for another hour.
+/// An epoch of its own, for another two hours, without a mark yet.
 pub fn epoch() -> Epoch {
-    let expires = UnixSeconds::now().saturating_add(Duration::from_secs(3600));
+    let expires = UnixSeconds::now().saturating_add(Duration::from_secs(7200));
     Epoch { key: TokenKeyId(rand::random()), expires, mark: None }
 }
 

@@ -1,7 +1,6 @@
 use super::*;
-use crate::config::{Bind, ChallengeConfig};
+use crate::config::ChallengeConfig;
 use crate::keys::key_types::KeyTypes;
-use crate::keys::offer::Answered;
 use postern_token::ChallengeDigest;
 use postern_token::header::Challenge;
 use postern_token::{DirectoryKey, SigningKey};
@@ -145,14 +144,11 @@ fn the_challenge_asks_for_the_newest_key_in_use_and_not_beyond_its_end() {
         .updated(&directory(vec![old, new.clone()]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
         .unwrap();
     let offer = offer();
-    let value = ring.challenge(&offer, unmarked, UnixSeconds(150)).unwrap();
+    let value = ring.challenge(&offer, marked, UnixSeconds(150)).unwrap();
     let read = Challenge::parse_all(value.as_bytes()).unwrap();
     assert_eq!(read[0].token_key, Some(new.key_bytes().unwrap()));
     assert_eq!(read[0].max_age, Some(50));
-    assert_eq!(
-        offer.answered(TokenType::BlindRsa2048, new_id, ChallengeDigest::of(&read[0].bytes)),
-        Some(Answered::Unmarked)
-    );
+    assert_eq!(offer.answered(new_id, ChallengeDigest::of(&read[0].bytes)), offer.mark_id(new_id, MARK));
 }
 
 #[test]
@@ -163,10 +159,10 @@ fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over()
         .unwrap();
     let offer = offer();
     let max_age = |now| {
-        let value = ring.challenge(&offer, unmarked, UnixSeconds(now)).unwrap();
+        let value = ring.challenge(&offer, marked, UnixSeconds(now)).unwrap();
         Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age
     };
-    assert_eq!((max_age(100), max_age(299), max_age(300)), (Some(200), Some(1), Some(3600)));
+    assert_eq!((max_age(100), max_age(299), max_age(300)), (Some(200), Some(1), Some(600)));
     assert_eq!(ring.next_change(UnixSeconds(100)), Some(UnixSeconds(300)));
     assert_eq!(ring.next_change(UnixSeconds(300)), Some(UnixSeconds(5000)));
     assert_eq!(ring.next_change(UnixSeconds(9000)), None);
@@ -211,14 +207,14 @@ fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
     let before = update(&Keyring::default(), vec![new.clone(), next.clone()], 150).unwrap();
     let after = update(&before, vec![old.clone()], 200).unwrap();
     let asked = |ring: &Keyring, now| {
-        let value = ring.challenge(&offer(), unmarked, UnixSeconds(now)).unwrap();
+        let value = ring.challenge(&offer(), marked, UnixSeconds(now)).unwrap();
         Challenge::parse_all(value.as_bytes()).unwrap().remove(0)
     };
     assert_eq!(asked(&before, 200).token_key, Some(new.key_bytes().unwrap()));
     // Neither the one that was newer nor the one that would have come next.
     for now in [200, 206] {
         assert_eq!(asked(&after, now).token_key, Some(old.key_bytes().unwrap()), "at {now}");
-        assert_eq!(asked(&after, now).max_age, Some(3600));
+        assert_eq!(asked(&after, now).max_age, Some(600));
     }
     let newest = after.view(UnixSeconds(206)).into_iter().filter(|key| key.phase == KeyPhase::Newest);
     assert_eq!(newest.count(), 1);
@@ -281,7 +277,6 @@ fn offer_of(types: TokenTypes) -> Offer {
         origin: "proxy.example".into(),
         max_age: postern_config::ConfigDuration::hours(1),
         bare: false,
-        bind: Bind::Off,
     };
     Offer::new(&config, types, KeyTypes::default()).unwrap()
 }
@@ -297,7 +292,7 @@ fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
         directory(vec![entry(None, None).1, DirectoryKey::new(private, signing.public_key(), None, None)]);
     let read = || Accepted { types, secrets: Secrets::read(Some(home.path())), passed_over: None };
     let offered = |ring: &Keyring, types| {
-        let value = ring.challenge(&offer_of(types), unmarked, UnixSeconds(2)).unwrap();
+        let value = ring.challenge(&offer_of(types), marked, UnixSeconds(2)).unwrap();
         let challenges = Challenge::parse_all(value.as_bytes()).unwrap();
         let of = |challenge: &Challenge| challenge.token_challenge().unwrap().token_type().code();
         challenges.iter().map(of).collect::<Vec<_>>()
@@ -339,7 +334,7 @@ fn a_type_whose_newest_key_has_no_secret_here_is_left_to_the_others() {
     };
     let offered = |ring: &Keyring, codes: &[u16], now| {
         let offer = offer_of(TokenTypes::new(codes).unwrap());
-        let value = ring.challenge(&offer, unmarked, UnixSeconds(now)).unwrap();
+        let value = ring.challenge(&offer, marked, UnixSeconds(now)).unwrap();
         let challenges = Challenge::parse_all(value.as_bytes()).unwrap();
         let of = |challenge: &Challenge| {
             (challenge.token_challenge().unwrap().token_type().code(), challenge.max_age)
@@ -360,8 +355,10 @@ fn a_type_whose_newest_key_has_no_secret_here_is_left_to_the_others() {
     assert_eq!(offered(&whole, &[5, 2], 100).iter().map(|(code, _)| *code).collect::<Vec<_>>(), [5, 2]);
 }
 
-fn unmarked(_: TokenKeyId) -> Binding {
-    Binding::Unmarked
+const MARK: Mark = Mark::new([1; 16]);
+
+fn marked(_: TokenKeyId) -> Binding {
+    Binding::Offered(MARK)
 }
 
 /// A challenge for tokens that cannot be bound would ask for tokens that nothing accepts.
@@ -371,14 +368,13 @@ fn the_newest_key_whose_binding_is_known_is_requested() {
     let ring = Keyring::default()
         .updated(&directory(vec![first, second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
         .unwrap();
-    let mark = Mark::new([1; 16]);
     let requested = |known: &[TokenKeyId]| {
-        let binding = |key| if known.contains(&key) { Binding::Offered(mark) } else { Binding::Unknown };
+        let binding = |key| if known.contains(&key) { Binding::Offered(MARK) } else { Binding::Unknown };
         ring.requested(TokenType::BlindRsa2048, binding, UnixSeconds(150))
             .map(|(key, mark)| (key.key.id(), mark))
     };
-    assert_eq!(requested(&[old, new]), Some((new, Some(mark))));
-    assert_eq!(requested(&[old]), Some((old, Some(mark))));
+    assert_eq!(requested(&[old, new]), Some((new, MARK)));
+    assert_eq!(requested(&[old]), Some((old, MARK)));
     assert_eq!(requested(&[]), None);
 }
 
@@ -392,7 +388,7 @@ fn a_key_that_is_no_longer_listed_is_requested_while_no_other_is_bound() {
     let ring =
         ring.updated(&directory(vec![second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(150)).unwrap();
     let requested = |known: &[TokenKeyId]| {
-        let binding = |key| if known.contains(&key) { Binding::Unmarked } else { Binding::Unknown };
+        let binding = |key| if known.contains(&key) { Binding::Offered(MARK) } else { Binding::Unknown };
         ring.requested(TokenType::BlindRsa2048, binding, UnixSeconds(150)).map(|(key, _)| key.key.id())
     };
     assert_eq!(requested(&[old]), Some(old));

@@ -22,9 +22,8 @@ fn a_reason_is_called_the_same_in_the_store_and_in_the_metrics() {
         Unknown::Rejected,
         Unknown::Garbled,
         Unknown::Unproven,
-        Unknown::ClockAhead { at_least: Duration::ZERO, below: Duration::ZERO },
+        Unknown::Unmarked,
         Unknown::Unwatched,
-        Unknown::RecordsLost,
         Unknown::EpochRetired,
     ] {
         assert_eq!(reason(unknown).as_str(), unknown.reason());

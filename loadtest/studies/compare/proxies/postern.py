@@ -92,7 +92,7 @@ class WithMemcached(Gateway):
 
     def store(self):
         # Long deadlines, so that a busy machine delays an answer and does not cause a refusal.
-        patient = {"timeout": "5s", "checkout_timeout": "5s"}
+        patient = {"timeout": "5s"}
         return configs.memcached(f"127.0.0.1:{self.memcached}", transport=self.transport, **patient)
 
     def beside(self):

@@ -3,7 +3,7 @@
 use super::pipeline::{Pipeline, Read};
 use crate::Unknown;
 use crate::memcached::address::Stream;
-use crate::memcached::endpoint::{Connected, Endpoint};
+use crate::memcached::endpoint::Endpoint;
 use crate::memcached::failure::broken;
 use crate::memcached::options::Limits;
 use crate::memcached::world::{instant, since};
@@ -30,10 +30,10 @@ pub(crate) async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>, limits
     let mut backoff = endpoint.backoff();
     loop {
         let (reason, facts) = match endpoint.connect_proven().await {
-            Ok((stream, connected)) => {
+            Ok((stream, _connected)) => {
                 pipeline.0.open();
                 let opened = Instant::now();
-                let (reason, facts) = serve(stream, &connected, &pipeline.0, limits).await;
+                let (reason, facts) = serve(stream, &pipeline.0, limits).await;
                 if opened.elapsed() > STEADY {
                     backoff.reset();
                 }
@@ -58,16 +58,10 @@ impl Drop for CloseOnDrop {
 
 /// Serves the pipeline until the connection fails. Returns the cause, and the kernel's facts if a caller had waited
 /// long.
-async fn serve(
-    stream: Stream,
-    connected: &Connected,
-    pipeline: &Pipeline,
-    limits: Limits,
-) -> (Unknown, Option<TcpFacts>) {
+async fn serve(stream: Stream, pipeline: &Pipeline, limits: Limits) -> (Unknown, Option<TcpFacts>) {
     let mut deadline = pin!(sleep(NEVER));
     let mut serving = Serving {
         stream,
-        connected,
         pipeline,
         limits,
         watched: false,
@@ -86,7 +80,6 @@ async fn serve(
 
 struct Serving<'a> {
     stream: Stream,
-    connected: &'a Connected,
     pipeline: &'a Pipeline,
     limits: Limits,
     /// Whether the timer is set, and whether commands were taken since it was last looked at.
@@ -105,10 +98,6 @@ struct Serving<'a> {
 impl Serving<'_> {
     /// Ready when the connection must be closed.
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Pin<&mut Sleep>) -> Poll<Unknown> {
-        // Before anything more is sent on it, and before a late reply admits a token.
-        if !self.connected.is_current() {
-            return Poll::Ready(Unknown::Unproven);
-        }
         if let Poll::Ready(reason) = self.poll_read(cx) {
             return Poll::Ready(reason);
         }

@@ -61,7 +61,7 @@ mod tests {
     use crate::memcached::protocol::{KEY_LEN, Kind, VALUE_LEN};
 
     fn key(byte: u8) -> RecordKey {
-        RecordKey::new(Kind::Spent, &[byte; 32])
+        RecordKey::new(Kind::Probe, &[byte; 32])
     }
 
     fn block(byte: u8) -> Vec<u8> {

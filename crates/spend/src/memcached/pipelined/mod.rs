@@ -110,10 +110,6 @@ impl Carrier for Pipeline {
     fn capacity(&self) -> usize {
         self.limit()
     }
-
-    fn look(&self) {
-        self.wake_task();
-    }
 }
 
 impl Drop for Pipelined {

@@ -151,12 +151,6 @@ impl Pipeline {
 
     // ---- For the connection's task ----
 
-    /// Lets the task look at its connection, if it waits for commands.
-    pub(crate) fn wake_task(&self) {
-        let task = self.queue.lock().task.take();
-        task.into_iter().for_each(Waker::wake);
-    }
-
     /// A proven connection is there.
     pub(crate) fn open(&self) {
         let mut queue = self.queue.lock();

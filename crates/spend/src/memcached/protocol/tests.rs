@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn key(byte: u8) -> RecordKey {
-    RecordKey::new(Kind::Spent, &[byte; 32])
+    RecordKey::new(Kind::Probe, &[byte; 32])
 }
 
 fn stored_value() -> Vec<u8> {
@@ -21,7 +21,7 @@ fn commands_are_what_memcached_documents() {
     let value = Value::new(*b"abcdefghijklmnopqrstuv");
     Command::Add { key: key(0), value, expires: UnixSeconds(1_900_000_000) }.encode(&mut out);
     let name = "A".repeat(43);
-    let expected = format!("get ps1.{name}\r\nadd ps1.{name} 0 1900000000 22\r\nabcdefghijklmnopqrstuv\r\n");
+    let expected = format!("get pp1.{name}\r\nadd pp1.{name} 0 1900000000 22\r\nabcdefghijklmnopqrstuv\r\n");
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
 

@@ -1,57 +1,43 @@
 //! What the watch remembers of a key's marks, and when it is time for what. No I/O.
 
+use super::sentinels::Sentinels;
 use crate::memcached::bucket::Bucket;
-use crate::memcached::canary::{GROUPS, due};
-use crate::memcached::options::OnLoss;
+use crate::memcached::undo::{Undo, is_undone};
 use crate::memcached::world::{instant, since};
-use postern_token::{MarkId, UnixSeconds};
+use postern_token::MarkId;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
-pub(super) const MOST_MARKS: u32 = 64;
-/// The number of an offer of nothing: in its place stands that records of the key were lost without their witnesses, so that
-/// whoever comes later knows it, too.
-pub(super) const PARTED: u32 = MOST_MARKS;
-/// The offers that are read to know all, and that one.
-pub(super) const ALL_OFFERS: Range<u32> = 0..PARTED + 1;
-/// For how long the process that began a key may take to offer its first mark, also if a server is away. One that plants none
-/// and was killed meanwhile does not say so, nor does one of a version without marks.
-const YOUNG: Duration = Duration::from_secs(30);
-/// For how long a process that promised a key its first mark is waited for. It takes a fraction of a second.
-const PROMISED: Duration = Duration::from_secs(2);
-/// For how long a server that is away is waited for before a mark is offered without its buckets.
+pub(super) const MOST_MARKS: u32 = 256;
+/// For how long a server that is away is waited for: before a mark is offered without its buckets, and before offers that it
+/// may hold are taken for none.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// Witnesses read in each round: all of them in four minutes, and at once when a token was void.
 const A_ROUND: usize = 4;
-/// Offers read in each round while a key seems to have none.
-const OFFERS: u32 = 2;
-/// The shortest time between two marks, and the time in which there are [`A_PERIOD`] at most.
+/// The pauses after marks that follow a void one: the first, the longest, and how long a mark is remembered for them.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const CALM: Duration = Duration::from_secs(600);
+/// The shortest time between two marks that follow others which most replicas still know, and the most of them in a day:
+/// without them every token is served, too.
 const BETWEEN: Duration = Duration::from_secs(60);
-const PERIOD: Duration = Duration::from_secs(3600);
-const A_PERIOD: usize = 4;
-/// The most marks in a day that follow others which most replicas still know: without them every token is served, too, and
-/// agents mint for four new marks in a day.
 const PRECAUTIONS: usize = 3;
 const DAY: Duration = Duration::from_secs(86_400);
 /// The shortest time between two looks at all buckets because tokens were void.
-const SUSPICIONS: Duration = Duration::from_secs(5);
+const SUSPICIONS: Duration = Duration::from_secs(1);
 
 /// What the watch remembers of a key's marks.
 #[derive(Default)]
 pub(super) struct Marking {
     /// The number and the id of the mark on offer.
     pub(super) offered: Option<(u32, MarkId)>,
-    /// When it was planted, as the store knows it: a restart of this process makes no mark younger.
-    pub(super) planted: Option<UnixSeconds>,
+    /// The sentinels of each mark of the key, in the order in which the marks became known.
+    pub(super) sentinels: Vec<Sentinels>,
     /// The next bucket to be read.
     next: usize,
-    /// The number of the next offer to be read while there seems to be none.
-    number: u32,
-    /// Since when no offer was found.
+    /// Since when an offer may be on a server that cannot be read.
     without: Option<Instant>,
-    /// The last group of sentinels that was read.
-    group: Option<u32>,
     /// When marks followed others, in the last day.
     changes: Vec<Instant>,
     /// Since when a mark could not be planted completely, and when that was last tried.
@@ -72,38 +58,6 @@ pub(super) struct Loss {
     pub(super) answering: usize,
 }
 
-/// A key of which no offer was found.
-#[derive(Clone, Copy)]
-pub(super) struct Unoffered {
-    /// There may be one that could not be read.
-    pub(super) is_unclear: bool,
-    /// Its tokens are requested without a mark.
-    pub(super) is_unmarked: bool,
-    /// It cannot do without a mark.
-    pub(super) must_be_marked: bool,
-    /// This process plants marks.
-    pub(super) plants: bool,
-    /// This process began the key.
-    pub(super) is_begun_here: bool,
-    /// Whoever began it was to plant a mark.
-    pub(super) is_promised: bool,
-    /// Whoever began it had its time.
-    pub(super) is_old: bool,
-}
-
-/// What becomes of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begin {
-    /// This process plants its first mark.
-    Marked,
-    /// It plants in place of the process that was to, unless another one does.
-    TakenOver,
-    /// It stays without marks.
-    Unmarked,
-    /// Nothing yet: another process may plant.
-    Later,
-}
-
 /// Whether to look for a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -116,28 +70,27 @@ pub(super) enum Look {
 }
 
 impl Marking {
-    /// What becomes of a key without any offer.
-    pub(super) fn begin(&mut self, key: &Unoffered) -> Begin {
-        if key.is_unclear || key.is_unmarked {
-            Begin::Later
-        } else if key.must_be_marked || key.is_begun_here && key.plants {
-            Begin::Marked
-        } else if key.is_promised && key.plants {
-            if self.waited() >= PROMISED { Begin::TakenOver } else { Begin::Later }
-        } else if key.is_begun_here || key.is_old || self.waited() >= YOUNG {
-            Begin::Unmarked
-        } else {
-            Begin::Later
-        }
+    /// Whether to plant the first mark of a key of which no offer was found. Where an offer may be on a server that cannot be
+    /// read, that is waited for: two gateways that offer two marks are safe, and cost clients tokens.
+    pub(super) fn begins(&mut self, is_unclear: bool) -> bool {
+        !is_unclear || since(*self.without.get_or_insert_with(instant)) >= COMPLETE_WITHIN
     }
 
     /// A mark is on offer now.
     pub(super) fn adopt(&mut self, number: u32, id: MarkId) {
-        (self.offered, self.planted, self.group) = (Some((number, id)), None, None);
+        self.offered = Some((number, id));
+        self.know(id);
         if number > 0 {
             self.changes.push(instant());
         }
-        (self.loss, self.incomplete, self.tried) = (None, None, None);
+        (self.loss, self.without, self.incomplete, self.tried) = (None, None, None, None);
+    }
+
+    /// There is a mark, on offer or before.
+    pub(super) fn know(&mut self, id: MarkId) {
+        if self.sentinels.iter().all(|known| known.mark != id) {
+            self.sentinels.push(Sentinels::of(id));
+        }
     }
 
     /// The buckets to be read in this round.
@@ -147,36 +100,11 @@ impl Marking {
         Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
     }
 
-    /// For how long no offer was found.
-    fn waited(&mut self) -> Duration {
-        since(*self.without.get_or_insert_with(instant))
-    }
-
-    /// The offers to be read in this round, beside the first, of a key that seems to have none: others may know one that the store
-    /// has lost, and offer the next. All of them in half a minute.
-    pub(super) fn next_offers(&mut self) -> Range<u32> {
-        let begin = self.number.max(1) % MOST_MARKS;
-        self.number = begin + OFFERS;
-        begin..(begin + OFFERS).min(MOST_MARKS)
-    }
-
-    /// The buckets whose sentinels are to be read now, each of them once. What a server evicts first is what was not read for
-    /// longest, as spent records are not: so the sentinels of each group are read at another age.
-    pub(super) fn due_sentinels(&mut self, now: UnixSeconds) -> Vec<Bucket> {
-        let group = self.planted.and_then(|planted| due(planted.until(now)));
-        if group <= self.group {
-            return Vec::new();
-        }
-        self.group = group;
-        let first = group.unwrap_or_default() as usize;
-        Bucket::all().skip(first).step_by(GROUPS as usize).collect()
-    }
-
     /// The offers after the one with this number to be read in this round: the next, and all before the buckets are read
     /// anew.
     pub(super) fn newer_offers(&self, number: u32) -> Range<u32> {
         let begins_anew = self.next.is_multiple_of(Bucket::all().count());
-        number + 1..if begins_anew { ALL_OFFERS.end } else { MOST_MARKS.min(number + 2) }
+        number + 1..if begins_anew { MOST_MARKS } else { MOST_MARKS.min(number + 2) }
     }
 
     /// Whether to look at all buckets now because a token was void, which `void` tells and forgets.
@@ -206,20 +134,23 @@ impl Marking {
         self.loss.replace(loss).is_none_or(|before| loss.void > before.void)
     }
 
+    /// The mark is whole again, as after another memory had answered for a while: forgets its loss. True if there was one.
+    pub(super) fn heals(&mut self) -> bool {
+        (self.without, self.incomplete, self.tried) = (None, None, None);
+        self.loss.take().is_some()
+    }
+
     /// Whether another mark may follow the one with this number now.
-    pub(super) fn may_follow(&mut self, number: u32, on_loss: OnLoss) -> bool {
-        // A precaution voids nothing, so there is nothing to refuse.
-        let is_void = self.loss.is_none_or(|loss| loss.void > 0);
-        let refuses = on_loss == OnLoss::Refuse && is_void;
-        !refuses && number + 1 < MOST_MARKS && self.may_change()
+    pub(super) fn may_follow(&mut self, number: u32) -> bool {
+        number + 1 < MOST_MARKS && self.may_change()
     }
 
     /// Whether to try to plant now: less and less often while that fails, because what was written stays, and at first only
-    /// while all replicas answer.
+    /// while all replicas answer, unless tokens are void meanwhile.
     pub(super) fn tries(&mut self, all_answer: bool) -> bool {
         let waited = since(*self.incomplete.get_or_insert_with(instant));
-        let pause = (waited / 4).clamp(Duration::from_secs(1), BETWEEN);
-        let may_try = all_answer || self.has_waited();
+        let pause = (waited / 4).clamp(Duration::from_secs(1), LONGEST_PAUSE);
+        let may_try = all_answer || self.is_void() || self.has_waited();
         let tries = may_try && self.tried.is_none_or(|tried| since(tried) >= pause);
         if tries {
             self.tried = Some(instant());
@@ -227,22 +158,35 @@ impl Marking {
         tries
     }
 
-    /// Whether a mark may be offered that this number of buckets knows: when all buckets of all replicas know it, or after a while.
-    pub(super) fn may_offer(&self, known: usize, is_whole: bool) -> bool {
+    /// Whether a mark may be offered that this number of buckets knows: once all buckets of all replicas know it, while tokens
+    /// are void those of a majority (`answering`), or what there is after a while.
+    pub(super) fn may_offer(&self, known: usize, (whole, answering, all): (usize, usize, usize)) -> bool {
+        let is_whole = whole == all || self.is_void() && whole == answering;
         known > 0 && (is_whole || self.has_waited())
-    }
-
-    /// Whether what does not answer was waited for.
-    fn has_waited(&self) -> bool {
-        self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
     }
 
     /// Whether another mark may follow now.
     fn may_change(&mut self) -> bool {
         self.changes.retain(|change| since(*change) < DAY);
         let within = |time| self.changes.iter().filter(|change| since(**change) < time).count();
-        let is_precaution = self.loss.is_some_and(|loss| loss.void == 0);
-        within(BETWEEN) == 0 && within(PERIOD) < A_PERIOD && !(is_precaution && within(DAY) >= PRECAUTIONS)
+        if self.loss.is_some_and(|loss| loss.void == 0) {
+            return within(BETWEEN) == 0 && within(DAY) < PRECAUTIONS;
+        }
+        if is_undone(Undo::FourAnHour) {
+            return within(BETWEEN) == 0 && within(Duration::from_secs(3_600)) < 4;
+        }
+        let doublings = u32::try_from(within(CALM)).unwrap_or(u32::MAX).saturating_sub(1);
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_PAUSE);
+        within(pause) == 0
+    }
+
+    fn is_void(&self) -> bool {
+        self.loss.is_some_and(|loss| loss.void > 0)
+    }
+
+    /// Whether what does not answer was waited for.
+    fn has_waited(&self) -> bool {
+        self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
     }
 }
 

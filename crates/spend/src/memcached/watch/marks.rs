@@ -1,25 +1,25 @@
-//! Plants marks, offers them, and finds out where they are no longer known.
+//! Plants marks, offers them, finds out where they are no longer known, and closes those that prove nothing any more.
 //!
 //! A mark has a witness in each bucket of each replica. The witnesses are written once, before the mark is offered, and
 //! never again: where one is missing later, other records of its bucket may be missing too, and tokens of the mark are void
 //! there. Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
-use super::marking::{ALL_OFFERS, Begin, Look, Loss, MOST_MARKS, Marking, Unoffered};
-use super::witnesses::{Survey, void};
-use crate::binding::plants;
+use super::marking::{Look, Loss, MOST_MARKS, Marking};
+use super::sentinels::Sentinels;
+use super::witnesses::{Offers, void};
+use crate::Unknown;
+use crate::memcached::WHOLE_BUCKETS;
 use crate::memcached::bucket::Bucket;
-use crate::memcached::canary::Canaries;
+use crate::memcached::inspect::{evicts, parts};
+use crate::memcached::undo::{Undo, is_undone};
 use crate::memcached::world::{jittered, random_bytes};
-use crate::{Binding, Unknown};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Offered in place of a mark by a process that plants none, or that has waited long enough for another to plant: the key has
-/// none, and others need not wait.
-const NONE: [u8; 16] = [0; 16];
 /// The longest a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
 
@@ -30,7 +30,9 @@ impl Rounds {
         let keys = self.store.marked.keys();
         self.markings.retain(|key, _| keys.contains(key));
         for key in keys {
-            let mut marking = self.markings.remove(&key).unwrap_or_default();
+            // A key that left and came back within a round is without an offer, and begins anew.
+            let goes_on = |marking: &Marking| marking.offered.is_none() || self.store.marked.has_offer(key);
+            let mut marking = self.markings.remove(&key).filter(goes_on).unwrap_or_default();
             if let Err(reason) = self.watch_mark(replicas, key, &mut marking, now).await {
                 tracing::debug!(%reason, "the marks of a key could not be read");
             }
@@ -45,47 +47,39 @@ impl Rounds {
         marking: &mut Marking,
         now: UnixSeconds,
     ) -> Result<(), Unknown> {
-        // Its records' end is known once the epoch has been begun.
-        let Some(expires) = self.end_of(key) else { return Ok(()) };
         let Some((number, id)) = marking.offered else {
-            let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
-            let mut offers =
-                self.read_offers(replicas, key, if is_unmarked { 0..1 } else { ALL_OFFERS }).await?;
-            if is_unmarked {
-                let later = self.read_offers(replicas, key, marking.next_offers()).await?;
-                offers.latest = later.latest.or(offers.latest);
-            }
-            match offers.latest {
-                Some((number, mark)) => self.adopt_offer(key, marking, number, mark),
-                None => match marking.begin(&self.unoffered(replicas, key, offers.unclear, now).await) {
-                    Begin::Marked => self.plant(replicas, key, marking, 0, expires).await?,
-                    Begin::TakenOver => self.plant_after_others(replicas, key, marking, 0).await?,
-                    Begin::Later => {}
-                    // Whoever comes first decides for all: a planter may be slow, and offer its mark now.
-                    Begin::Unmarked => {
-                        self.offer(replicas, key, marking, (0, Mark::new(NONE))).await?;
-                    }
-                },
+            let offers = self.read_offers(replicas, key, 0..MOST_MARKS).await?;
+            if !self.adopt(key, marking, &offers) && marking.begins(offers.unclear.is_some()) {
+                self.plant(replicas, key, marking, 0).await?;
             }
             return Ok(());
         };
         let newer = self.read_offers(replicas, key, marking.newer_offers(number)).await?;
-        if let Some((number, mark)) = newer.latest {
-            self.adopt_offer(key, marking, number, mark);
+        if self.adopt(key, marking, &newer) {
             return Ok(());
         }
-        if marking.planted.is_none() {
-            marking.planted = self.planted(replicas, &id, now).await;
-        }
-        let sentinels = marking.due_sentinels(now);
-        for endpoint in replicas {
-            let _ = self.find_parted(*endpoint, key, &id, &sentinels).await; // the next group will show it, too
+        for sentinels in &mut marking.sentinels {
+            self.read_sentinels(replicas, key, sentinels, now).await;
         }
         let is_suspect = marking.suspects(|| self.store.marked.take_suspicion(key));
-        let buckets = if is_suspect { Bucket::all().collect() } else { marking.due() };
         let look = marking.look(replicas.len(), is_suspect);
-        if look == Look::Not || !self.is_torn(replicas, &id, &buckets, now).await {
+        let looks_at_all = is_suspect || look == Look::Only;
+        let buckets = if looks_at_all { Bucket::all().collect() } else { marking.due() };
+        if look == Look::Not {
             return Ok(());
+        }
+        let is_torn = self.is_torn(replicas, &id, &buckets, now).await;
+        if is_torn == Some(false) && looks_at_all && marking.heals() {
+            self.store.marked.set_torn(key, 0, 0);
+            tracing::info!(token_key = %key.short(), "the double-spend store knows the mark again, in every bucket");
+        }
+        if is_torn != Some(true) {
+            return Ok(());
+        }
+        // A loss that is seen may have spared witnesses, too, of any mark.
+        for sentinels in &mut marking.sentinels {
+            sentinels.read_all();
+            self.read_sentinels(replicas, key, sentinels, now).await;
         }
         if look == Look::AndCount {
             self.count_loss(replicas, key, marking, &id, now).await?;
@@ -93,74 +87,58 @@ impl Rounds {
         self.renew_mark(replicas, key, marking, number).await
     }
 
-    /// Whether some replica has lost the mark in one of these buckets.
+    /// Reads the sentinels of a mark that are due, and closes the mark where one is missing beside its witness. What fails is
+    /// shown by the next group, too.
+    async fn read_sentinels(
+        &mut self,
+        replicas: &[usize],
+        key: TokenKeyId,
+        sentinels: &mut Sentinels,
+        now: UnixSeconds,
+    ) {
+        if sentinels.planted.is_none() {
+            sentinels.planted = self.planted(replicas, &sentinels.mark, now).await;
+        }
+        let due = sentinels.due(now);
+        let mut is_read = true;
+        for endpoint in replicas {
+            is_read &= self.find_parted(*endpoint, key, sentinels, &due).await.is_ok();
+        }
+        if !is_read && due.len() == Bucket::all().count() {
+            sentinels.read_all(); // a loss was seen, and is looked for until all are read
+        }
+        if let Some(expires) = self.end_of(key) {
+            self.close(replicas, sentinels, expires).await;
+        }
+    }
+
+    /// Whether some replica has lost the mark in one of these buckets. `None` where none is known to, and not all could be read.
     async fn is_torn(
         &mut self,
         replicas: &[usize],
         id: &MarkId,
         buckets: &[Bucket],
         now: UnixSeconds,
-    ) -> bool {
+    ) -> Option<bool> {
+        let mut is_whole = true;
         for endpoint in replicas {
-            let Ok(survey) = self.survey(*endpoint, id, buckets).await else { continue };
-            let torn = self.torn(*endpoint, id, &survey.missing, now).await;
+            let Ok(survey) = self.survey(*endpoint, id, buckets).await else {
+                is_whole = false;
+                continue;
+            };
+            is_whole &= survey.known.len() == buckets.len();
+            if is_undone(Undo::WitnessAgain) && !survey.missing.is_empty() {
+                self.write_again(*endpoint, id, &survey.missing).await;
+            }
+            let torn = self.torn(*endpoint, id, &survey, now).await;
             if torn.is_ok_and(|torn| !torn.is_empty()) {
-                return true;
+                return Some(true);
             }
         }
-        false
+        is_whole.then_some(false)
     }
 
-    /// When a key's records end.
-    pub(super) fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
-        if self.store.options.replicas.are_three() {
-            self.store.epochs.find(key)?.expires()
-        } else {
-            self.progress.get(&key).map(|progress| progress.epoch().expires)
-        }
-    }
-
-    /// `unclear` is the first offer that may be there.
-    async fn unoffered(
-        &mut self,
-        replicas: &[usize],
-        key: TokenKeyId,
-        unclear: Option<u32>,
-        now: UnixSeconds,
-    ) -> Unoffered {
-        let is_unmarked = self.store.marked.binding(key) == Some(Binding::Unmarked);
-        let is_promised = !is_unmarked && self.plants() && self.is_promised(replicas, key).await;
-        let epoch = self.progress.get(&key).map(|progress| progress.epoch());
-        let is_begun_here = epoch.as_ref().is_some_and(|epoch| epoch.begun_here);
-        // Clocks of gateways differ, so that a key may look older than it is.
-        let tolerance = self.store.options.clock_tolerance;
-        Unoffered {
-            // No process had a key before the one that began it, so there are no later offers than the first.
-            is_unclear: if is_begun_here { unclear == Some(0) } else { unclear.is_some() },
-            is_unmarked,
-            must_be_marked: self.store.options.replicas.are_three(), // there are no other keys
-            plants: self.plants(),
-            is_begun_here,
-            is_promised,
-            is_old: epoch.is_some_and(|epoch| epoch.created.until(now) >= tolerance),
-        }
-    }
-
-    async fn is_promised(&mut self, replicas: &[usize], key: TokenKeyId) -> bool {
-        let promise = Canaries(key).promise();
-        for endpoint in replicas {
-            if self.find(*endpoint, &promise).await.is_ok_and(|found| !found.marks.is_empty()) {
-                return true;
-            }
-        }
-        false
-    }
-
-    pub(super) fn plants(&self) -> bool {
-        plants(self.store.options.marks.as_ref())
-    }
-
-    /// Some buckets have lost the mark: plants the next one.
+    /// Some buckets have lost the mark: plants the next one, unless another gateway does so within a moment.
     async fn renew_mark(
         &mut self,
         replicas: &[usize],
@@ -168,28 +146,14 @@ impl Rounds {
         marking: &mut Marking,
         number: u32,
     ) -> Result<(), Unknown> {
-        if !marking.may_follow(number, self.store.options.on_loss) {
+        if !marking.may_follow(number) {
             return Ok(());
         }
-        self.plant_after_others(replicas, key, marking, number + 1).await
-    }
-
-    /// Plants the mark with this number, unless another gateway does so within a moment.
-    async fn plant_after_others(
-        &mut self,
-        replicas: &[usize],
-        key: TokenKeyId,
-        marking: &mut Marking,
-        number: u32,
-    ) -> Result<(), Unknown> {
         sleep(jittered(OTHERS_FIRST)).await;
-        let offers = self.read_offers(replicas, key, number..MOST_MARKS).await?;
-        match (offers.latest, self.end_of(key)) {
-            (Some((number, mark)), _) => self.adopt_offer(key, marking, number, mark),
-            (None, Some(expires)) if offers.unclear != Some(number) => {
-                self.plant(replicas, key, marking, number, expires).await?;
-            }
-            _ => {}
+        let offers = self.read_offers(replicas, key, number + 1..MOST_MARKS).await?;
+        let is_clear = |marking: &mut Marking| offers.unclear != Some(number + 1) || marking.begins(true);
+        if !self.adopt(key, marking, &offers) && is_clear(marking) {
+            self.plant(replicas, key, marking, number + 1).await?;
         }
         Ok(())
     }
@@ -208,15 +172,15 @@ impl Rounds {
         for endpoint in replicas {
             // One that fails hides no loss of the others.
             let Ok(survey) = self.survey(*endpoint, id, &all).await else { continue };
-            let Ok(here) = self.torn(*endpoint, id, &survey.missing, now).await else { continue };
+            let Ok(here) = self.torn(*endpoint, id, &survey, now).await else { continue };
             torn.extend(here);
             answering += 1;
-            let _ = self.find_parted(*endpoint, key, id, &all).await; // again with the next loss
         }
-        if answering < self.store.options.replicas.majority() {
+        let majority = self.store.options.replicas.majority();
+        if answering < majority {
             return Err(Unknown::Rejected);
         }
-        let void = void(&torn, answering, self.store.options.replicas.majority());
+        let void = void(&torn, answering, majority);
         self.store.marked.set_torn(key, void, torn.iter().collect::<HashSet<_>>().len());
         if !marking.is_worse(Loss { void, answering: replicas.len() }) {
             return Ok(());
@@ -227,42 +191,30 @@ impl Rounds {
                 token_key,
                 torn = void,
                 of = all.len(),
-                "the double-spend store has lost records: a server came back empty, evicts, or is another one. That share of \
-                 the tokens of this mark is void, so that none is admitted twice; tokens of a new mark take their place"
+                "the double-spend store has lost records: a server came back empty, or is another one. That share of the tokens \
+                 of this mark is void, so that none is admitted twice; tokens of a new mark take their place"
             );
         } else {
             tracing::warn!(
                 token_key,
                 torn = torn.len(),
                 of = all.len(),
-                "one replica of the double-spend store has lost records, or never had them: a server came back empty, evicts, \
-                 or was away. The others decide, so no token is void; a new mark, which all replicas know, takes the place \
-                 of this one"
+                "one replica of the double-spend store has lost records, or never had them: a server came back empty, or was \
+                 away. The others decide, so no token is void; a new mark, which all replicas know, takes the place of this one"
             );
         }
         Ok(())
     }
 
-    fn adopt_offer(&self, key: TokenKeyId, marking: &mut Marking, number: u32, mark: Mark) {
-        if *mark.as_bytes() == NONE {
-            if self.plants() && self.store.marked.binding(key) != Some(Binding::Unmarked) {
-                tracing::warn!(
-                    token_key = %key.short(),
-                    "the tokens of this key have no mark: a gateway that plants none began it, or one that could plant none in \
-                     time. They stay without until the key is rotated, or until another gateway offers a mark"
-                );
-            }
-            self.store.marked.set(key, Binding::Unmarked, None);
-            return;
-        }
-        let Some(marks) = &self.store.options.marks else { return };
-        let id = (marks.id)(key, mark);
+    /// Takes the latest of these offers, if there is one.
+    fn adopt(&self, key: TokenKeyId, marking: &mut Marking, offers: &Offers) -> bool {
+        offers.before.iter().for_each(|mark| marking.know(self.store.mark_id(key, *mark)));
+        let Some((number, mark)) = offers.latest else { return false };
+        let id = self.store.mark_id(key, mark);
         marking.adopt(number, id);
         tracing::info!(token_key = %key.short(), number, "tokens are requested for this mark of the store");
-        if let Some(epoch) = self.store.epochs.find(key) {
-            epoch.set_bound();
-        }
-        self.store.marked.set(key, Binding::Offered(mark), Some(id));
+        self.store.marked.offer(key, mark, id);
+        true
     }
 
     /// Draws a mark, writes its witnesses, reads all of them back, and offers it unless another gateway was faster.
@@ -272,56 +224,78 @@ impl Rounds {
         key: TokenKeyId,
         marking: &mut Marking,
         number: u32,
-        expires: UnixSeconds,
     ) -> Result<(), Unknown> {
-        let Some(marks) = self.store.options.marks.clone() else { return Ok(()) };
         let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
+        let Some(expires) = self.end_of(key) else { return Ok(()) };
         if !marking.tries(replicas.len() == count) {
             return Ok(());
         }
         let mark = Mark::new(random_bytes());
-        let id = (marks.id)(key, mark);
-        let (mut surveys, mut overlaps) = (Vec::new(), false);
+        let id = self.store.mark_id(key, mark);
+        let all: Vec<_> = Bucket::all().collect();
+        let mut surveys = Vec::new();
         for endpoint in replicas {
-            let written = self.write_once(*endpoint, &id, expires).await;
-            overlaps |= count > 1 && written == Ok(true);
-            let all: Vec<_> = Bucket::all().collect();
-            surveys.push(match written {
-                Ok(_) => self.survey(*endpoint, &id, &all).await.unwrap_or_default(),
-                Err(_) => Survey::default(),
-            });
-        }
-        self.set_overlaps(overlaps);
-        if overlaps {
-            return Err(Unknown::Unproven);
+            if self.is_unfit(*endpoint).await || self.write_once(*endpoint, &id, expires).await.is_err() {
+                continue;
+            }
+            surveys.push(self.survey(*endpoint, &id, &all).await.unwrap_or_default());
         }
         let is_known = |bucket: &Bucket| {
             surveys.iter().filter(|survey| survey.known.contains(bucket)).count() >= majority
         };
         let known = Bucket::all().filter(is_known).count();
-        let is_whole = surveys.iter().filter(|survey| survey.is_whole()).count() == count;
-        if !marking.may_offer(known, is_whole) {
+        let whole = surveys.iter().filter(|survey| survey.is_whole()).count();
+        if !marking.may_offer(known, (whole, replicas.len(), count)) {
             return Err(Unknown::Rejected);
         }
-        if self.offer(replicas, key, marking, (number, mark)).await? {
+        self.write_offer(replicas, key, (number, mark)).await;
+        let winner = self.read_offers(replicas, key, number..number + 1).await?;
+        self.adopt(key, marking, &winner);
+        if winner.latest.is_some_and(|(_, winner)| winner == mark) {
             self.store.counters.planted();
         }
         Ok(())
     }
 
-    /// Offers a mark, and adopts whichever was the first with its number. True if it is this one.
-    async fn offer(
-        &mut self,
-        replicas: &[usize],
-        key: TokenKeyId,
-        marking: &mut Marking,
-        (number, mark): (u32, Mark),
-    ) -> Result<bool, Unknown> {
-        self.write_offer(replicas, key, (number, mark)).await;
-        let winner = self.read_offers(replicas, key, number..number + 1).await?.latest;
-        if let Some((number, mark)) = winner {
-            self.adopt_offer(key, marking, number, mark);
+    /// Whether witnesses would prove nothing at a replica: a memcached drops records when it is full, or a router keeps records of
+    /// one bucket on several servers.
+    async fn is_unfit(&mut self, endpoint: usize) -> bool {
+        let replica = self.store.endpoints[endpoint].replica();
+        let patience = self.store.options.connect_timeout;
+        let (mut is_evicting, mut is_parting) = (false, false);
+        for index in 0..self.store.endpoints.len() {
+            if self.store.endpoints[index].replica() != replica || self.store.endpoints[index].is_simulated()
+            {
+                continue;
+            }
+            if let Ok(connection) = self.connect(index).await {
+                is_evicting |= evicts(connection, patience).await;
+            }
+            // Over a connection of its own: a router may close one that brings what it does not know.
+            if !is_evicting && let Ok(connection) = self.connect(index).await {
+                is_parting |= parts(connection, patience).await;
+            }
         }
-        Ok(winner.is_some_and(|(_, winner)| winner == mark))
+        let address = self.store.endpoints[endpoint].address();
+        if !self.store.evicting[replica].swap(is_evicting, Relaxed) && is_evicting {
+            tracing::error!(
+                %address,
+                "a memcached drops records when it is full, so that spent tokens would be good again: no mark is planted there. \
+                 Start it with -M"
+            );
+        }
+        if !self.store.parting[replica].swap(is_parting, Relaxed) && is_parting {
+            tracing::error!(
+                %address,
+                "a router keeps records of one bucket on several servers, so that spent tokens would be good again after a loss: \
+                 no mark is planted there. {WHOLE_BUCKETS}"
+            );
+        }
+        is_evicting || is_parting
+    }
+
+    /// When a key's records end.
+    pub(super) fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
+        self.store.epochs.find(key).map(|epoch| epoch.expires())
     }
 }

@@ -1,30 +1,31 @@
 //! The records of marks: reads and writes them through one endpoint, and compares what the replicas hold.
 
-use super::Rounds;
-use super::marking::PARTED;
+use super::sentinels::Sentinels;
+use super::{BRIEF, Rounds};
 use crate::Unknown;
-use crate::memcached::bucket::{Bucket, second, second_value, sentinel, witness};
+use crate::memcached::bucket::{Bucket, closed, second, second_value, sentinel, witness};
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
 use crate::memcached::serial::SerialConnection;
-use crate::memcached::world::random_bytes;
+use crate::memcached::undo::{Undo, is_undone};
+use crate::memcached::world::{instant, random_bytes};
 use postern_token::{Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Commands in one exchange.
-const A_WRITE: usize = 128;
-/// Copies of an offer in each replica, so that not all lie on one server.
-const COPIES: u32 = 4;
-/// How long a record lasts that shows that a server answers.
-const BRIEF: Duration = Duration::from_secs(60);
+/// Commands in one exchange. Each may have to wait once for a server that hangs behind a router.
+const A_WRITE: usize = 512;
+/// Copies of an offer in each replica. All lie on a server that is away, one of three, once in 43 million offers; while they do, a key
+/// that begins has no mark.
+const COPIES: u32 = 16;
 
 /// Offers that were read.
 pub(super) struct Offers {
     /// The latest, with its number.
     pub(super) latest: Option<(u32, Mark)>,
+    /// Those before.
+    pub(super) before: Vec<Mark>,
     /// The first that may be there, too: none of its copies could be read.
     pub(super) unclear: Option<u32>,
 }
@@ -32,8 +33,12 @@ pub(super) struct Offers {
 /// What a replica knows of a mark.
 #[derive(Default)]
 pub(super) struct Survey {
+    /// Buckets with a witness of it.
     pub(super) known: HashSet<Bucket>,
+    /// Those without one.
     pub(super) missing: Vec<Bucket>,
+    /// Those where it was closed.
+    closed: Vec<Bucket>,
     unclear: usize,
 }
 
@@ -67,15 +72,16 @@ pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> usize 
 
 impl Rounds {
     /// Writes a mark's witnesses. Each is sent once, over a connection of its own: one that arrived after a loss would hide
-    /// it. True if some were there already, by a write to another replica.
+    /// it.
     pub(super) async fn write_once(
         &mut self,
         endpoint: usize,
         id: &MarkId,
         expires: UnixSeconds,
-    ) -> Result<bool, Unknown> {
+    ) -> Result<(), Unknown> {
         // A server whose clock is ahead removes the witnesses first, and only then records.
         let end = UnixSeconds(expires.0.saturating_sub(self.store.options.clock_tolerance.as_secs()));
+        let ends = if is_undone(Undo::LastingWitness) { UnixSeconds(u64::MAX) } else { end };
         let value = second_value(end);
         let written = second_value(self.now());
         let mut connection = self.connect(endpoint).await?;
@@ -85,25 +91,21 @@ impl Rounds {
         // Where a sentinel could not be written, a witness alone would look like a loss for ever.
         let is_stored = |(_, reply): &&(Bucket, Reply)| *reply == Reply::Stored;
         let guarded: Vec<_> = sentinels.iter().filter(is_stored).map(|(bucket, _)| *bucket).collect();
-        let known = |bucket| Command::Add { key: witness(bucket, id), value, expires: end };
-        let witnesses = add_to_each(&mut connection, &guarded, known).await?;
-        let overlaps = sentinels.iter().chain(&witnesses).any(|(_, reply)| *reply == Reply::NotStored);
+        let known = |bucket| Command::Add { key: witness(bucket, id), value, expires: ends };
+        add_to_each(&mut connection, &guarded, known).await?;
         let alone = self.without_sentinels(endpoint, id, &guarded).await?;
-        if alone.is_empty() { Ok(overlaps) } else { Err(Unknown::Rejected) }
+        if alone.is_empty() { Ok(()) } else { Err(Unknown::Rejected) }
     }
 
-    /// Whether two replicas share servers, as found by writing to all of them.
-    pub(super) fn set_overlaps(&self, overlaps: bool) {
-        if self.store.overlaps.swap(overlaps, Relaxed) || !overlaps {
-            return;
-        }
-        tracing::error!(
-            "two replicas of the double-spend store lead to the same servers, so their votes are one: no mark is offered until \
-             each of the three lists in store.memcached.replicas leads to servers of its own"
-        );
+    /// Writes witnesses that are missing, as none that ships does.
+    pub(super) async fn write_again(&mut self, endpoint: usize, id: &MarkId, buckets: &[Bucket]) {
+        let end = self.now().saturating_add(Duration::from_secs(600));
+        let value = second_value(end);
+        let again = |bucket: &Bucket| Command::Add { key: witness(*bucket, id), value, expires: end };
+        let _ = self.request(endpoint, &buckets.iter().map(again).collect::<Vec<_>>()).await;
     }
 
-    /// Reads the witnesses of a mark. A miss proves nothing yet: see [`Rounds::torn`].
+    /// Reads the witnesses of a mark, and whether it was closed beside them. A miss proves nothing yet: see [`Rounds::torn`].
     pub(super) async fn survey(
         &mut self,
         endpoint: usize,
@@ -111,32 +113,34 @@ impl Rounds {
         buckets: &[Bucket],
     ) -> Result<Survey, Unknown> {
         let mut survey = Survey::default();
-        for some in buckets.chunks(A_WRITE) {
-            let gets: Vec<_> = some.iter().map(|bucket| Command::Get(witness(*bucket, id))).collect();
-            for (bucket, reply) in some.iter().zip(self.request(endpoint, &gets).await?) {
-                match reply {
-                    Reply::Hit(_) => drop(survey.known.insert(*bucket)),
-                    Reply::Miss => survey.missing.push(*bucket),
+        for some in buckets.chunks(A_WRITE / 2) {
+            let gets = |bucket: &Bucket| [witness(*bucket, id), closed(*bucket, id)].map(Command::Get);
+            let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
+            for (bucket, pair) in some.iter().zip(replies.chunks(2)) {
+                match pair {
+                    [_, Reply::Hit(_)] => survey.closed.push(*bucket),
+                    [Reply::Hit(_), Reply::Miss] => drop(survey.known.insert(*bucket)),
+                    [Reply::Miss, Reply::Miss] => survey.missing.push(*bucket),
                     _ => survey.unclear += 1,
                 }
             }
         }
-        self.read_in_round(buckets.len(), survey.unclear);
+        self.read_in_round(endpoint, buckets.len(), survey.unclear);
         Ok(survey)
     }
 
-    /// Of these buckets, those that do not know the mark although their server answers: a router may report a miss for one
-    /// that is down, but it cannot store a record there.
+    /// The buckets where the mark was closed, and those that do not know it although their server answers: a router may report
+    /// a miss for one that is down, but it cannot store a record there.
     pub(super) async fn torn(
         &mut self,
         endpoint: usize,
         id: &MarkId,
-        buckets: &[Bucket],
+        survey: &Survey,
         now: UnixSeconds,
     ) -> Result<Vec<Bucket>, Unknown> {
         let (value, expires) = (Value::of_bucket(random_bytes()), now.saturating_add(BRIEF));
-        let mut torn = Vec::new();
-        for some in buckets.chunks(A_WRITE / 2) {
+        let mut torn = survey.closed.clone();
+        for some in survey.missing.chunks(A_WRITE / 2) {
             let pair = |bucket: &Bucket| {
                 let key = RecordKey::in_bucket(*bucket, &random_bytes());
                 [Command::Add { key, value, expires }, Command::Get(witness(*bucket, id))]
@@ -151,35 +155,72 @@ impl Rounds {
         Ok(torn)
     }
 
-    /// Finds buckets that know the mark and have lost other records: there witnesses prove nothing.
+    /// Finds buckets that know the mark and have lost other records: there witnesses prove nothing, so the mark is closed on
+    /// that replica.
     pub(super) async fn find_parted(
         &mut self,
         endpoint: usize,
         key: TokenKeyId,
-        id: &MarkId,
+        sentinels: &mut Sentinels,
         buckets: &[Bucket],
     ) -> Result<(), Unknown> {
         let mut parted = buckets.to_vec();
-        // Twice, because a server may come back between the two replies of one bucket.
-        for _ in 0..2 {
-            parted = self.without_sentinels(endpoint, id, &parted).await?;
+        // Again and again, because a server may come back between the two replies of one bucket, and a router may report a miss for
+        // one that is late.
+        for _ in 0..3 {
+            parted = self.without_sentinels(endpoint, &sentinels.mark, &parted).await?;
         }
-        if !parted.is_empty() {
-            self.set_parted(key);
-            self.write_offer(&[endpoint], key, (PARTED, Mark::new(random_bytes()))).await;
+        let replica = self.store.endpoints[endpoint].replica();
+        if parted.is_empty() {
+            return Ok(());
         }
+        if !sentinels.closing.contains(&replica) {
+            sentinels.closing.push(replica);
+        }
+        self.store.closed.lock()[replica] = Some(instant());
+        tracing::error!(
+            token_key = %key.short(),
+            address = %self.store.endpoints[endpoint].address(),
+            "the double-spend store has lost records and kept the witnesses beside them: a router keeps records of one bucket on \
+             several servers (twemproxy needs hash_tag: \"||\"), a server evicts, or its slabs were moved. No token of \
+             the mark is admitted there any more. Mend the cause, or it happens again"
+        );
         Ok(())
     }
 
-    fn set_parted(&self, key: TokenKeyId) {
-        if self.store.epochs.find(key).is_some_and(|epoch| epoch.set_parted()) {
-            tracing::error!(
-                token_key = %key.short(),
-                "the double-spend store has lost records and kept the witnesses beside them, so spent tokens may be admitted \
-                 again: a router keeps records of one bucket on several servers (twemproxy needs hash_tag: \"||\"), or a \
-                 server evicts. Mend that, and rotate the issuer's key"
-            );
+    /// Closes the mark on the replicas where it is to be: by a record beside each witness, which every later spend reads. Goes on
+    /// until each bucket has it.
+    pub(super) async fn close(
+        &mut self,
+        replicas: &[usize],
+        sentinels: &mut Sentinels,
+        expires: UnixSeconds,
+    ) {
+        for endpoint in replicas {
+            let replica = self.store.endpoints[*endpoint].replica();
+            if sentinels.closing.contains(&replica)
+                && self.close_at(*endpoint, &sentinels.mark, expires).await == Ok(true)
+            {
+                sentinels.closing.retain(|other| *other != replica);
+            }
         }
+    }
+
+    /// True when each bucket has the record.
+    async fn close_at(
+        &mut self,
+        endpoint: usize,
+        id: &MarkId,
+        expires: UnixSeconds,
+    ) -> Result<bool, Unknown> {
+        let (value, mut is_closed) = (second_value(self.now()), true);
+        let all: Vec<_> = Bucket::all().collect();
+        for some in all.chunks(A_WRITE) {
+            let add = |bucket: &Bucket| Command::Add { key: closed(*bucket, id), value, expires };
+            let replies = self.request(endpoint, &some.iter().map(add).collect::<Vec<_>>()).await?;
+            is_closed &= replies.iter().all(|reply| matches!(reply, Reply::Stored | Reply::NotStored));
+        }
+        Ok(is_closed)
     }
 
     /// Writes an offer unless there is one with its number. What was written has to be read back.
@@ -278,18 +319,16 @@ impl Rounds {
         if read < self.store.options.replicas.majority() {
             return Err(failed);
         }
-        if found.remove(&PARTED).is_some() {
-            self.set_parted(key);
-        }
         let latest = found.pop_last().and_then(|(number, marks)| Some((number, most(&marks)?)));
-        Ok(Offers { latest, unclear: numbers.into_iter().find(|number| !clear.contains(number)) })
+        let before = found.values().filter_map(|marks| most(marks)).collect();
+        Ok(Offers { latest, before, unclear: numbers.into_iter().find(|number| !clear.contains(number)) })
     }
 
-    /// The records of an offer. Other names than these, as for canaries, would lie on one server.
+    /// The records of an offer. Names that differ in a few bytes would lie on one server behind a plain hash.
     pub(super) fn offers(&self, key: TokenKeyId, number: u32) -> [RecordKey; COPIES as usize] {
-        // The names of the gateway, by what becomes of a constant mark: gateways of other names have marks of their own.
-        let names = self.store.options.marks.as_ref().map(|marks| (marks.id)(key, Mark::new([0; 16])));
-        let names = TokenKeyId(names.map_or([0; 32], |names| *names.as_bytes()));
+        // The names and the arrangement of the gateway, by what becomes of a constant mark: gateways of others have marks of
+        // their own.
+        let names = TokenKeyId(*self.store.mark_id(key, Mark::new([0; 16])).as_bytes());
         std::array::from_fn(|copy| {
             let mut nonce = [0; 32];
             nonce[..4].copy_from_slice(&number.to_be_bytes());

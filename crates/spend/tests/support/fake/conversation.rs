@@ -23,8 +23,15 @@ pub(super) async fn accept(listener: TcpListener, state: Arc<State>) {
         state.accepted.fetch_add(1, SeqCst);
         let state = Arc::clone(&state);
         tokio::spawn(async move {
-            let mut conversation =
-                Conversation { stream, state, held: Vec::with_capacity(65_536), acted: None, added: None };
+            let mut conversation = Conversation {
+                stream,
+                state,
+                held: Vec::with_capacity(65_536),
+                acted: None,
+                is_silent: false,
+                last_added: None,
+                is_the_watchs: false,
+            };
             let _ = conversation.hold().await; // either side may close it
             conversation.state.open.fetch_sub(1, SeqCst);
             if let Some(acted) = &conversation.acted {
@@ -41,8 +48,12 @@ struct Conversation {
     held: Vec<u8>,
     /// What was done on this connection.
     acted: Option<Arc<Acted>>,
-    /// The bucket of the last command, if that was an `add` in one.
-    added: Option<String>,
+    /// It answers nothing more.
+    is_silent: bool,
+    /// The key of the last `add` in a bucket.
+    last_added: Option<String>,
+    /// It wrote or read sentinels. What a test plans is for callers: the watch, which any failure wakes, is answered honestly.
+    is_the_watchs: bool,
 }
 
 /// A command as it came.
@@ -57,14 +68,19 @@ impl Conversation {
     async fn hold(&mut self) -> std::io::Result<()> {
         let mut replies = Vec::new();
         loop {
+            let before = self.acted.clone(); // what comes in the same write is no use of it afterwards
             while let Some(asked) = self.next_command()? {
-                if let Some(acted) = &self.acted {
+                if let Some(acted) = &before {
                     acted.reused.store(true, SeqCst);
                 }
-                if asked.verb == Verb::Get && self.is_withheld(&asked.keys) {
-                    std::future::pending::<()>().await;
+                if self.is_silent {
+                    continue;
                 }
-                let ours = asked.keys.first().is_some_and(|key| self.is_callers(asked.verb, key));
+                let in_bucket = asked.keys.first().is_some_and(|key| key.starts_with('|'));
+                if in_bucket {
+                    self.recognise_the_watch(&asked);
+                }
+                let ours = in_bucket && !self.is_the_watchs;
                 if let Some(plan) = ours.then(|| self.planned(asked.verb)).flatten() {
                     self.stream.write_all(&std::mem::take(&mut replies)).await?;
                     self.act(&asked, plan).await?;
@@ -83,6 +99,19 @@ impl Conversation {
         }
     }
 
+    /// The records of a mark have one name in all buckets, as no two tokens have, and its sentinels are written first.
+    fn recognise_the_watch(&mut self, asked: &Asked) {
+        let mut sentinels = self.state.sentinels.lock().unwrap();
+        let (bucket, name) = asked.keys[0].split_at("|AAAA|#|".len());
+        if asked.verb == Verb::Add && !self.is_the_watchs {
+            let before = self.last_added.replace(asked.keys[0].clone());
+            if before.is_some_and(|before| before.ends_with(name) && !before.starts_with(bucket)) {
+                sentinels.insert(name.to_owned());
+            }
+        }
+        self.is_the_watchs |= sentinels.contains(name);
+    }
+
     /// The next whole command.
     fn next_command(&mut self) -> std::io::Result<Option<Asked>> {
         let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
@@ -92,6 +121,10 @@ impl Conversation {
             ["get", ref keys @ ..] if !keys.is_empty() && keys.iter().all(|key| value_of(key).is_some()) => {
                 let keys = keys.iter().map(|&key| key.to_owned()).collect();
                 (Asked { verb: Verb::Get, keys, value: Vec::new() }, end + 2)
+            }
+            // As a router, which has no settings and no numbers to show.
+            ["stats" | "gets", ..] => {
+                (Asked { verb: Verb::Get, keys: Vec::new(), value: Vec::new() }, end + 2)
             }
             ["version"] => (Asked { verb: Verb::Version, keys: Vec::new(), value: Vec::new() }, end + 2),
             ["add", key, "0", _, length] if value_of(key).is_some_and(|of| of.to_string() == length) => {
@@ -109,18 +142,6 @@ impl Conversation {
         };
         self.held.drain(..length);
         Ok(Some(asked))
-    }
-
-    fn is_withheld(&self, keys: &[String]) -> bool {
-        let withheld = *self.state.withheld.lock().unwrap();
-        withheld.is_some_and(|prefix| keys.iter().any(|key| key.starts_with(prefix)))
-    }
-
-    /// Whether a caller sent it: for a spent record, or for one of a bucket and its witness behind it.
-    fn is_callers(&mut self, verb: Verb, key: &str) -> bool {
-        let bucket = key.strip_prefix('|').map(|rest| rest[..4].to_owned());
-        let before = std::mem::replace(&mut self.added, bucket.clone().filter(|_| verb == Verb::Add));
-        key.starts_with("ps1.") || bucket.is_some() && (verb == Verb::Add || bucket == before)
     }
 
     fn planned(&self, verb: Verb) -> Option<Plan> {
@@ -185,6 +206,7 @@ impl Conversation {
                 }
                 Step::Wait => self.state.go_on.acquire().await.unwrap().forget(),
                 Step::Pause(pause) => tokio::time::sleep(pause).await,
+                Step::Silence => self.is_silent = true,
                 Step::Endlessly(bytes) => {
                     while plan.acted.pushed() < ENDLESS {
                         tokio::time::timeout(PATIENCE, self.push(&bytes, &plan.acted)).await??;
@@ -197,6 +219,7 @@ impl Conversation {
                 }
             }
         }
+        plan.acted.done.store(true, SeqCst);
         Ok(())
     }
 

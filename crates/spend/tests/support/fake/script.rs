@@ -1,6 +1,6 @@
 //! What a test tells the fake to do, and what became of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +17,8 @@ pub enum Step {
     Pause(Duration),
     /// Waits for [`Fake::go_on`].
     Wait,
+    /// Answers nothing more on this connection.
+    Silence,
     /// Sends these bytes again and again, for as long as they are taken.
     Endlessly(Vec<u8>),
     /// Closes the connection.
@@ -55,6 +57,8 @@ pub struct Acted {
     /// The client used the connection again.
     pub(super) reused: AtomicBool,
     pub(super) pushed: AtomicU64,
+    /// Every step was done.
+    pub(super) done: AtomicBool,
 }
 
 impl Acted {
@@ -68,6 +72,10 @@ impl Acted {
 
     pub fn reused(&self) -> bool {
         self.reused.load(SeqCst)
+    }
+
+    pub fn done(&self) -> bool {
+        self.done.load(SeqCst)
     }
 
     /// Bytes that were taken from the fake for this one command.
@@ -94,13 +102,13 @@ pub(super) struct State {
     /// Keys that lie elsewhere, and where.
     pub(super) elsewhere: Option<Elsewhere>,
     pub(super) plans: Mutex<VecDeque<Plan>>,
+    /// The names of the sentinels of all marks that were planted here.
+    pub(super) sentinels: Mutex<HashSet<String>>,
     pub(super) manner: Mutex<Manner>,
     pub(super) accepted: AtomicUsize,
     pub(super) open: AtomicUsize,
     /// The most connections at once.
     pub(super) limit: AtomicUsize,
-    /// The beginning of keys of which no `get` is answered.
-    pub(super) withheld: Mutex<Option<&'static str>>,
     pub(super) go_on: tokio::sync::Semaphore,
     /// Something came that is neither of the commands the store speaks.
     pub(super) confused: AtomicBool,

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::pin;
 
 fn key(number: u8) -> RecordKey {
-    RecordKey::new(Kind::Spent, &[number; 32])
+    RecordKey::new(Kind::Probe, &[number; 32])
 }
 
 fn get(number: u8) -> Command {
