@@ -155,14 +155,14 @@ async fn any_name_that_can_be_sent_is_sent_and_what_cannot_be_is_refused_without
     for (name, token) in names.iter().zip(mint(&issuer.http(), &gateway.http(), names.len())) {
         let (status, _) = opened(gateway.address, &format!("{name}:{}", echo.port()), Some(&token)).await;
         assert_eq!(status, 200, "{name}");
-        assert!(server.asked().contains(&((*name).to_owned(), Family::V4)), "{name}");
+        // Of either family: the answer to one question may come before the other is there.
+        assert!(server.asked().iter().any(|(asked, _)| asked == name), "{name}");
     }
-    let before = server.asked().len();
     for name in ["a..test", ".test", "..", &label(64), &format!("a.{longest}"), "a%5fb.test", "a.1"] {
         let (status, _) = opened(gateway.address, &format!("{name}:443"), None).await;
         assert_eq!(status, 400, "{name}");
     }
-    assert_eq!(server.asked().len(), before);
+    assert!(server.asked().iter().all(|(asked, _)| names.contains(&asked.as_str())), "{:?}", server.asked());
 }
 
 /// Docker compose calls a service as its file does, which is no name of a host by the rules of old.

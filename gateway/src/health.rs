@@ -86,7 +86,7 @@ impl Findings {
         found.extend(self.health.as_ref().map(of_shared).unwrap_or_default());
         if !self.evicting.is_empty() {
             found.push(format!(
-                "the memcached at {} drops records when it is full, and their tokens can be spent again: start it with -M",
+                "the memcached at {} drops records when it is full, so no mark is planted there any more: start it with -M",
                 self.evicting.join(", ")
             ));
         }

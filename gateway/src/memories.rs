@@ -1,6 +1,6 @@
 //! The memory of the store's memcacheds: how full each is, when it will be, and whether it drops records then. A full one rejects
-//! every spend; one that was started without `-M` drops records instead, and their tokens are good again. Only the server itself says
-//! so: a router answers in its place.
+//! every spend; one that was started without `-M` drops records instead, so no mark is planted there. Only the server itself says so:
+//! a router answers in its place.
 
 use crate::observe::catalogue;
 use crate::state::Core;

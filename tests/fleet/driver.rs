@@ -145,7 +145,10 @@ impl Fleet {
             }
             Ok(head) if head.says_spent() => Answer::AlreadySpent,
             Ok(head) if head.says_void() => Answer::Void,
-            Ok(head) if head.status == 503 => Answer::Unavailable,
+            Ok(head) if head.status == 503 => {
+                println!("token {token}: {}", head.fields.replace("\r\n", "; ")); // why
+                Answer::Unavailable
+            }
             Ok(head) => Answer::Other(head.status),
             Err(_) => Answer::Broken,
         }

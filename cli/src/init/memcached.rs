@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(super) enum Found {
     /// A memcached that refuses new records when it is full.
     Fit,
-    /// A memcached that drops old records when it is full: their tokens would be good again.
+    /// A memcached that drops old records when it is full: no mark is planted there.
     Evicts,
     /// Nothing that answers as one does.
     Nothing,

@@ -127,7 +127,7 @@ impl Next {
         }
         if !evicting.is_empty() {
             say(&format!(
-                "memcached at {evicting} evicts when it is full, and the tokens whose records it drops are good again: start it with -M."
+                "memcached at {evicting} evicts when it is full, so no token could be admitted by it: start it with -M."
             ));
         }
         if !missing.is_empty() {

@@ -226,7 +226,7 @@ fn faults(address: &Address, version: &str) -> Option<Finding> {
     let (.., what) = FAULTY.iter().find(|(first, last, _)| (*first..=*last).contains(&present))?;
     Some(
         Finding::bad("store", format!("{address} is memcached {version}, which has {what}"))
-            .costs("a spent token whose record is lost can be spent again, unless a mark binds it")
+            .costs("records can be lost there, and then tokens that clients hold are void")
             .remedy("install a newer memcached there; until then let nothing but gateways reach its port"),
     )
 }
@@ -239,7 +239,7 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
             evicted => format!(", and has dropped {evicted} since its start"),
         };
         let finding = Finding::bad("store", format!("{address} drops records when it is full{dropped}"))
-            .costs("tokens whose records it drops can be spent again")
+            .costs("no mark is planted there, so no token can be admitted")
             .remedy("start memcached with -M");
         found.push(finding);
     }

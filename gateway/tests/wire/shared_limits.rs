@@ -55,13 +55,14 @@ async fn limited_by_the_other(last: u8, first: &Running, second: &Running) -> An
     let began = Instant::now();
     for _ in 0..BURST / 2 {
         for _ in 0..40 {
-            assert_eq!(ask(last, first.address).await.status, 407);
+            let answer = ask(last, first.address).await;
+            assert_eq!(answer.status, 407, "{answer:?}");
         }
         let answer = ask(last, second.address).await;
         if answer.status == 429 {
             return answer;
         }
-        assert_eq!(answer.status, 407);
+        assert_eq!(answer.status, 407, "{answer:?}");
         sleep(Duration::from_millis(200)).await;
     }
     panic!("still not limited after {:?}", began.elapsed());

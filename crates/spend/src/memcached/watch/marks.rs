@@ -264,15 +264,18 @@ impl Rounds {
         let patience = self.store.options.connect_timeout;
         let (mut is_evicting, mut is_parting) = (false, false);
         for index in 0..self.store.endpoints.len() {
-            if self.store.endpoints[index].replica() != replica || self.store.endpoints[index].is_simulated()
-            {
+            if self.store.endpoints[index].replica() != replica {
                 continue;
             }
             if let Ok(connection) = self.connect(index).await {
                 is_evicting |= evicts(connection, patience).await;
             }
             // Over a connection of its own: a router may close one that brings what it does not know.
-            if !is_evicting && let Ok(connection) = self.connect(index).await {
+            let is_simulated = self.store.endpoints[index].is_simulated(); // its servers give no numbers
+            if !is_evicting
+                && !is_simulated
+                && let Ok(connection) = self.connect(index).await
+            {
                 is_parting |= parts(connection, patience).await;
             }
         }
