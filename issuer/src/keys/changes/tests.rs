@@ -167,7 +167,8 @@ fn an_exported_key_is_imported_elsewhere_once() {
     };
     assert_eq!(copy, out.path().join(&key.file));
     assert!(export(&keys, &key.id).unwrap_err().sentence.contains("name a new file"));
-    assert!(export(&keys, "00").unwrap_err().sentence.contains("postern issuer key list"));
+    let absent = "0".repeat(64);
+    assert!(export(&keys, &absent).unwrap_err().sentence.contains("postern issuer key list"));
 
     let nowhere = export(&Keys::under(&out.path().join("none")), &key.id).unwrap_err();
     assert!(nowhere.sentence.contains("as the issuer's user or as root"), "{nowhere}");
