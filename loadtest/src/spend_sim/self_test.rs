@@ -20,7 +20,7 @@ pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 9] = [
     ("no-witness", Store(Undo::NoWitness), Kind::Twice, 2),
     ("four-an-hour", Store(Undo::FourAnHour), Kind::Stuck, 63),
     ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 7),
-    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 2),
+    ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 3),
     ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 2),
 ];
 

@@ -105,37 +105,35 @@ async fn memory(stream: &mut Stream, patience: Duration) -> Option<Memory> {
     })
 }
 
-/// Whether what is at the end of a connection says that it drops records when it is full. A router does not.
-pub(crate) async fn evicts(connection: SerialConnection, patience: Duration) -> bool {
-    let mut stream = connection.into_stream();
-    let settings = ask(&mut stream, "stats settings", "END\r\n", patience).await;
-    settings.is_some_and(|settings| {
-        values(&settings).get("evictions").is_some_and(|evictions| *evictions != "off")
-    })
+/// Whether what is at the end of a connection says that it drops records when it is full. A router does not. `None` where the
+/// connection is of no use afterwards: a router may close one that brings what it does not know.
+pub(crate) async fn evicts(connection: &mut SerialConnection, patience: Duration) -> Option<bool> {
+    let settings = ask(connection.stream(), "stats settings", "END\r\n", patience).await?;
+    Some(values(&settings).get("evictions").is_some_and(|evictions| *evictions != "off"))
 }
 
 /// Whether a router keeps records of one bucket on several servers. A memcached numbers what it stores, and `gets` shows the
 /// number, so records written one after another are in order on one server, and on several hardly ever. `false` where that
-/// cannot be seen: a router refuses `gets`, a server is down, or does not number (`-C`).
-pub(crate) async fn parts(connection: SerialConnection, patience: Duration) -> bool {
-    let mut stream = connection.into_stream();
+/// cannot be seen: a router refuses `gets`, a server is down, or does not number (`-C`). `None` as for [`evicts`].
+pub(crate) async fn parts(connection: &mut SerialConnection, patience: Duration) -> Option<bool> {
     for bucket in Bucket::all().step_by(256) {
-        let numbers = numbers(&mut stream, bucket, patience).await.unwrap_or_default();
+        let numbers = numbers(connection.stream(), bucket, patience).await?;
         if numbers.iter().any(|number| *number > 0) && numbers.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return true;
+            return Some(true);
         }
     }
-    false
+    Some(false)
 }
 
-/// The numbers of eight records that are written to a bucket one after another, and last for a minute.
+/// The numbers of eight records that are written to a bucket one after another, and last for a minute; of none where one is not
+/// stored.
 async fn numbers(stream: &mut Stream, bucket: Bucket, patience: Duration) -> Option<Vec<u64>> {
     let keys: [String; 8] =
         std::array::from_fn(|_| RecordKey::in_bucket(bucket, &random_bytes()).to_string());
     for key in &keys {
-        let stored = ask(stream, &format!("add {key} 0 60 7\r\nordered"), "\r\n", patience).await?;
-        if stored != "STORED\r\n" {
-            return None;
+        let reply = ask(stream, &format!("add {key} 0 60 7\r\nordered"), "\r\n", patience).await?;
+        if reply != "STORED\r\n" {
+            return Some(Vec::new());
         }
     }
     let answer = ask(stream, &format!("gets {}", keys.join(" ")), "END\r\n", patience).await?;

@@ -50,6 +50,11 @@ impl SerialConnection {
         timeout(patience, self.send_and_read(commands, replies)).await.unwrap_or(Err(Unknown::TimedOut))
     }
 
+    /// The stream, for what is no command of the store's. Call it only when every command has been answered.
+    pub(crate) fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
     /// The stream. Call it only when every command has been answered.
     pub(crate) fn into_stream(self) -> Stream {
         self.stream

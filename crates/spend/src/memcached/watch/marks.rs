@@ -12,6 +12,7 @@ use crate::Unknown;
 use crate::memcached::WHOLE_BUCKETS;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::inspect::{evicts, parts};
+use crate::memcached::serial::SerialConnection;
 use crate::memcached::undo::{Undo, is_undone};
 use crate::memcached::world::{jittered, random_bytes};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
@@ -235,7 +236,8 @@ impl Rounds {
         let all: Vec<_> = Bucket::all().collect();
         let mut surveys = Vec::new();
         for endpoint in replicas {
-            if self.is_unfit(*endpoint).await || self.write_once(*endpoint, &id, expires).await.is_err() {
+            let Some(connection) = self.connect_to_fit(*endpoint).await else { continue };
+            if self.write_once(connection, *endpoint, &id, expires).await.is_err() {
                 continue;
             }
             surveys.push(self.survey(*endpoint, &id, &all).await.unwrap_or_default());
@@ -257,26 +259,21 @@ impl Rounds {
         Ok(())
     }
 
-    /// Whether witnesses would prove nothing at a replica: a memcached drops records when it is full, or a router keeps records of
-    /// one bucket on several servers.
-    async fn is_unfit(&mut self, endpoint: usize) -> bool {
+    /// A connection to plant a mark over; `None` where witnesses would prove nothing: a memcached drops records when it is full, or a
+    /// router keeps records of one bucket on several servers.
+    async fn connect_to_fit(&mut self, endpoint: usize) -> Option<SerialConnection> {
         let replica = self.store.endpoints[endpoint].replica();
-        let patience = self.store.options.connect_timeout;
-        let (mut is_evicting, mut is_parting) = (false, false);
+        let (mut is_evicting, mut is_parting, mut fit) = (false, false, None);
         for index in 0..self.store.endpoints.len() {
             if self.store.endpoints[index].replica() != replica {
                 continue;
             }
-            if let Ok(connection) = self.connect(index).await {
-                is_evicting |= evicts(connection, patience).await;
-            }
-            // Over a connection of its own: a router may close one that brings what it does not know.
-            let is_simulated = self.store.endpoints[index].is_simulated(); // its servers give no numbers
-            if !is_evicting
-                && !is_simulated
-                && let Ok(connection) = self.connect(index).await
-            {
-                is_parting |= parts(connection, patience).await;
+            let Ok(connection) = self.connect(index).await else { continue };
+            let (evicts, parts, kept) = self.judge(index, connection).await;
+            is_evicting |= evicts;
+            is_parting |= parts;
+            if index == endpoint {
+                fit = kept;
             }
         }
         let address = self.store.endpoints[endpoint].address();
@@ -294,7 +291,36 @@ impl Rounds {
                  no mark is planted there. {WHOLE_BUCKETS}"
             );
         }
-        is_evicting || is_parting
+        match fit {
+            _ if is_evicting || is_parting => None,
+            None => self.connect(endpoint).await.ok(),
+            fit => fit,
+        }
+    }
+
+    /// Whether what is at the end of a connection evicts, and whether it parts buckets; and the connection, if it is still of use.
+    /// One is enough for both where it may be: behind a slow name server each is dear.
+    async fn judge(
+        &self,
+        index: usize,
+        mut connection: SerialConnection,
+    ) -> (bool, bool, Option<SerialConnection>) {
+        let patience = self.store.options.connect_timeout;
+        match evicts(&mut connection, patience).await {
+            Some(true) => return (true, false, Some(connection)),
+            Some(false) => {}
+            None => match self.connect(index).await {
+                Ok(another) => connection = another,
+                Err(_) => return (false, false, None),
+            },
+        }
+        if self.store.endpoints[index].is_simulated() {
+            return (false, false, Some(connection)); // its servers give no numbers
+        }
+        match parts(&mut connection, patience).await {
+            Some(parts) => (false, parts, Some(connection)),
+            None => (false, false, None),
+        }
     }
 
     /// When a key's records end.

@@ -75,6 +75,7 @@ impl Rounds {
     /// it.
     pub(super) async fn write_once(
         &mut self,
+        mut connection: SerialConnection,
         endpoint: usize,
         id: &MarkId,
         expires: UnixSeconds,
@@ -84,7 +85,6 @@ impl Rounds {
         let ends = if is_undone(Undo::LastingWitness) { UnixSeconds(u64::MAX) } else { end };
         let value = second_value(end);
         let written = second_value(self.now());
-        let mut connection = self.connect(endpoint).await?;
         let all: Vec<_> = Bucket::all().collect();
         let unread = |bucket| Command::Add { key: sentinel(bucket, id), value: written, expires };
         let sentinels = add_to_each(&mut connection, &all, unread).await?;
@@ -238,7 +238,8 @@ impl Rounds {
         }
     }
 
-    /// Of these buckets, those with a witness and without the record beside it.
+    /// Of these buckets, those with a witness that is not closed, and without the record beside it. What closes a witness is read
+    /// after it, so that a server that evicts what was not read for longest drops the witness first.
     async fn without_sentinels(
         &mut self,
         endpoint: usize,
@@ -246,13 +247,14 @@ impl Rounds {
         buckets: &[Bucket],
     ) -> Result<Vec<Bucket>, Unknown> {
         let mut found = Vec::new();
-        for some in buckets.chunks(A_WRITE / 2) {
-            let gets = |bucket: &Bucket| [sentinel(*bucket, id), witness(*bucket, id)].map(Command::Get);
+        for some in buckets.chunks(A_WRITE / 4) {
+            let gets = |bucket: &Bucket| {
+                [sentinel(*bucket, id), witness(*bucket, id), closed(*bucket, id)].map(Command::Get)
+            };
             let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
-            let pairs = some.iter().zip(replies.chunks(2));
+            let read = some.iter().zip(replies.chunks(3));
             found.extend(
-                pairs
-                    .filter(|(_, pair)| matches!(pair, [Reply::Miss, Reply::Hit(_)]))
+                read.filter(|(_, read)| matches!(read, [Reply::Miss, Reply::Hit(_), Reply::Miss]))
                     .map(|(bucket, _)| *bucket),
             );
         }
