@@ -109,9 +109,7 @@ impl Findings {
 /// What to do about a shared store on which no mark is planted.
 fn unfit(health: &Health) -> Option<String> {
     let those_that = |is_unfit: fn(&EndpointHealth) -> bool| {
-        let unfit = health.endpoints.iter().filter(|endpoint| is_unfit(endpoint));
-        let addresses: Vec<_> = unfit.map(|endpoint| endpoint.address.to_string()).collect();
-        Some(addresses.join(", ")).filter(|addresses| !addresses.is_empty())
+        Some(addresses(health, is_unfit)).filter(|addresses| !addresses.is_empty())
     };
     if let Some(evicting) = those_that(|endpoint| endpoint.evicts) {
         return Some(format!(
@@ -174,12 +172,16 @@ fn of_shared(health: &Health) -> Vec<String> {
     found
 }
 
+/// "10.0.0.1:11211, 10.0.0.2:11211".
+fn addresses(health: &Health, is_meant: impl Fn(&EndpointHealth) -> bool) -> String {
+    let meant = health.endpoints.iter().filter(|endpoint| is_meant(endpoint));
+    meant.map(|endpoint| endpoint.address.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// "number 2 (10.0.0.2:11211)".
 fn replicas_at(replicas: &[usize], health: &Health) -> String {
     let named = replicas.iter().map(|replica| {
-        let endpoints = health.endpoints.iter().filter(|endpoint| endpoint.replica == *replica);
-        let addresses: Vec<_> = endpoints.map(|endpoint| endpoint.address.to_string()).collect();
-        format!("number {} ({})", replica + 1, addresses.join(", "))
+        format!("number {} ({})", replica + 1, addresses(health, |endpoint| endpoint.replica == *replica))
     });
     named.collect::<Vec<_>>().join(" and ")
 }
