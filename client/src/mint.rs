@@ -188,7 +188,6 @@ impl IssuerClient {
         }
         let mut response = request.send().await.map_err(|error| {
             self.attempts.lost();
-            let error = error.without_url();
             if NoneAllowed::is_cause_of(&error) {
                 return not_public();
             }

@@ -189,11 +189,14 @@ pub fn one_line(text: &[u8]) -> String {
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Why a request got no answer, and what to do. `ca` is the setting that names trusted certificates.
+/// Why a request got no answer, and what to do, without its URL. `ca` is the setting that names trusted certificates.
+/// An error of `reqwest` must still hold the URL (not `without_url`): https and http have different advice.
 #[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
     tls::diagnose(error, ca).unwrap_or_else(|| {
-        let over_tls = error.downcast_ref().and_then(reqwest::Error::url).is_some_and(|url| url.scheme() == "https");
+        // Its own sentence holds the whole URL, which callers name as it was configured.
+        let request = error.downcast_ref::<reqwest::Error>();
+        let over_tls = request.and_then(reqwest::Error::url).is_some_and(|url| url.scheme() == "https");
         let advice = match connection_error(error) {
             Some(error) if error.is_parse() => {
                 "what answers is no HTTP: write https:// in place of http:// if it serves TLS".to_owned()
@@ -205,7 +208,7 @@ pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
             ),
             _ => "is it running, and is this its address?".to_owned(),
         };
-        format!("{}; {advice}", chain(error))
+        format!("{}; {advice}", chain(request.and_then(Error::source).unwrap_or(error)))
     })
 }
 

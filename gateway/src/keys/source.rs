@@ -136,10 +136,8 @@ impl Source {
                     request = request.header(IF_NONE_MATCH, etag);
                 }
                 let failed = |reason| FetchError::Request { url: url.clone(), reason };
-                let response = request
-                    .send()
-                    .await
-                    .map_err(|error| failed(no_answer(&error.without_url(), "issuer.ca")))?;
+                let response =
+                    request.send().await.map_err(|error| failed(no_answer(&error, "issuer.ca")))?;
                 let (max_age, date) = (max_age(response.headers()), present(response.headers()));
                 match response.status() {
                     StatusCode::NOT_MODIFIED => return Ok(Answer { fresh: None, max_age, date }),

@@ -220,8 +220,7 @@ impl Authorizer {
         let body = serde_json::to_vec(&Question { version: 1, api_key: key })
             .map_err(|_| "the question cannot be written".to_owned())?;
         let request = self.http.post(&self.config.url).header(CONTENT_TYPE, "application/json").body(body);
-        let response =
-            request.send().await.map_err(|error| no_answer(&error.without_url(), "authorizer.ca"))?;
+        let response = request.send().await.map_err(|error| no_answer(&error, "authorizer.ca"))?;
         match response.status() {
             StatusCode::OK => fetch_limited(response, MOST_ANSWER).await.map_err(|error| error.to_string()),
             status => Err(format!("it answers {} where 200 is expected", status.as_u16())),
