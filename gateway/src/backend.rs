@@ -17,8 +17,7 @@ const MOST_POOLED: usize = 10_000;
 /// fills no second connection.
 const CONNECTIONS: usize = 1;
 const QUEUE: usize = 4_096;
-/// Pooled: how long a command may wait for a connection, how often idle ones are proven again, and how long one lasts.
-const CHECKOUT: Duration = Duration::from_millis(10);
+/// Pooled: how often idle connections are proven again, and how long one lasts.
 const IDLE_PROBE: Duration = Duration::from_secs(5);
 const LIFETIME: Duration = Duration::from_secs(600);
 /// How often the watch looks after the marks.
@@ -155,8 +154,7 @@ fn options(config: &MemcachedConfig, marks: Marks, slow: Duration) -> Result<Opt
         TransportKind::Pipelined => Transport::Pipelined { connections: CONNECTIONS, queue: QUEUE },
         TransportKind::Pooled => Transport::Pooled(Pool {
             size: config.pool_size,
-            checkout_timeout: CHECKOUT,
-            check_on_checkout: false,
+            checkout_timeout: config.timeout.get(),
             idle_probe: IDLE_PROBE,
             max_lifetime: LIFETIME,
         }),

@@ -44,15 +44,12 @@ pub(crate) struct Turn {
 type Run = fn(&Server, Check, usize, Duration) -> Turn;
 
 /// Who does the checks.
-const WAYS: [(&str, Run); 6] = [
+const WAYS: [(&str, Run); 5] = [
     ("floor, blocking", floor::blocking),
     ("floor, tokio", floor::tokio),
     ("floor, tokio, one get for all", floor::tokio_joined),
     ("pipelined", |server, check, callers, length| ours(rig::pipelined(), server, check, callers, length)),
-    ("pooled", |server, check, callers, length| ours(rig::pooled(false), server, check, callers, length)),
-    ("pooled, version first", |server, check, callers, length| {
-        ours(rig::pooled(true), server, check, callers, length)
-    }),
+    ("pooled", |server, check, callers, length| ours(rig::pooled(), server, check, callers, length)),
 ];
 const CALLERS: [usize; 4] = [1, 16, 64, 256];
 const WARM_UP: Duration = Duration::from_millis(100);

@@ -16,13 +16,11 @@ const MOST: usize = 4;
 /// What one call waited for, and its exchanges with the store. Entries accumulate, so a retry counts too, and one
 /// exchange log can serve several calls.
 ///
-/// Some 700 bytes without anything on the heap; a new one is made by writing four of its fields.
+/// Some 700 bytes without anything on the heap; a new one is made by writing three of its fields.
 #[derive(Clone, Debug, Default)]
 pub struct ExchangeLog {
     /// The wait for a connection of the pool.
     pub pool: Duration,
-    /// The wait for the check of a connection before its use; part of `pool`.
-    pub health: Duration,
     /// Never more than its inline room, whose last place is for one that is under way and will be left out.
     exchanges: SmallVec<[Exchange; MOST + 1]>,
 }
@@ -81,7 +79,6 @@ impl ExchangeLog {
     /// Adds the exchanges of another log, which were under way meanwhile.
     pub(crate) fn append(&mut self, other: Self) {
         self.pool += other.pool;
-        self.health += other.health;
         self.exchanges.extend(other.exchanges.into_iter().take(MOST));
         self.keep_most();
     }
@@ -106,11 +103,6 @@ impl Entry<'_> {
     /// Records how long the caller waited for a connection.
     pub(crate) fn waited_for_pool(&mut self, time: Duration) {
         self.log.pool += time;
-    }
-
-    /// Records how much of that wait went to the connection's check.
-    pub(crate) fn waited_for_check(&mut self, time: Duration) {
-        self.log.health += time;
     }
 
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Exchange)) {

@@ -180,15 +180,6 @@ fn pooled_callers_hang_up() {
     hang_up_everywhere(|| pooled(8));
 }
 
-#[test]
-fn pooled_callers_hang_up_while_connections_are_checked() {
-    hang_up_everywhere(|| {
-        let Transport::Pooled(mut pool) = pooled(8) else { unreachable!() };
-        pool.check_on_checkout = true;
-        Transport::Pooled(pool)
-    });
-}
-
 /// A runtime on a thread of its own that holds a client's connections, until it is stopped.
 struct Elsewhere {
     client: Client,

@@ -2,7 +2,7 @@
 
 use crate::support::{Relay, Server, client, marked, options, pipelined, pooled, transports};
 use postern_spend::conformance;
-use postern_spend::memcached::{Memcached, Options, Transport};
+use postern_spend::memcached::{Memcached, Options};
 
 fn conforms(options: Options) {
     let store = Memcached::open(options).unwrap();
@@ -20,14 +20,6 @@ fn pipelined_conforms() {
 fn pooled_conforms() {
     let server = Server::tcp(&[]);
     conforms(options(vec![server.address()], pooled(16)));
-}
-
-#[test]
-fn pooled_conforms_with_a_check_before_each_use() {
-    let server = Server::tcp(&[]);
-    let Transport::Pooled(mut pool) = pooled(16) else { unreachable!() };
-    pool.check_on_checkout = true;
-    conforms(options(vec![server.address()], Transport::Pooled(pool)));
 }
 
 #[test]

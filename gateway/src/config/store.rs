@@ -55,8 +55,8 @@ pub struct MemcachedConfig {
     /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
     /// a command).
     pub transport: TransportKind,
-    /// How long a command may take, and connecting two and a half times as long. What takes longer is answered 503, and its
-    /// connection is closed.
+    /// How long a command may take, as long again may it wait for a connection of the pool, and connecting may take two and a
+    /// half times as long. What takes longer is answered 503, and its connection is closed.
     pub timeout: ConfigDuration,
     /// When the token is looked up: "beside" the verification of the signature, "before" it, or "off" (the spend alone,
     /// one command a check).

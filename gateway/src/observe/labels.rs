@@ -5,8 +5,6 @@ postern_telemetry::label! {
     pub CheckStage = "stage" {
         /// Waiting for a store connection.
         PoolWait = "pool_wait",
-        /// Proving a pooled connection alive before it is used.
-        Health = "health",
         /// The check: is the token recorded as spent?
         Get = "get",
         /// The signature.

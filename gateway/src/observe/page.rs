@@ -71,7 +71,6 @@ fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
 const fn words(stage: CheckStage) -> &'static str {
     match stage {
         CheckStage::PoolWait => "wait for a connection",
-        CheckStage::Health => "prove the connection",
         CheckStage::Get => "look for the record",
         CheckStage::Verify => "verify the signature",
         CheckStage::Add => "record as spent",

@@ -368,11 +368,9 @@ impl Drop for Checking<'_> {
 /// What a check spent its time on, as far as it came.
 fn stages(timeline: &Timeline) -> impl Iterator<Item = (CheckStage, Duration)> + use<> {
     // Without a pool there is no wait to record.
-    let waited = |wait: Duration| (!wait.is_zero()).then_some(wait);
-    let (pool, health) = timeline.waits();
+    let pool_wait = Some(timeline.pool_wait()).filter(|wait| !wait.is_zero());
     let stages = [
-        (CheckStage::PoolWait, waited(pool)),
-        (CheckStage::Health, waited(health)),
+        (CheckStage::PoolWait, pool_wait),
         (CheckStage::Get, timeline.took(Stage::Check)),
         (CheckStage::Verify, timeline.took(Stage::Verify)),
         (CheckStage::Add, timeline.took(Stage::Spend)),

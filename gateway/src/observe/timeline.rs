@@ -91,9 +91,9 @@ impl Timeline {
         Some(judged - self.presented()?)
     }
 
-    /// What the check waited for: a pooled connection, and the proof that it was alive.
-    pub(crate) fn waits(&self) -> (Duration, Duration) {
-        (self.check_log.pool + self.spend_log.pool, self.check_log.health + self.spend_log.health)
+    /// How long the check waited for pooled connections.
+    pub(crate) fn pool_wait(&self) -> Duration {
+        self.check_log.pool + self.spend_log.pool
     }
 }
 

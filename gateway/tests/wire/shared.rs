@@ -55,6 +55,28 @@ async fn a_token_opens_one_tunnel_whatever_the_transport_and_the_hint() {
     assert_eq!(echo.came().await, opened);
 }
 
+/// More checks at once than the pool has connections, at a store that is slow for a moment.
+#[tokio::test]
+async fn a_check_may_wait_for_a_pooled_connection_as_long_as_for_the_answer() {
+    let (server, echo) = (Server::tcp(&[]), Echo::start().await);
+    let gateway = Running::start_with(|config| {
+        config.listen.workers = 1;
+        shared(config, &server, |store| {
+            store.transport = TransportKind::Pooled;
+            store.pool_size = 1;
+        });
+    })
+    .await;
+    let requests = [(); 4].map(|()| connect_with(echo.address, &[&ISSUER.authorization()]));
+    server.signal("STOP");
+    let answers = requests.map(|request| tokio::spawn(Client::ask(gateway.address, request)));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.signal("CONT");
+    for answer in answers {
+        answer.await.unwrap().assert_opened();
+    }
+}
+
 #[tokio::test]
 async fn a_store_that_is_down_is_503_until_it_is_back() {
     let (port, echo) = (ports::free(), Echo::start().await);

@@ -104,7 +104,6 @@ impl GatewayPlan {
                 Transport::Pooled(Pool {
                     size: self.connections + 1,
                     checkout_timeout: connect_timeout,
-                    check_on_checkout: false,
                     idle_probe: Duration::from_secs(1),
                     max_lifetime: Duration::from_secs(600),
                 })

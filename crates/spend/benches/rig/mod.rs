@@ -117,9 +117,8 @@ pub async fn begun(store: &Memcached) -> (Client, Epoch) {
 }
 
 /// A pool of [`POOL`] connections.
-pub fn pooled(check_on_checkout: bool) -> Transport {
-    let Transport::Pooled(pool) = support::pooled(POOL) else { unreachable!() };
-    Transport::Pooled(Pool { check_on_checkout, ..pool })
+pub fn pooled() -> Transport {
+    support::pooled(POOL)
 }
 
 /// The CPU time this thread has used.

@@ -44,16 +44,8 @@ pub(crate) static SHAPES: [Shape; 15] = [
     Shape { name: "memcache-async add, BufWriter, Nagle", sends: "1", connect: MemcacheAsync::buffered_add },
     Shape { name: "get in three writes, nodelay", sends: "3", connect: |server| Pieces::get(server, true) },
     Shape { name: "add in three writes, nodelay", sends: "3", connect: |server| Pieces::add(server, true) },
-    Shape {
-        name: "Postern pooled, get",
-        sends: "1",
-        connect: |server| Ours::get(server, rig::pooled(false)),
-    },
-    Shape {
-        name: "Postern pooled, add",
-        sends: "1",
-        connect: |server| Ours::add(server, rig::pooled(false)),
-    },
+    Shape { name: "Postern pooled, get", sends: "1", connect: |server| Ours::get(server, rig::pooled()) },
+    Shape { name: "Postern pooled, add", sends: "1", connect: |server| Ours::add(server, rig::pooled()) },
     Shape {
         name: "Postern pipelined, get",
         sends: "1",

@@ -121,8 +121,6 @@ pub struct Pool {
     pub size: usize,
     /// How long a command may wait for a connection.
     pub checkout_timeout: Duration,
-    /// Send a `get` on a connection before each use. Costs a round trip.
-    pub check_on_checkout: bool,
     /// How often each idle connection is proven again.
     pub idle_probe: Duration,
     /// A connection is replaced after this time.

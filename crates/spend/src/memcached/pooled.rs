@@ -77,10 +77,9 @@ impl Pooled {
             .retry_connection(false)
             // The one that idled longest comes next: so the background probe gets round to all of them.
             .queue_strategy(bb8::QueueStrategy::Fifo)
-            .test_on_check_out(options.check_on_checkout)
+            .test_on_check_out(false)
             .build_unchecked(Connector {
                 endpoint: Arc::clone(endpoint),
-                patience: limits.patience,
                 max_lifetime: options.max_lifetime,
             });
         let core = Arc::new(Core {
@@ -144,8 +143,7 @@ impl Core {
         }
         let checkout = self.checkout().await;
         entry.waited_for_pool(since(entry.began));
-        let (_turn, mut connection) = checkout.map_err(Failure::NotSent)?;
-        entry.waited_for_check(std::mem::take(&mut connection.checked_for));
+        let (_turn, connection) = checkout.map_err(Failure::NotSent)?;
         if !self.breaker.is_closed() {
             return Err(Failure::NotSent(self.endpoint.failure())); // the breaker opened while this caller waited
         }
@@ -284,7 +282,6 @@ async fn prove_idle(core: &Core) {
 /// Makes bb8's connections.
 struct Connector {
     endpoint: Arc<Endpoint>,
-    patience: Duration,
     max_lifetime: Duration,
 }
 
@@ -297,17 +294,14 @@ impl ManageConnection for Connector {
         Ok(Connection {
             checked: Checked::new(stream),
             in_flight: AtomicBool::new(false),
-            checked_for: Duration::ZERO,
             // Shortened at random by up to a half: connections that were made together are not replaced together.
             ends: instant() + jittered(self.max_lifetime),
             _connected: connected,
         })
     }
 
-    async fn is_valid(&self, connection: &mut Connection) -> Result<(), io::Error> {
-        let began = instant();
-        timeout(self.patience, connection.prove()).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
-        connection.checked_for = since(began);
+    /// Never called: [`maintain`] proves connections while they are idle, so that no caller waits for it.
+    async fn is_valid(&self, _: &mut Connection) -> Result<(), io::Error> {
         Ok(())
     }
 
@@ -321,8 +315,6 @@ struct Connection {
     /// Set before each exchange, cleared when it has come to its end: a connection on which a reply is still to come
     /// must not be used again, or its next user would read it.
     in_flight: AtomicBool,
-    /// How long the check at checkout took.
-    checked_for: Duration,
     /// When it is replaced.
     ends: Instant,
     _connected: Connected,

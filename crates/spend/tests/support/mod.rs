@@ -182,7 +182,6 @@ pub fn pooled(size: usize) -> Transport {
     Transport::Pooled(Pool {
         size,
         checkout_timeout: Duration::from_secs(5),
-        check_on_checkout: false,
         idle_probe: Duration::from_secs(5),
         max_lifetime: Duration::from_secs(600),
     })
