@@ -245,12 +245,12 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by tests/docs.rs from the configuration types: change their doc comments, not this file. -->
 
-This page lists every configuration key with its default and environment variable. Each daemon reads one TOML file:
-`postern gateway --config gateway.toml`. Unknown keys are refused, with the nearest known name. Every key outside lists of
-tables can be set by the environment variable beside it, which takes precedence over the file; it holds a TOML value, or
-plain text where a string is expected. A variable that names a section and no key in it
-stops the start; other variables that begin with `POSTERN_` and name no key are logged. Durations and sizes carry their
-unit. \"required\" means that there is no default. `docs/operate/install.md` has examples.
+This page lists every configuration key. Each daemon reads one TOML file (`postern gateway --config gateway.toml`) and refuses
+unknown keys with the nearest known name. For every key outside lists of tables, an environment variable takes precedence over
+the file: `POSTERN_STORE_MEMCACHED_TIMEOUT` for `[store.memcached] timeout`. It holds a TOML value, or plain text for a string.
+A variable that names a section and no key in it stops the start; a variable that begins with `POSTERN_` and names nothing is
+logged. A duration is \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\", a size \"512B\", \"64KiB\" or \"10MiB\". Required keys have no
+default. `docs/operate/install.md` has examples.
 ";
 
 /// The inventory of what leaves a process is complete: it names every metric, span and attribute.

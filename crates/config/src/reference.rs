@@ -2,12 +2,13 @@
 
 use super::reload::{Fixed, fixed_by};
 use super::schema::{Leaf, Schema, Section};
+use super::units::{DURATION_ACCEPTED, SIZE_ACCEPTED};
 use schemars::JsonSchema;
 use serde_json::Value;
 
 /// The reference of `T`: a heading `## title`, then a table for each section with every key, what it accepts, its
-/// default, its environment variable, and its doc comment, with the reason where a change waits for a restart. Defaults show when
-/// `T` implements `Serialize`.
+/// default, and its doc comment, with the reason where a change waits for a restart. Defaults show when `T` implements
+/// `Serialize`.
 #[must_use]
 pub fn reference<T: JsonSchema>(title: &str, fixed: &[Fixed]) -> String {
     let schema = Schema::of::<T>();
@@ -33,13 +34,13 @@ fn write_section(text: &mut String, section: &Section<'_>, fixed: &[Fixed]) {
     if section.leaves.is_empty() {
         return;
     }
-    text.push_str("\n| key | value | default | environment | |\n|---|---|---|---|---|\n");
+    text.push_str("\n| key | value | default | |\n|---|---|---|---|\n");
     for leaf in &section.leaves {
-        write_leaf(text, leaf, section.in_list, fixed);
+        write_leaf(text, leaf, fixed);
     }
 }
 
-fn write_leaf(text: &mut String, leaf: &Leaf<'_>, in_list: bool, fixed: &[Fixed]) {
+fn write_leaf(text: &mut String, leaf: &Leaf<'_>, fixed: &[Fixed]) {
     let key = leaf.path.last().map_or("", String::as_str);
     let default = match leaf.default {
         Some(Value::Null) => "none".to_owned(),
@@ -47,13 +48,15 @@ fn write_leaf(text: &mut String, leaf: &Leaf<'_>, in_list: bool, fixed: &[Fixed]
         None if leaf.required => "required".to_owned(),
         None => "none".to_owned(),
     };
-    let variable = if in_list { String::new() } else { format!("`{}`", leaf.variable()) };
-    let accepted = cell(&leaf.node.accepted());
+    // The page explains the units once.
+    let accepted =
+        cell(&leaf.node.accepted()).replace(DURATION_ACCEPTED, "duration").replace(SIZE_ACCEPTED, "size");
+    let accepted = accepted.strip_prefix("a ").unwrap_or(&accepted);
     let mut description = cell(leaf.node.description());
     if let Some(fixed) = fixed_by(&leaf.path.join("."), fixed) {
         description.push_str(&format!(" A change needs a restart: {}.", fixed.why));
     }
-    text.push_str(&format!("| `{key}` | {accepted} | {default} | {variable} | {description} |\n"));
+    text.push_str(&format!("| `{key}` | {accepted} | {default} | {description} |\n"));
 }
 
 /// Text that may stand in a table: on one line, without a bare bar.

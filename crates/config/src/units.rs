@@ -28,11 +28,11 @@ pub struct Secret(String);
 /// Milliseconds in each unit, the largest first.
 const DURATION_UNITS: &[(&str, u64)] =
     &[("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-const DURATION_ACCEPTED: &str =
+pub(crate) const DURATION_ACCEPTED: &str =
     "a duration with its unit, such as \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\"";
 /// Bytes in each unit, the largest first.
 const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
+pub(crate) const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
 
 impl ConfigDuration {
     /// A duration in milliseconds.
