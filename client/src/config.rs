@@ -21,45 +21,43 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where programs reach the agent.
+    /// Listeners for programs and you.
     #[serde(default)]
     pub listen: Listen,
-    /// The gateway that opens the tunnels.
+    /// Gateway that opens the tunnels.
     pub gateway: GatewayConfig,
-    /// The issuer that signs the tokens.
+    /// Issuer of the tokens.
     #[serde(default)]
     pub issuer: IssuerConfig,
-    /// The tokens kept ready.
+    /// Tokens kept ready.
     pub wallet: WalletConfig,
-    /// A gateway of another operator in front, through which all tunnels lead: it learns who you are and not where you go, and
-    /// the gateway of `[gateway]` where and not who. Each takes tokens of its own.
+    /// Gateway of another operator in front: it sees who you are, `[gateway]` where you go.
     #[serde(default)]
     pub first_hop: Option<FirstHop>,
-    /// Stopping.
+    /// Shutdown on SIGTERM.
     #[serde(default)]
     pub drain: DrainConfig<30>,
-    /// Logs.
+    /// Logs, to standard error.
     #[serde(default)]
     pub log: LogConfig,
 }
 
-/// Where programs reach the agent.
+/// Listeners for programs and their user.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Listen {
-    /// HTTP proxy and SOCKS5, on one port.
+    /// HTTP proxy and SOCKS5.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
-    /// The admin listener: the live page, `/metrics`, `/livez` and `/readyz`, which report why there are no tokens.
+    /// Live page, `/metrics`, `/livez` and `/readyz`.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
-    /// Listen on an address that is not loopback. Anyone who reaches the agent can spend your tokens.
+    /// Allow an address beyond loopback: anyone who reaches it can spend your tokens.
     pub allow_remote: bool,
-    /// Connections of programs at once, tunnels included. For one more the oldest gives way that has neither a tunnel nor a
-    /// request in progress; where there is none, it is refused. The limit is lower where the process may not open enough
-    /// files, two for each connection and some beside; the log says so.
+    /// Connections of programs; beyond, the oldest idle one gives way, or the new one is refused. Scarce file descriptors lower
+    /// it.
     #[schemars(range(min = 1))]
     pub connections: usize,
 }

@@ -11,7 +11,7 @@ use postern_telemetry::log;
 use std::time::Duration;
 
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
-const OTHER_WALLET: &str = "a wallet belongs to one process, which has it open";
+const OTHER_WALLET: &str = "the wallet stays open";
 
 /// The keys that wait for a restart.
 pub const FIXED: [Fixed; 7] = [

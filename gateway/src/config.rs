@@ -36,65 +36,60 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the gateway and its admin page listen.
+    /// Client and admin listeners.
     #[serde(default)]
     pub listen: Listen,
-    /// TLS towards clients. Without this section clients speak plain HTTP to the gateway.
+    /// TLS towards clients, else plain HTTP.
     #[serde(default)]
     pub tls: Option<TlsConfig>,
-    /// A second listener, for the operator's other gateways: they open tunnels without tokens, for they took one already. Without
-    /// this section there is none.
+    /// Listener through which your other gateways open tunnels without tokens.
     #[serde(default)]
     pub peers: Option<Peers>,
-    /// Whose tokens are accepted.
+    /// Issuer of accepted tokens: set `directory` or `keys`.
     pub issuer: Issuer,
-    /// The challenge that tokens must answer. A fleet of gateways shares it.
+    /// Challenge that tokens answer, the same in a whole fleet. Another `issuer_name` or `origin` voids all tokens.
     pub challenge: ChallengeConfig,
-    /// The double-spend store.
+    /// Record of spent tokens.
     #[serde(default)]
     pub store: StoreConfig,
-    /// Where tunnels may go.
+    /// Targets of tunnels: the first matching rule decides; without one, `ports`, `private` and `own` do.
     #[serde(default)]
     pub egress: Egress,
-    /// Deadlines and bounds.
+    /// Timeouts and bounds.
     #[serde(default)]
     pub limits: Limits,
-    /// What happens on SIGTERM.
+    /// Shutdown on SIGTERM.
     #[serde(default)]
     pub drain: DrainConfig<30>,
-    /// How it logs.
+    /// Logs, to standard error.
     #[serde(default)]
     pub log: Log,
-    /// Where traces go.
+    /// Traces, to an OTLP collector.
     #[serde(default)]
     pub tracing: TracingConfig,
 }
 
-/// Where the gateway and its admin page listen.
+/// Client and admin listeners.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
-    /// The address that clients connect to.
+    /// Listener for clients.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
-    /// The address of the live page, `/metrics`, `/livez` and `/readyz`. Never reachable by clients.
+    /// Live page, `/metrics`, `/livez` and `/readyz`. Never expose them to clients.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
-    /// How many threads serve connections, each with a runtime and a listening socket of its own. 0 means one a core.
+    /// Threads that serve connections; 0 means one per core.
     pub workers: usize,
-    /// How long a gateway that starts waits for its keys and its store before it takes clients. After it, it takes them
-    /// all the same, answers 503, and logs what is missing. "0s" does not wait.
+    /// Longest wait for keys and store at the start; then clients get 503.
     pub patience: ConfigDuration,
-    /// Also speak HTTP/2, on which many tunnels share a connection: over TLS with clients that offer it (ALPN), without TLS
-    /// with those that begin with its preface.
+    /// Accept HTTP/2, with or without TLS.
     pub http2: bool,
-    /// Refuse HTTP/1.1 requests without a Host field, as RFC 9112, section 3.2, requires. False lets old clients in.
+    /// Refuse HTTP/1.1 requests without Host; false admits old clients.
     pub require_host: bool,
-    /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
-    /// counts for the client that it names, in `limits.source` and in the access log. Whoever is in these networks chooses
-    /// that client, so list only the balancers. A PROXY header from elsewhere is a bad request.
+    /// Networks of balancers, which must send PROXY headers (version 1 or 2) and can claim any client address.
     #[schemars(with = "Vec<String>")]
     pub proxy_protocol: Balancers,
 }
@@ -113,36 +108,29 @@ impl Default for Listen {
     }
 }
 
-/// Whose tokens are accepted: exactly one of `directory` and `keys` is given.
+/// Issuer of accepted tokens: exactly one of `directory` and `keys` is given.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Issuer {
-    /// URL of the issuer's key directory.
+    /// URL of the key directory.
     pub directory: Option<String>,
-    /// A file with the directory's JSON, read at start and on SIGHUP, for an issuer that cannot be reached.
+    /// File with the directory's JSON instead; SIGHUP rereads it.
     pub keys: Option<PathBuf>,
-    /// PEM file with the certificates to trust for the directory's URL instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// The token types that are accepted, in order of preference: the challenge offers each that there is a key of, and clients
-    /// take the first that they can mint. Type 2 (blind RSA) is verified with the published key; 5 (ristretto255) and 1 (P-384)
-    /// with the issuer's secret, so only where one operator runs both, and `secrets` is set. A forged token of type 1 costs this
-    /// gateway about a millisecond of CPU, of the others some ten microseconds.
+    /// Accepted token types, preferred first; 5 and 1 need `secrets`.
     #[schemars(extend("x-accepted" = "a list of 2, 5 and 1, each once at most"))]
     pub types: Vec<u16>,
-    /// A directory with copies of the issuer's key files for types 5 and 1 (`*.type5` and `*.type1` in its `[keys] directory`,
-    /// mode 0600). It is read with each fetch of the directory, so a copy of a new key is taken up when it is there: copy it
-    /// while the key is published ahead.
+    /// Directory with copies of the issuer's `*.type5` and `*.type1` files, mode 0600.
     pub secrets: Option<PathBuf>,
-    /// A private file for the directory's keys, so that a gateway can start while the issuer is away. Without it they
-    /// are kept in `issuer-keys.json` beside the directory of an embedded store, and with a shared store not at all.
+    /// File of fetched keys, for starts while the issuer is away. With an embedded store by default `issuer-keys.json` next to
+    /// it.
     pub saved: Option<PathBuf>,
-    /// How often to fetch the directory, at least. It is fetched earlier after its `max-age`, when a known key comes
-    /// into use or retires, and after a token of an unknown key.
+    /// Longest time between fetches of the directory.
     pub poll: ConfigDuration,
-    /// How long tokens of a key stay good if the directory has no `not-after` for it: counted from its `not-before`, or
-    /// from when the gateway first saw it.
+    /// Life of a key without `not-after`, from its `not-before` or first sight.
     pub key_lifetime: ConfigDuration,
-    /// How long tokens of a key stay good after the directory stopped listing it, unless it revokes the key.
+    /// Time that tokens stay good after the directory drops their key, unless it is revoked.
     pub removed_grace: ConfigDuration,
 }
 
@@ -169,20 +157,18 @@ impl Issuer {
     }
 }
 
-/// The challenge that tokens must answer.
+/// Challenge that tokens answer.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChallengeConfig {
     /// The issuer's name.
     pub issuer_name: String,
-    /// The gateway's name, as agents have it in their `url` (or as their `origin`); the same for every gateway of a
-    /// fleet, so that tokens are good at any of them. Several are joined by commas: another list is another challenge,
-    /// for which old tokens are no good.
+    /// The gateway's name, as in `url` or `origin` of agents; commas join several.
     pub origin: String,
-    /// For how long a client may keep the challenge: ten minutes at most, for its mark follows the memory that records tokens.
+    /// Time that clients may keep the challenge, 10 minutes at most.
     #[serde(default = "default_max_age")]
     pub max_age: ConfigDuration,
-    /// Write the challenge without quotation marks, for clients of 2023 that refuse them.
+    /// Omit quotation marks, for clients of 2023.
     #[serde(default)]
     pub bare: bool,
 }
@@ -191,37 +177,29 @@ fn default_max_age() -> ConfigDuration {
     ConfigDuration::minutes(10)
 }
 
-/// Deadlines and bounds.
+/// Timeouts and bounds.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Client connections at once, tunnels included. For one more the oldest gives way that has neither a tunnel nor a
-    /// request in progress; where there is none, it is answered 503. The limit is lower where the process may not open enough
-    /// files, two for each connection and some beside; the log says so.
+    /// Connections and HTTP/2 streams; beyond, the oldest idle one gives way, else 503. Scarce file descriptors lower it.
     pub connections: usize,
-    /// Tunnels and requests at once on one HTTP/2 connection. Each is counted as one of `connections`, too. What a client sends
-    /// ahead of a slow target takes up to 1 MiB for each.
+    /// Tunnels and requests on one HTTP/2 connection.
     pub streams: NonZeroU32,
-    /// How long a client may take for the TLS handshake, for a request's header, and for reading on in an answer.
+    /// Time for a TLS handshake, a request's header, and a pause in reading an answer.
     pub header_timeout: ConfigDuration,
-    /// The largest request header, at least 8 KiB. A larger one is answered 431.
+    /// Largest request header, at least 8 KiB.
     pub header_size: Size,
-    /// How long resolving and connecting to the target may take together.
+    /// Time to resolve and connect to a target.
     pub dial_timeout: ConfigDuration,
-    /// A tunnel without traffic for this long is closed.
+    /// Time without traffic after which a tunnel is closed.
     pub idle_timeout: ConfigDuration,
-    /// A tunnel that is open for this long is reset, whatever it carries. Without it tunnels last while bytes move.
+    /// Age at which even a busy tunnel is reset.
     pub tunnel_lifetime: Option<ConfigDuration>,
-    /// The most bytes a second in each direction of a tunnel, after a second's worth at once; at least 1 KiB. Without it
-    /// tunnels are as fast as both sides.
+    /// Bytes a second in each direction of a tunnel, at least 1 KiB.
     pub tunnel_rate: Option<Size>,
-    /// A secret of at least 16 characters, the same at every gateway of a fleet, by which they share `limits.source.refusals`
-    /// through the memcached of `[store]`: a source that all of them together have refused more often in a minute than one
-    /// may (`refusals` * 60 + `refusals_burst`) is answered 429 for the rest of the minute, by each gateway that refuses a
-    /// request of it. Approximate, as within a second or two; while the memcached is away each gateway has its own limits.
-    /// The memcached learns counts under keyed digests, and no address. Without a secret limits are not shared.
+    /// Secret of 16 characters or more by which a fleet shares `limits.source.refusals` through memcached.
     pub shared_secret: Option<Secret>,
-    /// What one source may hold before it has presented a token.
+    /// Limits for one source, an IPv4 address or IPv6 network.
     pub source: SourceLimits,
 }
 
@@ -242,26 +220,25 @@ impl Default for Limits {
     }
 }
 
-/// How the gateway logs, to standard error.
+/// Logs, to standard error.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// "text" for people, "json" for machines.
+    /// Format of lines.
     pub format: LogFormat,
-    /// A line for each request: "off", "anonymous" (what happened, how long it took, how much went through) or "full"
-    /// (also the client's address and the target: the log then records who went where).
+    /// Line per request: "anonymous" has outcome, time and bytes, "full" also client address and target.
     pub access: AccessLog,
 }
 
-/// What the access log holds.
+/// Content of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessLog {
     /// Nothing.
     #[default]
     Off,
-    /// What happened, and nothing about who or where.
+    /// Outcomes, without clients and targets.
     Anonymous,
-    /// Who and where, too.
+    /// Clients and targets, too.
     Full,
 }

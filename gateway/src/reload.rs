@@ -28,18 +28,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, interval, sleep};
 
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
-const OTHER_MEMORY: &str = "spent tokens would be recorded in one place by requests under way and in another by new ones, and a \
-                            token could open two tunnels";
+const OTHER_MEMORY: &str = "a token could open two tunnels";
 
 /// The keys that wait for a restart.
 pub const FIXED: [Fixed; 8] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed { key: "peers.address", why: OTHER_SOCKETS },
-    Fixed {
-        key: "listen.workers",
-        why: "each worker is a thread with a listening socket, and clients that wait at a socket are reset when it closes",
-    },
+    Fixed { key: "listen.workers", why: "a closed socket resets waiting clients" },
     Fixed { key: "store.kind", why: OTHER_MEMORY },
     Fixed { key: "store.path", why: OTHER_MEMORY },
     Fixed { key: "store.memcached.addresses", why: OTHER_MEMORY },

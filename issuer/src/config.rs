@@ -30,84 +30,76 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The configuration of an issuer.
+/// An issuer.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the issuer listens.
+    /// Client and admin listeners.
     #[serde(default)]
     pub listen: Listen,
-    /// Serve HTTPS with this certificate. Without this section the issuer speaks plain HTTP.
+    /// TLS towards clients, else plain HTTP.
     #[serde(default)]
     pub tls: Option<TlsConfig>,
-    /// The token keys.
+    /// Token keys. Changed times apply to the next key.
     pub keys: Keys,
-    /// The CPU pool that signs.
+    /// Signing threads.
     #[serde(default)]
     pub signing: Signing,
-    /// Accounts that may request tokens, beside those that `postern issuer account add` makes in the database: a handful. Without
-    /// any account in either the issuer listens on loopback only, and issues tokens to any local client. An account that was
-    /// imported (`postern issuer account import`) is what the database says, and can be removed here.
+    /// Accounts besides those in the database. Without any the issuer listens on loopback only, and issues tokens to any local
+    /// client.
     #[serde(default)]
     pub accounts: Vec<Account>,
-    /// Terms that many accounts share. An account with the name of one as its `tier`, and no quota of its own, has what is said
-    /// here; another quota here counts for all of them from the reload on.
+    /// Terms of accounts that name the tier and have no quota.
     #[serde(default)]
     pub tiers: Vec<Tier>,
-    /// A service of the operator's that says whose an API key is when it is not of one of these accounts. With it tokens are for
-    /// accounts alone.
+    /// Service of yours that decides on other API keys.
     #[serde(default)]
     pub authorizer: Option<AuthorizerConfig>,
-    /// Several issuers with the same token keys and accounts, this one among them. Without this section it is alone.
+    /// Several issuers with the same keys and accounts.
     #[serde(default)]
     pub group: Option<GroupConfig>,
-    /// The usage of accounts.
+    /// Usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
-    /// What agents need to know, for the join strings of `postern issuer account add --join`.
+    /// Contents of join strings.
     #[serde(default)]
     pub join: JoinConfig,
-    /// The published key directory.
+    /// Published key directory.
     #[serde(default)]
     pub directory: Directory,
     /// Limits on clients.
     #[serde(default)]
     pub limits: Limits,
-    /// How the issuer stops.
+    /// Shutdown on SIGTERM.
     #[serde(default)]
     pub drain: DrainConfig<10>,
-    /// The log.
+    /// Logs, to standard error.
     #[serde(default)]
     pub log: LogConfig,
 }
 
-/// Where the issuer listens.
+/// Client and admin listeners.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Listen {
-    /// The public address. An address that is not loopback requires at least one account.
+    /// Listener for clients; beyond loopback it needs accounts or an authorizer.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
-    /// The admin address, for the live page, `/metrics`, `/livez` and `/readyz`. Never expose it to clients.
+    /// Live page, `/metrics`, `/livez` and `/readyz`. Never expose them to clients.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub admin: SocketAddr,
-    /// Also speak HTTP/2, on which many requests share a connection: over TLS with clients that offer it (ALPN), without TLS
-    /// with those that begin with its preface.
+    /// Accept HTTP/2, with or without TLS.
     pub http2: bool,
-    /// Networks of load balancers that send a PROXY header (version 1 or 2). A connection from there must begin with one, and
-    /// counts for the client that it names, in `limits.source`. Whoever is in these networks chooses that client, so list
-    /// only the balancers. A PROXY header from elsewhere is a bad request.
+    /// Networks of balancers, which must send PROXY headers (version 1 or 2) and can claim any client address.
     #[schemars(with = "Vec<String>")]
     pub proxy_protocol: Balancers,
-    /// Whether clients have to show a certificate of `tls.client_ca` to be let in, or may do so. An account is known by its API key or
-    /// by a certificate (`postern issuer account add-certificate`), so where some have the one and some the other, or where gateways
-    /// without a certificate fetch the keys, it has to be "optional".
+    /// "optional" also admits clients without a certificate of `tls.client_ca`, such as gateways and accounts with API keys.
     pub client_certificates: ClientCertificates,
 }
 
-/// What clients show in the handshake.
+/// Client certificates in the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientCertificates {
@@ -118,34 +110,29 @@ pub enum ClientCertificates {
     Optional,
 }
 
-/// The token keys. The times of a key are fixed when it is made: a change here is for the next key.
+/// The token keys. The times of a key are fixed when it is made: a change applies to the next key.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
-    /// A directory (mode 0700, made when missing) for the key files, the database of accounts and its secret, and the socket
-    /// of `postern issuer account` and `postern issuer key`. One issuer at a time may use it. Back it up: tokens of a lost key are worthless.
+    /// Directory (mode 0700) of keys and accounts, for one issuer. Back it up.
     pub directory: PathBuf,
-    /// A file whose first line is the passphrase that the key files are encrypted with (mode 0600), 16 bytes or more: a start encrypts
-    /// those that are plain. Further lines are earlier passphrases, of which a start takes the files to the first. Without it key
-    /// files are plain, and an encrypted one is refused. Copies for gateways (`postern issuer key export --plain`) are plain.
+    /// File (mode 0600) whose first line, 16 bytes or more, encrypts key files; earlier passphrases follow.
     #[serde(default)]
     pub passphrase_file: Option<PathBuf>,
-    /// The token types that are issued, in order of preference: 2 (blind RSA: gateways verify with the published key), 5
-    /// (ristretto255) and 1 (P-384). Tokens of 5 and 1 are verified with the issuer's secret key, so only by gateways that have a
-    /// copy of its file. A type that is removed here gets no new key, and those it has serve until their end.
+    /// Issued token types, preferred first; 5 and 1 need their secret keys at gateways.
     #[serde(default = "Keys::types")]
     #[schemars(extend("x-accepted" = "a list of 2, 5 and 1, each once at most"))]
     pub types: Vec<u16>,
-    /// How long a key issues tokens before its successor takes over.
+    /// Time that a key issues tokens.
     #[serde(default = "Keys::rotate_every")]
     pub rotate_every: ConfigDuration,
-    /// How long a successor is made and published before it takes over. Shorter than `rotate_every`.
+    /// Time that a key is published before use, shorter than `rotate_every`.
     #[serde(default = "Keys::publish_ahead")]
     pub publish_ahead: ConfigDuration,
-    /// How long tokens stay valid after their key's successor took over. A week later the key's file is removed.
+    /// Time that tokens stay good after their key was replaced.
     #[serde(default = "Keys::redeem_for")]
     pub redeem_for: ConfigDuration,
-    /// Keep the keys of type 2 in an HSM.
+    /// HSM for keys of type 2.
     #[serde(default)]
     pub pkcs11: Option<Pkcs11Config>,
 }
@@ -154,11 +141,9 @@ pub struct Keys {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Signing {
-    /// The number of signing threads. By default one for each core.
+    /// Number of threads, by default one per core.
     pub threads: Option<NonZeroUsize>,
-    /// The most requests that wait for a thread; each token of a batch of type 2 is one, and an amortized batch is one. Accounts
-    /// take turns. Further requests are answered 503, those of the account with the most waiting first; of a batch, those that
-    /// found a place are served (206).
+    /// Signatures that wait; more get 503, or 206 for part of a batch.
     #[schemars(range(max = 65_536))]
     pub queue: usize,
 }
@@ -167,10 +152,9 @@ pub struct Signing {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Directory {
-    /// Where clients send token requests: a path, or the whole URL when clients reach the issuer by another name than
-    /// the directory's. Its path is the one served.
+    /// Path for token requests, or a URL if clients use another host name.
     pub issuer_request_uri: String,
-    /// How long clients and gateways may keep a copy. It is shortened if the keys change sooner.
+    /// Time that copies may be kept.
     pub max_age: ConfigDuration,
 }
 
@@ -178,20 +162,17 @@ pub struct Directory {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// The time limit of a TLS handshake, a request's header, the wait for the next request, and a pause in reading an
-    /// answer. After it the connection is closed.
+    /// Time for a TLS handshake, a request's header, and a pause in reading an answer.
     pub header_timeout: ConfigDuration,
-    /// The time limit of a request body. After it the answer is 408.
+    /// Time for a request body.
     pub body_timeout: ConfigDuration,
-    /// The most open connections; a request of HTTP/2 counts as one, beside its connection. For one more the oldest gives way that has not brought a whole request; while every
-    /// request is being answered, further connections wait in the kernel's backlog. The limit is lower where the process may
-    /// not open enough files; the log says so.
+    /// Connections and HTTP/2 requests; beyond, the oldest without a whole request gives way, else new ones wait. Scarce file
+    /// descriptors lower it.
     pub connections: NonZeroUsize,
-    /// The most tokens that one request gets, in a batch (draft-ietf-privacypass-batched-tokens). The key directory says it, so
-    /// that clients do not ask for more.
+    /// Tokens in one request.
     #[schemars(range(min = 1, max = 1_000))]
     pub batch: u32,
-    /// What one source may hold.
+    /// Limits for one source, an IPv4 address or IPv6 network.
     pub source: SourceLimits,
 }
 

@@ -30,17 +30,11 @@ const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 pub const FIXED: [Fixed; 7] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
-    Fixed {
-        key: "keys.directory",
-        why: "it holds this issuer's keys and accounts: with others it is another issuer",
-    },
-    Fixed { key: "group.follow", why: "an issuer that follows another one does so from its start" },
-    Fixed { key: "group.name", why: "the metrics have it from the start" },
-    Fixed { key: "keys.passphrase_file", why: "key files are read, and encrypted, at the start" },
-    Fixed {
-        key: "keys.pkcs11",
-        why: "the module is loaded at the start; a PIN file with another PIN is read again",
-    },
+    Fixed { key: "keys.directory", why: "it holds the keys and accounts" },
+    Fixed { key: "group.follow", why: "following begins at the start" },
+    Fixed { key: "group.name", why: "metrics have it from the start" },
+    Fixed { key: "keys.passphrase_file", why: "key files are encrypted at the start" },
+    Fixed { key: "keys.pkcs11", why: "the module is loaded at the start" },
 ];
 
 /// The values that may change between two requests. Reading them takes no lock.

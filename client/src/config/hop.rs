@@ -26,12 +26,12 @@ pub(crate) const MOST_ISSUERS: usize = 8;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirstHop {
-    /// The gateway that opens the way to the second one. It has to allow that (`[egress]` there).
+    /// First gateway; its `[egress]` must allow the second.
     pub gateway: GatewayConfig,
-    /// The issuer that signs its tokens.
+    /// Issuer of the first hop's tokens.
     #[serde(default)]
     pub issuer: IssuerConfig,
-    /// Its tokens, in a file of their own.
+    /// The first hop's tokens, in another file.
     pub wallet: WalletConfig,
 }
 
@@ -101,36 +101,30 @@ impl HopConfig<'_> {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// "http://127.0.0.1:8080", or "https://gateway.example" to reach it over TLS (port 443 unless given); or a list of
-    /// such URLs in order of preference. While one is unavailable the next is used.
+    /// "https://gateway.example", or a list of up to 32, preferred first.
     pub url: Urls,
-    /// The origin name that the gateway's challenges must have (`[challenge] origin` there), if it differs from the
-    /// host of `url`. Challenges for other origins are ignored (RFC 9577, section 2.1.3). If this is not set and `url`
-    /// has an address or localhost, which identify no gateway, any origin is accepted.
+    /// `[challenge] origin` there, if not the host of `url`; unset, an address in `url` accepts any.
     #[serde(default)]
     pub origin: Option<String>,
-    /// PEM certificates to trust for an https gateway instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// PEM file with a certificate chain of this agent, for an https gateway that requires one (mutual TLS). The gateway can tell
-    /// agents apart by it: only where it may. Read again when it changes, as its key is.
+    /// Certificate chain (PEM) for mutual TLS; the gateway can tell agents apart by it.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
-    /// PEM file with that certificate's private key, unencrypted.
+    /// Unencrypted private key (PEM).
     #[serde(default)]
     pub key: Option<PathBuf>,
-    /// Tunnels at once on one HTTP/2 connection to an https gateway that speaks it, so that not each needs a TLS
-    /// handshake. The gateway sees that they belong together, as it sees their address. With 1 each tunnel has a connection of
-    /// its own.
+    /// Tunnels on one HTTP/2 connection, which the gateway can link.
     #[serde(default = "tunnels")]
     pub tunnels: NonZeroUsize,
-    /// For how long such a connection takes tunnels. The gateway cannot link tunnels that are further apart by it.
+    /// Age from which HTTP/2 connections take no new tunnels.
     #[serde(default = "connection_lifetime")]
     pub connection_lifetime: ConfigDuration,
-    /// The time limit for name resolution, connecting and the TLS handshake together.
+    /// Time to resolve and connect, with TLS.
     #[serde(default = "connect_timeout")]
     pub connect_timeout: ConfigDuration,
-    /// The time limit for the gateway's answer to a CONNECT; in this time it resolves and dials the target.
+    /// Time for the answer to a CONNECT.
     #[serde(default = "answer_timeout")]
     pub answer_timeout: ConfigDuration,
 }
@@ -211,27 +205,24 @@ impl GatewayConfig {
     }
 }
 
-/// The issuer that signs the tokens.
+/// The issuer of the tokens.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IssuerConfig {
-    /// The issuer's address, such as "https://issuer.example"; or a list of such addresses in order of preference, 8 at most, whose issuers
-    /// sign with the same keys for the same account. While one cannot be reached or answers 5xx the next is used. By default https and the
-    /// issuer name of the gateway's challenge, if that host has a public address.
+    /// URL, or up to 8 with the same keys and accounts, preferred first. Default: the issuer name of the challenge, if its
+    /// address is public.
     pub url: Option<Urls>,
-    /// The account's API key. It is sent only to the issuers at `url`, so it requires `url`.
+    /// API key of the account, sent only to `url`.
     pub api_key: Option<Secret>,
-    /// A file with the API key alone, in place of `api_key`: a credential of systemd's or a mounted secret. White space around it is
-    /// ignored. Read at the start and on SIGHUP.
+    /// File with the API key alone; SIGHUP rereads it.
     pub api_key_file: Option<PathBuf>,
-    /// PEM certificates to trust for an https issuer instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// PEM file with a certificate chain of this agent, by which the issuer knows its account in place of an API key, or which it
-    /// requires beside one (mutual TLS). It requires `url`. Read again when it changes, as its key is.
+    /// Certificate chain (PEM) that identifies the account, for an https `url`.
     pub certificate: Option<PathBuf>,
-    /// PEM file with that certificate's private key, unencrypted.
+    /// Unencrypted private key (PEM).
     pub key: Option<PathBuf>,
-    /// How its keys are compared with what others see.
+    /// Comparison of the issuer's keys with what others see.
     pub consistency: ConsistencyConfig,
 }
 
@@ -278,26 +269,21 @@ pub fn api_key_of(text: &str) -> Result<Secret, &'static str> {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalletConfig {
-    /// The wallet file (created with mode 0600). The gateway's challenge is stored beside it, in a file of the same
-    /// name with ".challenge" appended, the marks of gateways in one with ".marks", and the issuer's keys in one with ".keys".
+    /// Wallet file, with `.challenge`, `.marks` and `.keys` next to it.
     pub path: PathBuf,
-    /// Minting ahead begins below this number of tokens.
+    /// Tokens below which minting ahead begins.
     #[serde(default = "low")]
     pub low: usize,
-    /// Minting ahead ends at this number of tokens.
+    /// Tokens at which minting ends, 8192 at most.
     #[serde(default = "high")]
     pub high: usize,
-    /// Minting ahead begins at a random moment within this time, so that the issuer does not see when the token was used that was one
-    /// too many, and agents do not come all at once. At once where a request waits or less than half of `low` is left; "0s"
-    /// means always at once.
+    /// Longest random delay of minting, to hide the moment of use; none when tokens run short.
     #[serde(default = "delay")]
     pub delay: ConfigDuration,
-    /// Tokens that may be sent in a minute, all at once or one by one. Requests beyond are refused (429), with a line in the log,
-    /// so that a web page or a program which opens tunnels without end does not spend the whole account. 0 means no limit.
+    /// Tokens sent in a minute; more requests get 429. 0 means no limit.
     #[serde(default = "most_per_minute")]
     pub most_per_minute: u32,
-    /// Flush the disk before a token is sent. Without it, a kill or crash of the agent never restores a spent token,
-    /// but a power loss may: the gateway then refuses the token as spent and learns that both tunnels were yours.
+    /// Sync before a token is sent; without it a power loss may link tunnels to you.
     #[serde(default)]
     pub fsync: bool,
 }

@@ -14,38 +14,30 @@ use std::net::IpAddr;
 /// How many times the limits of one source the wider IPv6 network around it has.
 const WIDE_SHARE: u32 = 4;
 
-/// How many connections one source may have, and how often it may do what costs the daemon work.
+/// Connections that one source may have, and how often it may do what costs the daemon work.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceLimits {
-    /// Connections that one source may have at once, open tunnels not counted. More are answered 429.
+    /// Connections without a tunnel; more get 429.
     #[schemars(range(min = 1))]
     pub connections: usize,
-    /// TLS handshakes a second of one source, after `handshakes_burst` at once. More connections are closed before their
-    /// handshake, without an answer. 0 means no limit.
+    /// TLS handshakes a second; 0 means no limit.
     pub handshakes: u32,
-    /// TLS handshakes that one source may make at once.
+    /// TLS handshakes at once.
     #[schemars(range(min = 1))]
     pub handshakes_burst: u32,
-    /// Refused requests a second of one source, after `refusals_burst` at once: those that the client causes and that no
-    /// good token has paid for. Above it all requests of the source are answered 429, unread, until it is below. 0 means
-    /// no limit. At most 65,536 sources are remembered, and as many of handshakes; when more come
-    /// at once, those that did least are forgotten, and no client is refused for it.
+    /// Refused requests a second; beyond, every request gets 429. 0 means no limit.
     pub refusals: u32,
-    /// Refused requests that one source may cause at once. The first request of every agent is one: it fetches the
-    /// challenge.
+    /// Refused requests at once; each agent's first is one.
     #[schemars(range(min = 1))]
     pub refusals_burst: u32,
-    /// The size of an IPv6 network that counts as one source, as a prefix length. IPv4 addresses count one by one.
+    /// Prefix length of an IPv6 source.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_prefix: u8,
-    /// The size of the wider IPv6 network around a source, as a prefix length. All sources in it together have four times
-    /// the limits of one. A length that is not shorter than `ipv6_prefix` means no such limit.
+    /// Prefix length of a wider network with four times these limits; 128 for none.
     #[schemars(range(min = 1, max = 128))]
     pub ipv6_wide_prefix: u8,
-    /// Networks without these limits: load balancers that send no PROXY header (`listen.proxy_protocol`), through which
-    /// everyone comes from few addresses. Loopback is among them because what runs on this machine is the operator's, such
-    /// as a TLS terminator.
+    /// Networks without limits, such as balancers that send no PROXY header.
     #[schemars(with = "Vec<String>")]
     pub exempt: Vec<IpNet>,
 }

@@ -36,11 +36,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// How a daemon logs, to standard error.
+/// Logs, to standard error.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// "text" for people, "json" for machines.
+    /// Format of lines.
     pub format: LogFormat,
 }
 

@@ -7,39 +7,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Where tunnels may go: the first of the `rules` that matches decides, and where none does, `ports`, `private` and `own` do.
+/// Targets of tunnels: the first matching rule decides; without one, `ports`, `private` and `own` do.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Egress {
-    /// Allow private, loopback, link-local and other special addresses. Anyone with a token then reaches what the
-    /// gateway reaches.
+    /// Allow private, loopback and other special addresses: token holders then reach your network.
     pub private: bool,
-    /// Allow the public addresses of the gateway's own machine, and so what listens there for others. `private` allows them,
-    /// too.
+    /// Allow public addresses of the gateway's machine.
     pub own: bool,
-    /// The ports that may be reached: a list, or "any".
+    /// Allowed ports.
     pub ports: Ports,
-    /// Networks that may not be reached whatever else is allowed, by a rule or otherwise, such as "203.0.113.0/24"; except by names
-    /// that a next hop resolves.
+    /// Networks that no rule can allow, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
-    /// Rules, in order: the first that matches a target decides. A name is matched by names and "*", before a token is spent; an
-    /// address by networks and "*". The addresses of a name that a rule allows are judged in turn, by the rules with networks and
-    /// then by `private` and `own`: otherwise whoever runs the name's DNS could lead tunnels into private networks. An IPv6
-    /// address that carries an IPv4 one must be allowed as both. `postern doctor egress NAME:PORT` says which rule decides;
-    /// docs/operate/change.md has examples.
+    /// Rules in order: the first match decides. Addresses of an allowed name are judged again (`docs/operate/change.md`). IPv6
+    /// addresses that carry an IPv4 one must be allowed as both.
     #[schemars(with = "Vec<RuleTable>")]
     pub rules: Vec<Rule>,
-    /// Who resolves the names of targets.
+    /// DNS for names of targets.
     pub resolver: ResolverConfig,
-    /// Local addresses of this machine that tunnels go out from, in turn, such as ["198.51.100.7", "198.51.100.8"]: each goes from one
-    /// of its target's family, and a target of a family without any is refused. One address has as many tunnels at once as
-    /// net.ipv4.ip_local_port_range has ports. Without any the system chooses. A rule may have its own.
+    /// Local addresses that tunnels leave from, in turn; targets of another family are refused.
     pub source: Vec<IpAddr>,
-    /// The name of the `[[egress.next_hops]]` that all tunnels go on through, except those for which a rule has a `via` of its own.
-    /// Names are then resolved by the next hop, as with `via` in a rule.
+    /// Next hop where no rule has a `via`; it resolves the names.
     pub via: Option<String>,
-    /// Proxies of yours that tunnels go on through, all of them by `via`, or those of the rules that name one.
+    /// Your proxies through which tunnels continue, chosen by `via`.
     pub next_hops: Vec<NextHop>,
     /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
@@ -176,23 +167,19 @@ pub enum Action {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RuleTable {
-    /// Targets that may be reached. Without ports in a pattern: on the ports of `egress.ports`. A network or an address here may
-    /// be private.
+    /// Targets to allow; networks even if private.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow: Option<Vec<Pattern>>,
-    /// Targets that may not be reached. Without ports in a pattern: on any port.
+    /// Targets to refuse.
     #[serde(skip_serializing_if = "Option::is_none")]
     deny: Option<Vec<Pattern>>,
-    /// The addresses of a name that this rule allows are not judged, except by `egress.deny`: they may be private. Only for names
-    /// whose DNS is in your own hands.
+    /// Let the names have private addresses; only if their DNS is yours.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     private: bool,
-    /// Local addresses that tunnels to the addresses for which this rule decides go out from, in place of `egress.source`.
+    /// Replacement for `egress.source`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     source: Vec<IpAddr>,
-    /// The name of the `[[egress.next_hops]]` that tunnels go on through where this rule decides, or "direct" for none where
-    /// `egress.via` has one. A name that this rule allows is not resolved here but by the next hop, so that no address of it is
-    /// judged, neither by `egress.deny` nor as a private one: what the next hop must not reach is its own affair.
+    /// Next hop, or "direct" for none. It resolves the names, so their addresses are not judged, not even by `egress.deny`.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<String>,
 }

@@ -17,50 +17,45 @@ pub(crate) const DIRECT: &str = "direct";
 /// A check costs a connection.
 const LEAST_CHECK: Duration = Duration::from_secs(1);
 
-/// A proxy that tunnels go on through, or several that take turns. It resolves the names of their targets.
+/// A proxy through which tunnels continue, or several that take turns. The proxy resolves the names of targets.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NextHop {
-    /// What rules call it, by `via`.
+    /// Name for `via`.
     pub name: String,
-    /// Its URLs: "https://HOST:PORT" or "http://HOST:PORT" of a proxy that takes CONNECT, or "socks5://HOST:PORT". The connection
-    /// is encrypted only to an https one; over HTTP/2, where that speaks it, tunnels share connections. Where a tunnel cannot be
-    /// opened by the fault of one URL, the next one is tried.
+    /// CONNECT (https, http) or SOCKS5 proxies; only https is encrypted.
     pub urls: Vec<HopUrl>,
-    /// Which of several URLs a tunnel takes: the less loaded of two ("load"), or always the same for a target's host
-    /// ("target"), at every gateway.
+    /// "load": the less loaded of two URLs; "target": the same for each target host.
     #[serde(default)]
     pub balance: Balance,
-    /// The share of each URL, in their order, such as [2, 1]. Without it all are alike.
+    /// Share of each URL, such as [2, 1].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<NonZeroU16>,
-    /// The user name that it demands: Basic over HTTP (RFC 7617), RFC 1929 over SOCKS.
+    /// User name at the proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The user's password.
+    /// Password of `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
-    /// PEM file with the certificates to trust for an https URL instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// PEM file with the certificate that is shown to an https URL which requires one (mutual TLS), its own first. It is read again
-    /// within a minute after it changed.
+    /// Certificate chain (PEM) for mutual TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<PathBuf>,
-    /// PEM file with its private key.
+    /// Unencrypted private key (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
-    /// The most tunnels at once on one HTTP/2 connection of one worker. 1 gives each tunnel a connection of its own.
+    /// Tunnels on one HTTP/2 connection.
     #[serde(default = "default_tunnels")]
     pub tunnels: NonZeroUsize,
-    /// For how long an HTTP/2 connection takes tunnels. Those that it carries go on.
+    /// Age from which HTTP/2 connections take no new tunnels.
     #[serde(default = "default_lifetime")]
     pub connection_lifetime: ConfigDuration,
-    /// How long connecting to one URL may take, with the TLS handshake, before the next one is tried.
+    /// Time to connect, with TLS.
     #[serde(default = "default_connect_timeout")]
     pub connect_timeout: ConfigDuration,
-    /// How often each URL is checked, at least "1s": whether it takes connections and speaks its protocol. One that failed is
-    /// checked sooner.
+    /// Time between checks of a URL, at least "1s".
     #[serde(default = "default_check_every")]
     pub check_every: ConfigDuration,
 }
@@ -81,7 +76,7 @@ fn default_check_every() -> ConfigDuration {
     ConfigDuration::secs(10)
 }
 
-/// Which of several URLs a tunnel takes.
+/// Choice among several URLs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Balance {

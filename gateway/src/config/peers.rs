@@ -11,18 +11,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Peers {
-    /// The address that they connect to, by the `urls` of an `[[egress.next_hops]]` of theirs.
+    /// Address in the `urls` of their next hops.
     #[serde(with = "address")]
     #[schemars(with = "Address")]
     pub address: SocketAddr,
-    /// PEM file with the certificate chain that they are shown, this gateway's own first. It and the key are read again when they
-    /// change, and on SIGHUP.
+    /// Certificate chain (PEM), own certificate first.
     pub certificate: PathBuf,
-    /// PEM file with the certificate's private key, unencrypted.
+    /// Unencrypted private key (PEM).
     pub key: PathBuf,
-    /// PEM file with the authority of their certificates. Whoever holds a certificate of it opens tunnels without a token, so it
-    /// is an authority of yours, for nothing else: neither a public one nor that of `tls.client_ca`, which the start refuses. Read again as the
-    /// certificate is.
+    /// Authority (PEM) for your gateways alone: its certificates replace tokens.
     pub client_ca: PathBuf,
 }
 

@@ -13,28 +13,25 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// The most that `max_ttl` can be.
 const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
 
-/// Who resolves the names of targets. Search domains never apply. What a name resolved to is kept for its time to live.
+/// DNS for names of targets. Search domains never apply. An answer is kept for its time to live.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResolverConfig {
-    /// "system": the name servers of /etc/resolv.conf, or 127.0.0.1 where it names none, after /etc/hosts; both are read again
-    /// when they change. "udp": DNS with the `servers`, and over TCP for long answers; "tcp": over TCP alone; "tls": DNS over TLS (RFC 7858); "https": DNS
-    /// over HTTPS (RFC 8484) on HTTP/2. All but "system" leave /etc/hosts aside.
+    /// "system": /etc/hosts and /etc/resolv.conf; the others: `servers` only.
     pub kind: ResolverKind,
-    /// The name servers, for all kinds but "system": addresses, with a port if it is not the usual one (53, 853 or 443). Two
-    /// are asked at once, and the others when these fail.
+    /// Name servers, two asked at a time; ports default to 53, 853 or 443.
     pub servers: Vec<NameServer>,
-    /// The name in the servers' certificates, such as "dns.example": for "tls" and "https".
+    /// Name in the certificates, for "tls" and "https".
     pub name: Option<String>,
-    /// The path of the URL, for "https".
+    /// Path for "https".
     pub path: String,
-    /// PEM file with the certificates to trust for the servers instead of the platform's, for "tls" and "https".
+    /// Trusted authorities (PEM), instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// How long one question to one server may take. `limits.dial_timeout` bounds all of them together.
+    /// Time for one server's answer, within `limits.dial_timeout`.
     pub timeout: ConfigDuration,
-    /// Keep answers for at least this long, even if their time to live is shorter.
+    /// Shortest time that answers are kept.
     pub min_ttl: ConfigDuration,
-    /// Keep answers for at most this long, even if their time to live is longer.
+    /// Longest time that answers are kept, at most "30d".
     pub max_ttl: ConfigDuration,
 }
 
@@ -53,7 +50,7 @@ impl Default for ResolverConfig {
     }
 }
 
-/// How name servers are found and spoken to.
+/// Source of name servers, and their protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ResolverKind {

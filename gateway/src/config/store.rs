@@ -5,18 +5,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The double-spend store.
+/// Record of spent tokens.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
-    /// Which store: "embedded" (one gateway, files of its own) or "memcached" (a fleet shares it).
+    /// "embedded" (one gateway) or "memcached" (shared by a fleet).
     pub kind: StoreKind,
-    /// The directory of the embedded store. One gateway process has it to itself.
+    /// Directory of the embedded store, for one gateway process.
     pub path: PathBuf,
-    /// When spent records reach the disk: "always" (before each answer) or an interval such as "1s". A killed process
-    /// loses nothing either way; see docs/how-it-works/spend-contract.md for what a power loss costs.
+    /// Sync of the embedded store, before each answer ("always") or at an interval, whose tokens a power loss may make good
+    /// again.
     pub fsync: Fsync,
-    /// The store that a fleet shares. Used with kind = "memcached" only.
+    /// Shared store, for kind = "memcached".
     pub memcached: MemcachedConfig,
 }
 
@@ -45,29 +45,21 @@ pub enum StoreKind {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemcachedConfig {
-    /// Where it listens: "host:port" (an IPv6 address in brackets) or "unix:/path". Several addresses must lead to the
-    /// same records, such as two mcrouters with one configuration; two plain memcached servers hold different records
-    /// and are refused.
+    /// "host:port" or "unix:/path"; several must lead to the same records.
     pub addresses: Vec<String>,
-    /// In place of `addresses`, three lists of them, each to a set of records of its own on other machines: a quorum. A token
-    /// is spent on all three, and two decide, so each of them may be lost, one after another. Needs transport = "pipelined".
+    /// Instead of `addresses`, three lists of independent replicas; one may be lost at a time. Needs "pipelined".
     pub replicas: Vec<Vec<String>>,
-    /// How commands travel: "pipelined" (a connection carries those of all callers at once) or "pooled" (a connection
-    /// a command).
+    /// Connection for all callers ("pipelined") or for each command ("pooled").
     pub transport: TransportKind,
-    /// How long a command may take, as long again may it wait for a connection of the pool, and connecting may take two and a
-    /// half times as long. What takes longer is answered 503, and its connection is closed.
+    /// Time for a command, then 503.
     pub timeout: ConfigDuration,
-    /// When the token is looked up: "beside" the verification of the signature, "before" it, or "off" (the spend alone,
-    /// one command a check).
+    /// Early refusal of replays: "beside" verification, "before" it, or "off".
     pub hint: CheckTiming,
-    /// RAM for the cache of spent keys, for each token key: replays of them are refused without a store command. "0B"
-    /// for none.
+    /// RAM for each token key to refuse replays without the store.
     pub spent_cache: Size,
-    /// Pooled: connections to each address, for each worker. By Little's law: checks a second and worker, times their latency,
-    /// and three standard deviations more.
+    /// Pooled connections for each address and worker.
     pub pool_size: usize,
-    /// TLS to the store. Without this section the connections are plain.
+    /// TLS to the store, else plain TCP.
     pub tls: Option<StoreTls>,
 }
 
@@ -86,7 +78,7 @@ impl Default for MemcachedConfig {
     }
 }
 
-/// How commands travel to the shared store.
+/// Transport of commands to the shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {
@@ -96,7 +88,7 @@ pub enum TransportKind {
     Pooled,
 }
 
-/// When the check runs.
+/// Time of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckTiming {
@@ -112,17 +104,17 @@ pub enum CheckTiming {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreTls {
-    /// PEM file with the certificates to trust instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     pub ca: Option<PathBuf>,
-    /// The name that the store's certificate must be for, where it is not the address's host.
+    /// Name in the certificate, if not the address's host.
     pub server_name: Option<String>,
-    /// PEM file with the gateway's own certificate chain, if the store requires one.
+    /// Client certificate chain (PEM).
     pub certificate: Option<PathBuf>,
-    /// PEM file with its private key.
+    /// Unencrypted private key (PEM).
     pub key: Option<PathBuf>,
 }
 
-/// When spent records reach the disk.
+/// Time at which spent records reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
     /// Before each answer.

@@ -14,17 +14,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuthorizerConfig {
-    /// Where questions go, by POST: an https URL, or an http URL of this machine, such as "http://127.0.0.1:9000/authorize". The API key
-    /// is sent to it.
+    /// https URL, or http on this machine, that gets API keys by POST.
     pub url: String,
-    /// The time limit of a question, from 10 ms to 30 s. A request waits for a place and an answer, each so long at most.
+    /// Time for an answer, 10 ms to 30 s.
     #[serde(default = "timeout")]
     pub timeout: ConfigDuration,
-    /// How long an answer is kept, from one second to an hour. For so long a key that the service no longer allows still gets tokens, and
-    /// one that it has begun to allow gets none. A reload (SIGHUP) forgets all answers.
+    /// Time that answers apply, 1 s to 1 h, even for withdrawn keys; SIGHUP forgets them.
     #[serde(default = "cache")]
     pub cache: ConfigDuration,
-    /// PEM certificates to trust for an https service instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
 }

@@ -4,11 +4,11 @@ use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What happens on SIGTERM. `SECONDS` is the default of the deadline.
+/// Shutdown on SIGTERM. `SECONDS` is the default of the deadline.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainConfig<const SECONDS: u64> {
-    /// How long open tunnels and requests may go on after SIGTERM before they are closed.
+    /// Time that open tunnels and requests may continue.
     #[serde(default = "deadline::<SECONDS>")]
     pub deadline: ConfigDuration,
 }

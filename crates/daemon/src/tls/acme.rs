@@ -31,22 +31,20 @@ const ACCOUNT: &str = "account.json";
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcmeConfig {
-    /// The names of the certificate: those by which clients connect. The authority looks for each at port 443, which must lead to
-    /// this server's TLS listener, and to no other server.
+    /// Names for clients; port 443 of each must lead to this listener alone.
     pub names: Vec<String>,
-    /// Whether you agree to the authority's terms of service; without it nothing is ordered.
+    /// Consent to the authority's terms, required.
     #[serde(default)]
     pub agree_to_terms: bool,
-    /// Folder for the account and the certificate, which only this server may use (mode 0700). Keep it: authorities limit how
-    /// often they give the same certificate.
+    /// Private directory (mode 0700) of the certificate. Keep it: authorities limit orders.
     pub state: PathBuf,
-    /// The authority's directory.
+    /// URL of the authority.
     #[serde(default = "lets_encrypt")]
     pub directory: String,
-    /// PEM certificates to trust for the authority's directory instead of the platform's.
+    /// Trusted authorities (PEM), instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Where the authority may write to, such as "mailto:admin@gateway.example".
+    /// Contact for the authority, such as "mailto:admin@gateway.example".
     #[serde(default)]
     pub contact: Option<String>,
 }

@@ -21,18 +21,16 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// PEM file with the certificate chain, the server's own first. It and the key are read again when they change, and on SIGHUP.
+    /// Certificate chain (PEM), own certificate first.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
-    /// PEM file with the certificate's private key, unencrypted.
+    /// Unencrypted private key (PEM).
     #[serde(default)]
     pub key: Option<PathBuf>,
-    /// An authority that gives the certificate, in place of the two files.
+    /// Certificate by ACME instead of files.
     #[serde(default)]
     pub acme: Option<AcmeConfig>,
-    /// PEM file with authorities of clients' certificates: only clients that show a certificate of one of them can connect (mutual
-    /// TLS), and only by TLS 1.3, in which no one on the path can read it. The server can tell such clients apart by it. Read again as
-    /// the certificate is.
+    /// Authorities (PEM) for mutual TLS, 1.3 only; the server can tell clients apart by their certificates.
     #[serde(default)]
     pub client_ca: Option<PathBuf>,
 }

@@ -9,22 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TracingConfig {
-    /// The collector, such as "http://127.0.0.1:4318". Without it nothing is traced. Spans go to `/v1/traces` there, or to
-    /// the path that the URL names.
+    /// Collector, such as "http://127.0.0.1:4318", without TLS.
     pub endpoint: Option<String>,
-    /// The share of requests that is traced at random: 0.01 is one of a hundred.
+    /// Share of requests traced at random.
     pub sample_ratio: f64,
-    /// A request whose check took longer (parse to verdict, without the target) is kept whatever `sample_ratio`
-    /// is; so is one that ended in an error of the gateway's own. Its store commands carry the TCP state of their
-    /// connection.
+    /// Check time beyond which a request is traced regardless of `sample_ratio`.
     pub slow: ConfigDuration,
-    /// The most requests a second that are kept for being slow or an error, or because an upstream sampled them.
+    /// Requests a second traced as slow, failed or sampled upstream.
     pub most_kept: u32,
-    /// Accept the trace context of requests (`traceparent`, W3C Trace Context) and trace those whose sender sampled
-    /// them. Only behind an upstream of your own: a client's trace id would distinguish its requests from those of
-    /// others.
+    /// Trace what `traceparent` samples. Only behind your own upstream: trace ids link a client's requests.
     pub accept_context: bool,
-    /// The most spans that wait for the collector. Further spans are dropped and counted.
+    /// Spans that wait for the collector; more are dropped.
     pub queue: usize,
 }
 
