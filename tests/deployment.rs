@@ -67,11 +67,29 @@ fn port(address: &str) -> u16 {
 }
 
 /// A misspelt variable would stop a daemon, or have no effect.
+/// The variables of all keys in the reference: section and key, which it lists by their names.
+fn variables() -> BTreeSet<String> {
+    let (mut variables, mut section) = (BTreeSet::new(), "");
+    let reference = read(&root().join("docs/reference/configuration.md"));
+    for line in reference.lines() {
+        if line.starts_with("## ") {
+            section = "";
+        } else if let Some(heading) = line.strip_prefix("### `[") {
+            section = heading.trim_end_matches("]`");
+        } else if let Some((key, _)) = line.strip_prefix("| `").and_then(|row| row.split_once('`'))
+            && !section.starts_with('[')
+        {
+            let path = [section, key].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
+            variables.insert(format!("POSTERN_{}", path.join("_").replace('.', "_").to_uppercase()));
+        }
+    }
+    variables
+}
+
 fn assert_variable_is_known(name: &str) {
-    let ours = read(&root().join("docs/reference/configuration.md"));
     let others = ["jaeger/jaeger.yaml", "grafana/provisioning/datasources/prometheus.yaml"];
     let others = others.into_iter().chain(["grafana/provisioning/dashboards/postern.yaml"]);
-    let known = ours.contains(&format!("`{name}`"))
+    let known = variables().contains(name)
         || others
             .map(|file| read(&deploy(file)))
             .any(|file| file.match_indices(name).any(|(at, _)| !file[at + name.len()..].starts_with('_')));
