@@ -15,7 +15,9 @@ pub(super) const MOST_MARKS: u32 = 256;
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// Witnesses read in each round: all of them in four minutes, and at once when a token was void.
 const A_ROUND: usize = 4;
-/// The pauses after marks that follow a void one: the first, the longest, and how long a mark is remembered for them.
+/// Marks that follow a void one: how many may do so with the first pause, as when all replicas are restarted a few times; the
+/// first pause, which doubles from then on, the longest, and how long a mark is remembered for them.
+const QUICK: usize = 10;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(600);
@@ -38,8 +40,8 @@ pub(super) struct Marking {
     next: usize,
     /// Since when an offer may be on a server that cannot be read.
     without: Option<Instant>,
-    /// When marks followed others, in the last day.
-    changes: Vec<Instant>,
+    /// The marks of the last day that followed others.
+    changes: Vec<Change>,
     /// Since when a mark could not be planted completely, and when that was last tried.
     incomplete: Option<Instant>,
     tried: Option<Instant>,
@@ -56,6 +58,13 @@ pub(super) struct Loss {
     pub(super) void: usize,
     /// Replicas that answered when they were counted.
     pub(super) answering: usize,
+}
+
+/// A mark that followed another.
+struct Change {
+    at: Instant,
+    /// Whether tokens of the other were void; unknown where another gateway planted it first.
+    was_void: Option<bool>,
 }
 
 /// Whether to look for a loss.
@@ -81,9 +90,15 @@ impl Marking {
         self.offered = Some((number, id));
         self.know(id);
         if number > 0 {
-            self.changes.push(instant());
+            self.follow();
         }
         (self.loss, self.without, self.incomplete, self.tried) = (None, None, None, None);
+    }
+
+    /// A mark follows the one on offer.
+    fn follow(&mut self) {
+        let was_void = self.loss.map(|loss| loss.void > 0);
+        self.changes.push(Change { at: instant(), was_void });
     }
 
     /// There is a mark, on offer or before.
@@ -167,17 +182,19 @@ impl Marking {
 
     /// Whether another mark may follow now.
     fn may_change(&mut self) -> bool {
-        self.changes.retain(|change| since(*change) < DAY);
-        let within = |time| self.changes.iter().filter(|change| since(**change) < time).count();
+        self.changes.retain(|change| since(change.at) < DAY);
+        let within = |time| self.changes.iter().filter(move |change| since(change.at) < time);
         if self.loss.is_some_and(|loss| loss.void == 0) {
-            return within(BETWEEN) == 0 && within(DAY) < PRECAUTIONS;
+            let precautions = within(DAY).filter(|change| change.was_void != Some(true)).count();
+            return within(BETWEEN).count() == 0 && precautions < PRECAUTIONS;
         }
         if is_undone(Undo::FourAnHour) {
-            return within(BETWEEN) == 0 && within(Duration::from_secs(3_600)) < 4;
+            return within(BETWEEN).count() == 0 && within(Duration::from_secs(3_600)).count() < 4;
         }
-        let doublings = u32::try_from(within(CALM)).unwrap_or(u32::MAX).saturating_sub(1);
+        let after_void = within(CALM).filter(|change| change.was_void != Some(false)).count();
+        let doublings = u32::try_from(after_void.saturating_sub(QUICK)).unwrap_or(u32::MAX);
         let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_PAUSE);
-        within(pause) == 0
+        within(pause).count() == 0
     }
 
     fn is_void(&self) -> bool {
