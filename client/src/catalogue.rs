@@ -4,22 +4,22 @@ postern_telemetry::catalogue! {
     /// Every metric of the agent.
     pub METRICS;
 
-    /// Unspent tokens in the agent's wallet for a hop.
+    /// Unspent tokens in the wallet.
     WALLET_TOKENS: Gauge = "postern_wallet_tokens" [Position::SPEC];
 
-    /// Tokens of the agent, by what became of them: minted = held in the wallet + all others.
+    /// Tokens, by what became of them: minted = held in the wallet + all others.
     AGENT_TOKENS: Counter = "postern_agent_tokens_total" [TokenFate::SPEC, Position::SPEC];
 
-    /// Attempts to mint that signed nothing because a new mark of the gateway came too soon after others, or it alternated between some.
+    /// Mints refused because the gateway changed its mark too often.
     AGENT_MARKS_REFUSED: Counter = "postern_agent_marks_refused_total" [Position::SPEC];
 
-    /// Attempts to mint that signed nothing because the issuer's key has other times than before, or a mirror does not list it so.
+    /// Mints refused because the issuer's key changed its times, or a mirror lists it differently.
     AGENT_KEYS_REFUSED: Counter = "postern_agent_keys_refused_total" [Position::SPEC];
 
-    /// When the TLS certificate ends that the agent shows to its gateway, as a Unix time. 0 without one.
+    /// When the TLS certificate that the gateway sees ends; 0 without one.
     AGENT_CERTIFICATE_ENDS: Gauge = "postern_agent_certificate_ends_timestamp_seconds" [Position::SPEC];
 
-    /// Requests that the agent answered, by outcome.
+    /// Answered requests.
     AGENT_REQUESTS: Counter = "postern_agent_requests_total" [AgentOutcome::SPEC];
 }
 

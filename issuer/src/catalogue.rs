@@ -20,44 +20,43 @@ postern_telemetry::catalogue! {
     /// Every metric of the issuer.
     pub METRICS;
 
-    /// Requests that the issuer answered, by outcome.
+    /// Answered requests.
     ISSUER_REQUESTS: Counter = "postern_issuer_requests_total" [IssuerOutcome::SPEC];
 
-    /// Requests for a token, by token type and outcome.
+    /// Answered requests for tokens.
     ISSUANCES: Counter = "postern_issuances_total" [TokenTypeAsked::SPEC, IssuerOutcome::SPEC];
 
-    /// Tokens signed, by token type.
+    /// Tokens signed.
     TOKENS_ISSUED: Counter = "postern_tokens_issued_total" [TYPE];
 
-    /// Tokens signed, by account. Only with `[usage] name_accounts`.
+    /// Tokens signed; only with `[usage] name_accounts`.
     ACCOUNT_TOKENS: Counter = "postern_issuer_account_tokens_total" [ACCOUNT];
 
-    /// How long one token took on the signing pool, without the wait for it; of an amortized batch, its part.
+    /// Signing time of a token, without the wait; of an amortized batch, its part.
     ISSUER_SIGN_DURATION: Histogram(SIGN_BUCKETS) = "postern_issuer_sign_duration_seconds";
 
-    /// Token requests that are being signed or wait for it; an amortized batch is one.
+    /// Token requests that are being signed or wait; an amortized batch is one.
     ISSUER_QUEUE: Gauge = "postern_issuer_queue_requests";
 
-    /// The most token requests that may be signed or wait: one more is answered 503.
+    /// Most token requests that may be signed or wait; one more gets 503.
     ISSUER_QUEUE_LIMIT: Gauge = "postern_issuer_queue_limit_requests";
 
-    /// Accounts that requested tokens within about a minute, and are in memory.
+    /// Accounts in memory: those with requests within about a minute.
     ISSUER_ACTIVE_ACCOUNTS: Gauge = "postern_issuer_active_accounts";
 
-    /// Questions to the authorizer, by how they ended.
+    /// Questions to the authorizer.
     AUTHORIZER_ANSWERS: Counter = "postern_issuer_authorizer_answers_total" [AuthorizerAnswer::SPEC];
 
-    /// Which part of every quota this issuer gives, as configured: `[group] share`. Those of a group must not add up to more than 1.
+    /// `[group] share`; the shares of a group must not exceed 1 in sum.
     ISSUER_SHARE: Gauge = "postern_issuer_share_ratio" [GROUP];
 
-    /// When the copy of the first issuer's accounts was made that this issuer has taken up last, as a Unix time. Only where it follows
-    /// another one.
+    /// When a follower's present copy of the accounts was made.
     ISSUER_ACCOUNTS_COPIED: Gauge = "postern_issuer_accounts_copied_timestamp_seconds";
 
-    /// Until when there is a token key that signs for each type that is issued, as a Unix time. 0 while there is none for one of them.
+    /// Until when each issued type has a key that signs; 0 if one has none.
     ISSUER_SIGNS_UNTIL: Gauge = "postern_issuer_signs_until_timestamp_seconds";
 
-    /// When the TLS certificate ends that clients are shown, as a Unix time. 0 without TLS.
+    /// When the TLS certificate that clients see ends; 0 without TLS.
     ISSUER_CERTIFICATE_ENDS: Gauge = "postern_issuer_certificate_ends_timestamp_seconds";
 }
 

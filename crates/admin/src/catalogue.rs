@@ -12,10 +12,10 @@ postern_telemetry::catalogue! {
     /// Every metric of links.
     pub METRICS;
 
-    /// Attempts to get an answer over a link: commands, fetches, connections.
+    /// Attempts to get an answer: commands, fetches, connections.
     LINK_ATTEMPTS: Counter = "postern_link_attempts_total" [LinkKind::SPEC, ADDRESS];
 
-    /// Attempts over a link that got no answer: not connected, timed out, or broken off.
+    /// Attempts without an answer: not connected, timed out, broken off.
     LINK_LOST: Counter = "postern_link_lost_total" [LinkKind::SPEC, ADDRESS];
 
     /// How long an answer over a link took.

@@ -9,16 +9,16 @@ crate::catalogue! {
     /// Every metric of telemetry itself.
     pub METRICS;
 
-    /// Requests whose trace was kept, by why; over_limit are those that were not, for there were too many.
+    /// Requests with a kept trace; over_limit: one too many to keep.
     TRACES: Counter = "postern_traces_total" [TraceKept::SPEC];
 
-    /// Spans of kept traces, by what became of them.
+    /// Spans of kept traces.
     SPANS: Counter = "postern_spans_total" [SpanEnded::SPEC];
 
-    /// Log lines that were left out, because the same place in the program had just written several.
+    /// Log lines left out because the same place had just written several.
     LOG_LINES_LEFT_OUT: Counter = "postern_log_lines_left_out_total" [LogLevel::SPEC];
 
-    /// Always 1; the label is the version that runs.
+    /// Always 1; the label is the running version.
     BUILD_INFO: Gauge = "postern_build_info" [VERSION];
 }
 
