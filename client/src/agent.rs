@@ -2,12 +2,12 @@
 
 use crate::catalogue::Position;
 use crate::config::Config;
-use crate::connections::Connections;
-use crate::hop::{Hop, Reloadable};
+use crate::front::connections::Connections;
+use crate::front::state::AgentState;
+use crate::hops::{Hop, Reloadable};
 use crate::recorder::Answers;
 use crate::reload;
 use crate::start::{StartError, check};
-use crate::state::AgentState;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::BoxFuture;

@@ -1,8 +1,8 @@
 //! What the agent applies when its configuration is read again (SIGHUP).
 
 use crate::config::{Config, HopConfig, IssuerConfig};
-use crate::connections::Limit;
-use crate::hop::Reloadable;
+use crate::front::connections::Limit;
+use crate::hops::Reloadable;
 use crate::start::check;
 use postern_config::Fixed;
 use postern_daemon::drain::Shutdown;

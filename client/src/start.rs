@@ -1,10 +1,11 @@
 //! What a start refuses.
 
 use crate::config::{Config, ConfigProblem};
-use crate::consistency::mirrors;
-use crate::gateway::{Gateway, GatewayUrlError};
-use crate::mint::{IssuerClient, MintError};
-use crate::wallet::WalletError;
+use crate::hop::gateway::{Gateway, GatewayUrlError};
+use crate::mint::consistency::mirrors;
+use crate::mint::error::MintError;
+use crate::mint::issuer::IssuerClient;
+use crate::wallet::file::WalletError;
 use postern_daemon::listen::BindError;
 
 /// Why the agent does not start.

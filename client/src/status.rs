@@ -3,13 +3,13 @@
 //! It has no token, no API key and no destination. What the agent does next is computed by the rules that the refill goes by.
 
 use crate::catalogue::Position;
-use crate::gateways::Gateways;
-use crate::marks::Trial;
+use crate::hop::gateways::Gateways;
+use crate::hop::marks::Trial;
+use crate::mint::stock::Stock;
 use crate::recorder::Recorder;
 use crate::reload::Settings;
-use crate::stock::Stock;
-use crate::supply::{Demand, Supply};
-use crate::wallet::KeyTokens;
+use crate::wallet::by_key::KeyTokens;
+use crate::wallet::supply::{Demand, Supply};
 use postern_admin::Reports;
 use postern_daemon::utc::rough;
 use postern_token::UnixSeconds;
@@ -141,9 +141,9 @@ fn tokens(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::challenge::tests::named;
     use crate::config::IssuerConfig;
-    use crate::supply::Failure;
+    use crate::wallet::challenge::tests::named;
+    use crate::wallet::supply::Failure;
     use std::time::Duration;
 
     fn demand(level: usize) -> Demand {

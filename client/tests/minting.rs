@@ -3,7 +3,8 @@
 use crate::support::gateway::{Gateway, challenge};
 use crate::support::issuer::Issuer;
 use crate::support::*;
-use postern_client::mint::{IssuerClient, MintError, fetch_challenge};
+use postern_client::fetch_challenge;
+use postern_client::mint::{IssuerClient, MintError};
 use postern_config::{ConfigDuration, Secret};
 use postern_token::header::Challenge;
 use postern_token::{Token, UnixSeconds, VerifyingKey};

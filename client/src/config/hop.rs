@@ -3,7 +3,8 @@
 use super::ConfigProblem;
 use super::consistency::{ConsistencyConfig, MOST_MIRRORS};
 use crate::catalogue::Position;
-use crate::mint::{IssuerClient, MintError};
+use crate::mint::error::MintError;
+use crate::mint::issuer::IssuerClient;
 use postern_config::{ConfigDuration, Secret};
 use postern_daemon::http::ClientError;
 use postern_daemon::tls::{OwnCertificate, TlsError};

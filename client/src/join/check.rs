@@ -1,8 +1,9 @@
 //! Whether an agent would get tokens with a configuration: its gateways' challenges, its issuers' keys, and a token of each issuer.
 
 use crate::config::{Config, Urls};
-use crate::gateway::{Gateway, GatewayUrlError};
-use crate::mint::{ChallengeFetchError, MintError, fetch_challenge_from};
+use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge_from};
+use crate::hop::gateway::{Gateway, GatewayUrlError};
+use crate::mint::error::MintError;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;

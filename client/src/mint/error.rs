@@ -1,6 +1,6 @@
 //! Why there are no tokens: sentences for the user, and what minting makes of each.
 
-use crate::clock::Skew;
+use crate::wallet::clock::Skew;
 use http::StatusCode;
 use postern_daemon::http::ClientError;
 use postern_token::BlindError;

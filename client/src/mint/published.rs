@@ -1,7 +1,8 @@
 //! An issuer's directory as it was fetched, and the choice of a key from it.
 
-use super::{MintError, MintKey};
-use crate::clock::Skew;
+use super::error::MintError;
+use super::issuer::MintKey;
+use crate::wallet::clock::Skew;
 use postern_token::header::Challenge;
 use postern_token::{Directory, DirectoryKey, IssuerKey, TokenChallenge, TokenKeyId, TokenType, UnixSeconds};
 use reqwest::Url;
@@ -15,7 +16,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// See [`IssuerClient::key_for`](super::IssuerClient::key_for).
+    /// See [`IssuerClient::key_for`](super::issuer::IssuerClient::key_for).
     pub(crate) fn key_for(&self, challenge: &Challenge) -> Result<MintKey, MintError> {
         let request_url = self.request_url()?;
         let (url, skew, now) = (self.url.clone(), self.skew, self.now());

@@ -1,7 +1,8 @@
 //! Tokens from the issuer: many in one request (draft-ietf-privacypass-batched-tokens-09), or one by one at an issuer that does
 //! not know batches.
 
-use super::{IssuerClient, MintError, MintKey};
+use super::error::MintError;
+use super::issuer::{IssuerClient, MintKey};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use postern_token::{Batch, BlindError, ChallengeDigest, REQUEST_MEDIA_TYPE, Token, TokenResponse};

@@ -1,7 +1,7 @@
 //! What a wallet holds, by key: of the one that is open, and of a file that no agent has open.
 
-use super::format::{SECTOR, Slot, decode};
-use super::{Contents, FREE, Unspent, Wallet, WalletError, check_header, offset};
+use super::file::{Contents, Wallet, WalletError, check_header, offset};
+use super::format::{FREE, SECTOR, Slot, Unspent, decode};
 use postern_daemon::files::AtOffset;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! One agent with a wallet, by the rules of the agent that ships (`client/src/tunnel.rs`, `gateways.rs`, `refill.rs`): its
+//! One agent with a wallet, by the rules of the agent that ships (`client/src/hop/tunnel.rs`, `gateways.rs`, `refill.rs`): its
 //! gateways' health, their marks and the number of tokens to mint are that agent's own code.
 
 use super::chance::Chance;

@@ -1,0 +1,137 @@
+//! Connections of programs: how many there may be, and which protocol each of them speaks.
+
+use crate::catalogue::AgentOutcome;
+use crate::front::http_proxy;
+use crate::front::socks;
+use crate::front::state::AgentState;
+use http::StatusCode;
+use postern_daemon::descriptors::Descriptors;
+use postern_daemon::exchange::{Exchange, Patience};
+use postern_daemon::farewell;
+use postern_daemon::places::{Bounds, Place, Places};
+use postern_daemon::sources::SourceLimits;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a client may take to send its first byte. Browsers open connections ahead of need, and open others when those
+/// are closed.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for one that is not served, and reads why.
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a client may leave unread what the agent itself answers, and what a target answers.
+const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Duration::from_mins(10) };
+
+/// The connections that are open. Each takes two file descriptors at most: its own, and the one to the gateway.
+pub(crate) struct Connections {
+    places: Places,
+    limit: Limit,
+    sources: SourceLimits,
+}
+
+/// What a connection holds beside its stream.
+pub(crate) struct Visitor {
+    pub(crate) place: Place,
+    pub(crate) exchange: Exchange,
+}
+
+/// How many connections there may be. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    most: Arc<AtomicUsize>,
+    descriptors: Descriptors,
+}
+
+impl Limit {
+    /// So many as are wanted, if there are descriptors for them.
+    pub(crate) fn set(&self, wanted: usize) {
+        self.most.store(self.descriptors.connections("[listen] connections", wanted, 2), Ordering::Relaxed);
+    }
+
+    fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(wanted: usize, descriptors: Descriptors) -> Self {
+        let limit = Limit { most: Arc::default(), descriptors };
+        limit.set(wanted);
+        Self { places: Places::default(), limit, sources: SourceLimits::default() }
+    }
+
+    /// How many there may be, for a reload.
+    pub(crate) fn limit(&self) -> Limit {
+        self.limit.clone()
+    }
+
+    /// To be awaited before one is accepted. Cancel safe.
+    pub(crate) async fn settled(&self) {
+        self.places.settled(self.limit.most()).await;
+    }
+
+    /// Serves a connection that was accepted, or lets its client read that there are too many.
+    pub(crate) fn admit(&self, stream: TcpStream, from: SocketAddr, state: Arc<AgentState>) {
+        let exchange = Exchange::new(PATIENCE);
+        let connections = self.limit.most();
+        let bounds = Bounds { connections, sources: &self.sources };
+        let (shutdown, tracker) = (state.shutdown.clone(), state.shutdown.tracker().clone());
+        if let Ok(place) = self.places.take(Some(from.ip()), bounds, &exchange) {
+            let visitor = Visitor { place, exchange };
+            tracker.spawn(async move { shutdown.until_stopped(serve(stream, visitor, state)).await });
+            return;
+        }
+        state.count(AgentOutcome::TooMany);
+        if let Some(leaving) = self.places.leave(connections) {
+            tracker.spawn(async move {
+                shutdown.until_stopped(turn_away(stream)).await;
+                drop(leaving);
+            });
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentState>) {
+    let first = tokio::select! {
+        first = first_byte(&stream, FIRST_BYTE_TIMEOUT) => first,
+        () = visitor.exchange.displaced() => return,
+        () = state.shutdown.draining() => return,
+    };
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    match first {
+        Some(5) => socks::serve(stream, visitor, &state).await,
+        Some(4) => {
+            state.count(AgentOutcome::BadRequest);
+            socks::refuse_version_4(stream).await;
+        }
+        Some(_) => http_proxy::serve(stream, visitor, state).await,
+        None => {}
+    }
+}
+
+async fn turn_away(stream: TcpStream) {
+    match first_byte(&stream, REFUSED_TIMEOUT).await {
+        Some(5) => socks::turn_away(stream).await,
+        Some(4) => socks::refuse_version_4(stream).await,
+        Some(_) => {
+            let sentence = "Too many connections are open through this agent ([listen] connections), or from your \
+                            address. Close some, or try again later. No token was sent.\n";
+            farewell::part(stream, &farewell::later(StatusCode::SERVICE_UNAVAILABLE, 1, sentence)).await;
+        }
+        None => {}
+    }
+}
+
+/// The first byte distinguishes the protocols: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
+async fn first_byte(stream: &TcpStream, patience: Duration) -> Option<u8> {
+    let mut first = [0];
+    match timeout(patience, stream.peek(&mut first)).await {
+        Ok(Ok(1)) => Some(first[0]),
+        _ => None,
+    }
+}

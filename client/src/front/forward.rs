@@ -1,0 +1,166 @@
+//! Plain `http://` requests in absolute form, forwarded through tunnels.
+//!
+//! A tunnel to the target's port 80 (or the one given) is opened before the first byte of the request goes out, so
+//! whatever happens to the token, no body has to be sent again. The tunnel is kept for later requests of the same
+//! client connection: keep-alive costs one token a tunnel and not one a request.
+//!
+//! No `Via` is added, although RFC 9110, section 7.6.3 requires it: it would reveal to the target that the request came
+//! through an agent.
+
+use crate::front::answer::Refusal;
+use crate::front::body::{Body, full};
+use crate::front::state::AgentState;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use parking_lot::Mutex;
+use postern_daemon::exchange::Exchange;
+use postern_proxy::answer_head::HeadLimit;
+use postern_proxy::expect::{Following, Gate, Held};
+use postern_proxy::headers::to_origin_form;
+use postern_proxy::plain::{self, AnswerFault};
+use postern_proxy::target::{Target, TargetError};
+
+/// The most tunnels kept for one client connection; most programs use a connection for one target only.
+const MOST_KEPT: usize = 4;
+
+/// The tunnels of one client connection that are open for further requests.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<Vec<(Target, Upstream)>>);
+
+/// A tunnel to a target that speaks HTTP.
+struct Upstream {
+    sender: SendRequest<Body>,
+    /// Of the answer that is awaited.
+    limit: HeadLimit,
+}
+
+/// Why a request has no answer of its target.
+pub(crate) enum Failed {
+    Refused(Refusal),
+    /// The target closed a kept tunnel as the request went out, and the request cannot be sent again.
+    Lost,
+}
+
+impl From<Refusal> for Failed {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<TargetError> for Failed {
+    fn from(error: TargetError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl From<AnswerFault> for Failed {
+    fn from(fault: AnswerFault) -> Self {
+        Self::Refused(fault.into())
+    }
+}
+
+impl Kept {
+    /// Sends a request through a kept tunnel or a new one, and returns the target's answer. Interim answers go to `exchange`.
+    pub(crate) async fn forward(
+        &self,
+        request: Request<Incoming>,
+        exchange: &Exchange,
+        state: &AgentState,
+    ) -> Result<Response<Body>, Failed> {
+        let authority = request.uri().authority().map_or("", |authority| authority.as_str());
+        let target = Target::parse(authority, Some(80))?;
+        let (mut head, body) = request.into_parts();
+        let (version, has_body) = (head.version, !body.is_end_stream());
+        let gate = Gate::of(&head, has_body);
+        to_origin_form(&mut head, has_body);
+        let mut request = Request::from_parts(head, Held::new(body, gate.clone()));
+        let interim = exchange.clone();
+        gate.watch(&mut request, version, move |answer| interim.send_interim(answer));
+        let (head, body) = request.into_parts();
+        let body = body.boxed();
+        let sending = self.exchange(&target, head, (!has_body, body), state);
+        let (upstream, mut response) = exchange.with_interim(sending).await?;
+        plain::check(&mut response)?;
+        upstream.limit.end();
+        if !upstream.sender.is_closed() {
+            self.keep(target, upstream);
+        }
+        Ok(response.map(|body| Following::new(body, gate).boxed()))
+    }
+
+    async fn exchange(
+        &self,
+        target: &Target,
+        head: Parts,
+        (is_empty, body): (bool, Body),
+        state: &AgentState,
+    ) -> Result<(Upstream, Response<Incoming>), Failed> {
+        // A kept tunnel may be closed by the target at any moment. A request that it may have seen is sent again only
+        // if it changes nothing there and has no body (RFC 9110, section 9.2.2).
+        let spare = (head.method.is_idempotent() && is_empty).then(|| head.clone());
+        let mut request = Request::from_parts(head, body);
+        if let Some(mut upstream) = self.take(target)
+            && upstream.sender.ready().await.is_ok()
+        {
+            upstream.limit.begin();
+            match upstream.sender.try_send_request(request).await {
+                Ok(response) => return Ok((upstream, response)),
+                Err(mut error) => {
+                    let again = spare.map(|head| Request::from_parts(head, full(Bytes::new())));
+                    let Some(again) = error.take_message().or(again) else {
+                        return Err(failed(error.error(), true));
+                    };
+                    request = again;
+                }
+            }
+        }
+        let mut upstream = open(target, state).await?;
+        match upstream.sender.send_request(request).await {
+            Ok(response) => Ok((upstream, response)),
+            Err(error) => Err(failed(&error, false)),
+        }
+    }
+
+    fn take(&self, target: &Target) -> Option<Upstream> {
+        let mut kept = self.0.lock();
+        kept.retain(|(_, upstream)| !upstream.sender.is_closed());
+        let index = kept.iter().position(|(known, _)| known == target)?;
+        Some(kept.remove(index).1)
+    }
+
+    fn keep(&self, target: Target, upstream: Upstream) {
+        let mut kept = self.0.lock();
+        if kept.len() == MOST_KEPT {
+            kept.remove(0); // the one that was used longest ago
+        }
+        kept.push((target, upstream));
+    }
+}
+
+/// An exchange that failed. Where a kept tunnel was closed, the client sees what it would see without an agent if its own connection to
+/// the target had been: it knows whether the request may be repeated, and does so on a connection that it had used before.
+fn failed(error: &hyper::Error, was_kept: bool) -> Failed {
+    if error.is_user() {
+        return Refusal::Request("The request's body is not valid, or it broke off").into();
+    }
+    match AnswerFault::of(error) {
+        AnswerFault::Closed if was_kept => Failed::Lost,
+        fault => fault.into(),
+    }
+}
+
+async fn open(target: &Target, state: &AgentState) -> Result<Upstream, Failed> {
+    let tunnel = state.opener.open(target).await?;
+    let (limit, received) = (HeadLimit::begun(), tunnel.received());
+    let (sender, connection) = plain::handshake(tunnel, limit.clone()).await?;
+    let shutdown = state.shutdown.clone();
+    state.shutdown.tracker().spawn(async move {
+        // How it ends shows in the requests on it.
+        let _ = shutdown.until_stopped(received.keep_taking(connection)).await;
+    });
+    Ok(Upstream { sender, limit })
+}

@@ -1,0 +1,182 @@
+//! What the agent answers about itself: how to use it, and the two files that configure a browser by one URL.
+//!
+//! `/proxy.pac` is a script in the form that browsers have read since Netscape's (RFC 3040, section 6.2). `/.well-known/pvd` is
+//! the additional information of a provisioning domain (RFC 8801, section 4.3) with the keys for proxies of
+//! draft-ietf-intarea-proxy-config-13. Both RFC and draft have it fetched over https from port 443, which an agent on loopback
+//! does not have: it is for clients that are configured with its URL.
+//!
+//! Neither has a secret. They are for this machine alone, and a web page in its browser reads neither: from another origin,
+//! because no answer allows it; by a name of its own that it made lead here (DNS rebinding), because the Host field is checked.
+//! What such a page can learn is that something listens on this port.
+
+use crate::catalogue::AgentOutcome;
+use crate::front::answer;
+use crate::front::state::AgentState;
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use postern_daemon::http::{is_for_this_machine, text};
+use postern_daemon::utc;
+use postern_token::UnixSeconds;
+use serde_json::json;
+use std::io;
+use std::net::SocketAddr;
+use tokio::net::TcpStream;
+
+const HOW_TO_USE: &str = "/";
+const PAC: &str = "/proxy.pac";
+const PVD: &str = "/.well-known/pvd";
+/// How long a client may use a copy of the provisioning domain, in seconds: after a change of `[listen] address` it should ask
+/// again on the same day.
+const PVD_LIFETIME: u64 = 24 * 60 * 60;
+
+/// The two ends of a client's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// The agent's address that the client reached, of those it may have.
+    agent: SocketAddr,
+    client: SocketAddr,
+}
+
+impl Ends {
+    pub(crate) fn of(stream: &TcpStream) -> io::Result<Self> {
+        Ok(Self { agent: canonical(stream.local_addr()?), client: canonical(stream.peer_addr()?) })
+    }
+
+    /// Whether a request is to the agent and not through it: in origin form, or with the agent's own address, through which a
+    /// tunnel would lead back at best (RFC 9112, section 3.2.2).
+    pub(crate) fn are_meant_by(&self, uri: &Uri) -> bool {
+        uri.authority().is_none_or(|authority| authority.as_str() == self.agent.to_string())
+    }
+
+    fn are_on_this_machine(&self) -> bool {
+        self.agent.ip().is_loopback() && self.client.ip().is_loopback()
+    }
+}
+
+/// A listener for both families shows IPv4 addresses as IPv6 ones.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Answers a request to the agent itself. Nothing of it goes to a gateway.
+pub(crate) fn answer<B>(request: &Request<B>, ends: Ends, state: &AgentState) -> Response<Full<Bytes>> {
+    let refuse = |response| {
+        state.count(AgentOutcome::BadRequest);
+        response
+    };
+    let path = request.uri().path();
+    let is_reading = request.method() == Method::GET || request.method() == Method::HEAD;
+    if !is_reading || ![HOW_TO_USE, PAC, PVD].contains(&path) {
+        let sentence =
+            "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
+        return refuse(answer::bad_request(sentence));
+    }
+    if ends.agent.ip().is_loopback() && !is_for_this_machine(request.headers()) {
+        let sentence = "This agent is on loopback: address it as localhost or by its IP address.\n";
+        return refuse(text(StatusCode::MISDIRECTED_REQUEST, sentence));
+    }
+    if path == HOW_TO_USE {
+        return answer::how_to_use(ends.agent);
+    }
+    if !ends.are_on_this_machine() {
+        let sentence = format!(
+            "{path} is for programs on the agent's own machine, at a loopback address. From elsewhere, set {} as the HTTP \
+             proxy by hand.\n",
+            ends.agent
+        );
+        return refuse(text(StatusCode::FORBIDDEN, sentence));
+    }
+    match path {
+        PAC => file("application/x-ns-proxy-autoconfig", pac(ends.agent)),
+        _ => file("application/pvd+json", pvd(ends.agent, UnixSeconds::now())),
+    }
+}
+
+fn file(content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    let fields = [
+        (header::CONTENT_TYPE, content_type),
+        // A browser that keeps a copy would go on with an address that the agent no longer has.
+        (header::CACHE_CONTROL, "no-cache"),
+        // A page of another origin cannot load it as a script, nor by any other element.
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in fields {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn pac(agent: SocketAddr) -> String {
+    format!(
+        "// Everything goes through the Postern agent on this machine. Without \"; DIRECT\": with it, a browser connects directly
+// when the agent is down.
+function FindProxyForURL(url, host) {{
+    return \"PROXY {agent}\";
+}}
+"
+    )
+}
+
+fn pvd(agent: SocketAddr, now: UnixSeconds) -> String {
+    let proxy = |protocol| json!({ "protocol": protocol, "proxy": agent.to_string() });
+    let domain = json!({
+        "identifier": "localhost.",
+        "expires": utc::rfc3339(now.0 + PVD_LIFETIME),
+        "prefixes": [],
+        "proxies": [proxy("http-connect"), proxy("socks5")],
+    });
+    format!("{domain}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(agent: &str, client: &str) -> Ends {
+        Ends { agent: canonical(agent.parse().unwrap()), client: canonical(client.parse().unwrap()) }
+    }
+
+    #[test]
+    fn an_address_is_written_as_a_client_reaches_it() {
+        let mapped = ends("[::ffff:127.0.0.1]:8118", "[::ffff:127.0.0.1]:5");
+        assert!(mapped.are_on_this_machine());
+        assert!(pac(mapped.agent).contains("\"PROXY 127.0.0.1:8118\""));
+        assert!(pac(ends("[::1]:8118", "[::1]:5").agent).contains("\"PROXY [::1]:8118\""));
+    }
+
+    #[test]
+    fn another_machine_is_none_of_this_one() {
+        for (agent, client) in [("192.0.2.1:8118", "192.0.2.2:5"), ("192.0.2.1:8118", "192.0.2.1:5")] {
+            assert!(!ends(agent, client).are_on_this_machine(), "{agent} {client}");
+        }
+    }
+
+    #[test]
+    fn only_the_agents_own_address_means_the_agent() {
+        let ends = ends("127.0.0.1:8118", "127.0.0.1:5");
+        let meant = |uri: &str| ends.are_meant_by(&uri.parse().unwrap());
+        assert!(meant("/proxy.pac") && meant("http://127.0.0.1:8118/proxy.pac"));
+        for uri in
+            ["http://127.0.0.1:8119/proxy.pac", "http://127.0.0.1/proxy.pac", "http://proxy.example:8118/"]
+        {
+            assert!(!meant(uri), "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_provisioning_domain_has_the_required_keys() {
+        let text = pvd("127.0.0.1:8118".parse().unwrap(), UnixSeconds(0));
+        let domain: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(domain["identifier"], "localhost.");
+        assert_eq!((&domain["expires"], &domain["prefixes"]), (&"1970-01-02T00:00:00Z".into(), &json!([])));
+        let proxies = json!([
+            { "protocol": "http-connect", "proxy": "127.0.0.1:8118" },
+            { "protocol": "socks5", "proxy": "127.0.0.1:8118" },
+        ]);
+        assert_eq!(domain["proxies"], proxies);
+    }
+}

@@ -1,0 +1,31 @@
+//! What all connections of the agent share.
+
+use crate::catalogue::AgentOutcome;
+use crate::front::answer::Refusal;
+use crate::hop::tunnel::Opener;
+use crate::recorder::Answers;
+use postern_daemon::drain::Shutdown;
+use postern_daemon::readiness::Readiness;
+use std::sync::Arc;
+
+/// State shared by all connections.
+pub(crate) struct AgentState {
+    pub(crate) opener: Opener,
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) readiness: Readiness,
+}
+
+impl AgentState {
+    pub(crate) fn count(&self, outcome: AgentOutcome) {
+        self.answers.count(outcome);
+    }
+
+    /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is
+    /// not logged: it is private to the user.
+    pub(crate) fn log_failure(&self, refusal: &Refusal) {
+        if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
+            tracing::warn!("a SOCKS5 request failed: {refusal}");
+        }
+    }
+}

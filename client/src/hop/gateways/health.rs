@@ -1,0 +1,293 @@
+//! The health of one gateway. No I/O; time and jitter are arguments.
+
+use crate::hop::fetch_challenge::ChallengeFetchError;
+use crate::hop::gateway::{DialError, Refused};
+use postern_daemon::backoff::{Backoff, jittered};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The pauses of our own choice.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
+/// The same where each probe costs a token of the hop before.
+const PAID_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_mins(5) };
+/// The longest that a gateway can keep us away.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// How soon after one probe a request of a user may have the next one sent.
+const HURRIED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a gateway serves nothing now.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{sentence}")]
+pub struct Outage {
+    pub(crate) sentence: String,
+    /// The same in our own words alone, without URLs and the gateway's text.
+    pub(crate) cause: &'static str,
+    /// What the user's program is answered with.
+    pub kind: OutageKind,
+    /// The gateway's `Retry-After`.
+    pub retry_after: Option<Duration>,
+}
+
+/// What the user's program is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutageKind {
+    /// No connection, or no answer that can be read.
+    Unreachable,
+    /// It answers, and serves nothing: its store or the issuer's keys are missing, or too much came from here.
+    Unavailable,
+    /// It answers, and its challenge is none that we can get tokens for.
+    Unfit,
+}
+
+impl Outage {
+    /// It does not answer, or not as a gateway does.
+    pub fn no_answer(sentence: impl ToString) -> Self {
+        let cause = "the gateway does not answer";
+        Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
+    }
+
+    /// A 503 or 429 to a request with a token.
+    pub(crate) fn unavailable(url: &str, refused: &Refused) -> Self {
+        ChallengeFetchError::unavailable(url.to_owned(), refused).into()
+    }
+}
+
+impl From<DialError> for Outage {
+    fn from(error: DialError) -> Self {
+        let cause = "the gateway cannot be reached";
+        Self { cause, ..Self::no_answer(error) }
+    }
+}
+
+impl From<ChallengeFetchError> for Outage {
+    fn from(error: ChallengeFetchError) -> Self {
+        let sentence = error.to_string();
+        match error {
+            ChallengeFetchError::Dial(error) => error.into(),
+            ChallengeFetchError::FirstHop(outage) => outage,
+            ChallengeFetchError::Exchange(_) => Self::no_answer(sentence),
+            ChallengeFetchError::Unavailable { retry_after, .. } => {
+                let cause = "the gateway takes no tokens now";
+                Self { sentence, cause, kind: OutageKind::Unavailable, retry_after }
+            }
+            ChallengeFetchError::Url(_) | ChallengeFetchError::NoChallenge { .. } => {
+                let cause = "the gateway gave no challenge";
+                Self { sentence, cause, kind: OutageKind::Unfit, retry_after: None }
+            }
+        }
+    }
+}
+
+/// One gateway's health.
+#[derive(Clone, Debug)]
+pub struct Health {
+    state: State,
+    /// Failed probes in a row.
+    failures: u32,
+    /// When the last probe began.
+    probed: Option<Instant>,
+    is_probing: bool,
+    /// When it last answered anything.
+    heard: Option<Instant>,
+    backoff: Backoff,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Not probed yet, or doubted: it is probed before a token is sent to it.
+    Unasked,
+    Serving,
+    Away {
+        outage: Outage,
+        next_probe: Instant,
+    },
+}
+
+impl Health {
+    /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before a probe.
+    pub fn new(is_trusted: bool) -> Self {
+        let state = if is_trusted { State::Serving } else { State::Unasked };
+        Self { state, failures: 0, probed: None, is_probing: false, heard: None, backoff: BACKOFF }
+    }
+
+    /// The same, of a gateway each of whose probes costs a token of the hop before: they come less often.
+    #[must_use]
+    pub fn with_paid_probes(self) -> Self {
+        Self { backoff: PAID_BACKOFF, ..self }
+    }
+
+    /// Whether it is sent tokens.
+    pub const fn is_serving(&self) -> bool {
+        matches!(self.state, State::Serving)
+    }
+
+    /// Why it serves nothing, while that is so.
+    pub const fn outage(&self) -> Option<&Outage> {
+        match &self.state {
+            State::Away { outage, .. } => Some(outage),
+            State::Unasked | State::Serving => None,
+        }
+    }
+
+    /// When it is to be probed; never while it serves, and now while it is being probed.
+    pub fn next_probe(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Unasked => Some(now),
+            _ if self.is_probing => Some(now),
+            State::Serving => None,
+            State::Away { next_probe, .. } => Some(next_probe),
+        }
+    }
+
+    /// Someone waits for it: the next probe comes sooner, and no more than one a second.
+    pub fn hurry(&mut self, now: Instant) {
+        let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
+        // The gateway's `Retry-After` takes precedence.
+        if let State::Away { outage, next_probe } = &mut self.state
+            && outage.retry_after.is_none_or(|asked| asked <= HURRIED_PAUSE)
+        {
+            *next_probe = soonest.min(*next_probe);
+        }
+    }
+
+    /// A probe begins, unless one is under way.
+    pub fn begin_probe(&mut self, now: Instant) -> bool {
+        let begins = !self.is_probing;
+        if begins {
+            (self.is_probing, self.probed) = (true, Some(now));
+        }
+        begins
+    }
+
+    /// The probe that was under way has ended.
+    pub fn end_probe(&mut self) {
+        self.is_probing = false;
+    }
+
+    /// Whether a probe is under way.
+    pub const fn is_probing(&self) -> bool {
+        self.is_probing
+    }
+
+    /// When the probe that is under way will have lasted for `limit`.
+    pub fn slow_at(&self, limit: Duration) -> Option<Instant> {
+        self.probed.filter(|_| self.is_probing).map(|began| began + limit)
+    }
+
+    /// It answered as it should; whether it was away before.
+    pub fn served(&mut self, now: Instant) -> bool {
+        let was_away = self.outage().is_some();
+        (self.state, self.failures, self.heard) = (State::Serving, 0, Some(now));
+        was_away
+    }
+
+    /// It answered something.
+    pub fn heard(&mut self, now: Instant) {
+        self.heard = Some(now);
+    }
+
+    /// A probe or a request failed; whether that is news. `jitter` as in [`jittered`].
+    pub fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
+        if !was_probe && self.outage().is_some() {
+            return false; // one of several requests that were under way: the probes have the word now
+        }
+        let is_news = self.outage().is_none_or(|known| known.sentence != outage.sentence);
+        let theirs = outage.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        let next_probe = now + jittered(self.backoff.pause(self.failures), theirs, jitter);
+        self.failures = self.failures.saturating_add(1);
+        self.state = State::Away { outage, next_probe };
+        is_news
+    }
+
+    /// A request broke off: it is probed before it is sent another token.
+    pub fn doubt(&mut self) {
+        if self.is_serving() {
+            self.state = State::Unasked;
+        }
+    }
+
+    /// A request has had no answer for `silence`: unless others had one meanwhile, it is probed before it is sent
+    /// another token. Whether it is doubted now.
+    pub fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
+        let others_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < silence);
+        let is_doubted = self.is_serving() && !others_heard;
+        if is_doubted {
+            self.state = State::Unasked;
+        }
+        is_doubted
+    }
+
+    /// When it last answered anything.
+    pub const fn last_heard(&self) -> Option<Instant> {
+        self.heard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn away(health: &mut Health, now: Instant) -> bool {
+        health.failed(Outage::no_answer("it is down"), true, now, 1.0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_a_limit_and_a_success_resets_them() {
+        let (mut health, now) = (Health::new(false), Instant::now());
+        assert_eq!(
+            health.next_probe(now),
+            Some(now),
+            "a gateway that was never probed is probed immediately"
+        );
+        for millis in [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
+            away(&mut health, now);
+            assert_eq!(health.next_probe(now), Some(now + Duration::from_millis(millis)));
+        }
+        health.served(now);
+        assert_eq!(health.next_probe(now), None);
+        assert!(away(&mut health, now), "it is news again");
+        assert_eq!(health.next_probe(now), Some(now + BACKOFF.first));
+        let mut paid = Health::new(false).with_paid_probes();
+        for _ in 0..20 {
+            away(&mut paid, now);
+        }
+        assert_eq!(paid.next_probe(now), Some(now + PAID_BACKOFF.longest));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn someone_who_waits_has_a_probe_sent_within_a_second_and_no_more_than_one_a_second() {
+        let (mut health, now) = (Health::new(false), Instant::now());
+        for _ in 0..10 {
+            away(&mut health, now);
+        }
+        assert!(health.begin_probe(now) && !health.begin_probe(now), "one at a time");
+        health.end_probe();
+        health.hurry(now);
+        assert_eq!(health.next_probe(now), Some(now + SECOND));
+        let refusal = Outage { retry_after: Some(30 * SECOND), ..Outage::no_answer("leave me alone") };
+        health.failed(refusal, true, now, 0.0);
+        health.hurry(now);
+        assert_eq!(health.next_probe(now), Some(now + 30 * SECOND), "the gateway's Retry-After counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_doubted_unless_others_are_answered() {
+        let (mut health, now) = (Health::new(true), Instant::now());
+        health.heard(now);
+        assert!(!health.suspect(SECOND, now + SECOND / 2));
+        assert!(health.suspect(SECOND, now + SECOND));
+        assert!(!health.is_serving());
+        assert!(!health.suspect(SECOND, now + 2 * SECOND), "it is doubted already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_fail_together_are_one_failure() {
+        let (mut health, now) = (Health::new(true), Instant::now());
+        let down = || Outage::no_answer("it is down");
+        assert!(health.failed(down(), false, now, 1.0));
+        assert!(!health.failed(down(), false, now, 1.0));
+        assert_eq!(health.next_probe(now), Some(now + BACKOFF.first));
+    }
+}

@@ -1,0 +1,124 @@
+//! What the gateways' marks mean for their tokens: which are sent, and for which challenge tokens are signed.
+
+use super::{Chosen, Endpoint, Gateways};
+use crate::hop::gateway::Gateway;
+use crate::hop::marks::saved::Ledger;
+use crate::hop::marks::{Marks, MarksRefused, Trial};
+use crate::wallet::challenge::CurrentChallenge;
+use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
+use std::sync::Arc;
+
+impl Gateways {
+    /// Whether a token with this digest is for the gateway: by its last challenge, or by an older one of its marks.
+    pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
+        self.is_current(chosen, digest) || self.older(&chosen.endpoint).contains(&digest)
+    }
+
+    /// Whether tokens with this digest are for the gateway's last challenge.
+    pub(crate) fn is_current(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
+        offers(&chosen.endpoint.current.lock(), digest)
+    }
+
+    /// Makes this the gateway's challenge.
+    ///
+    /// # Errors
+    /// A sentence: it holds what could tell clients apart.
+    pub(super) fn take_in(&self, endpoint: &Endpoint, learned: CurrentChallenge) -> Result<(), String> {
+        let mut ledger = self.marks.lock();
+        let unknown = || Marks::default().with_longer_trials(rand::random());
+        let marks = ledger.entry(ledger_name(&endpoint.gateway).to_owned()).or_insert_with(unknown);
+        marks.offered(&learned, UnixSeconds::now())?;
+        *endpoint.current.lock() = Some(Arc::new(learned));
+        Ok(())
+    }
+
+    /// A token for the gateway paid for a tunnel.
+    pub(crate) fn accepted(&self, chosen: &Chosen, digest: ChallengeDigest) {
+        self.with_marks(&chosen.endpoint, |marks| marks.accepted(digest));
+    }
+
+    /// A token for the gateway was refused. Those that the gateway will not take any more are dropped.
+    pub(crate) fn refused(&self, chosen: &Chosen, digest: ChallengeDigest) {
+        if self.with_marks(&chosen.endpoint, |marks| marks.refused(digest)) {
+            tracing::info!(
+                "the gateway {} takes no more tokens of an older mark: the rest are dropped",
+                chosen.gateway().url()
+            );
+            self.supply.give_up(digest);
+            self.settle();
+        }
+    }
+
+    /// The challenges of the gateway before the present one whose tokens are still sent, oldest first.
+    pub(super) fn older(&self, endpoint: &Endpoint) -> Vec<ChallengeDigest> {
+        let mut older = self.with_marks(endpoint, |marks| marks.older());
+        // Another gateway of the fleet may have a newer one.
+        older.retain(|digest| !offers(&endpoint.current.lock(), *digest));
+        older
+    }
+
+    /// Whether a token may be signed for `current`, as far as can be said without the issuer.
+    pub(crate) fn may_sign(&self, current: &CurrentChallenge) -> Result<(), MarksRefused> {
+        if current.has_context {
+            return Ok(()); // minted for on demand only
+        }
+        let Some(endpoint) = self.offering(current.digest) else { return Ok(()) };
+        let url = endpoint.gateway.url();
+        self.with_marks(&endpoint, |marks| {
+            marks.may_sign(url, current.digest, current.key, UnixSeconds::now())
+        })
+    }
+
+    /// A token is about to be signed for `current` under `key`: counts the challenge, if it is new. False when no gateway
+    /// has this challenge any more.
+    pub(crate) fn sign(&self, current: &CurrentChallenge, key: TokenKeyId) -> Result<bool, MarksRefused> {
+        let Some(endpoint) = self.offering(current.digest) else { return Ok(false) };
+        if current.has_context {
+            return Ok(true);
+        }
+        let url = endpoint.gateway.url();
+        let is_news =
+            self.with_marks(&endpoint, |marks| marks.sign(url, current.digest, key, UnixSeconds::now()))?;
+        if is_news {
+            tracing::info!("tokens are minted for a challenge of the gateway {url} that is new here");
+        }
+        Ok(true)
+    }
+
+    /// Whether `current` has not lasted yet.
+    pub(crate) fn trial(&self, current: &CurrentChallenge) -> Option<Trial> {
+        let endpoint = self.offering(current.digest)?;
+        self.with_marks(&endpoint, |marks| marks.trial(current.digest, UnixSeconds::now()))
+    }
+
+    /// Whether the challenge has to be fetched once more before tokens are minted ahead for it.
+    pub(crate) fn is_to_be_confirmed(&self, current: &CurrentChallenge) -> bool {
+        self.offering(current.digest).is_some_and(|endpoint| {
+            self.with_marks(&endpoint, |marks| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
+        })
+    }
+
+    /// All marks, to be saved.
+    pub(crate) fn marks(&self) -> Ledger {
+        self.marks.lock().clone()
+    }
+
+    /// A gateway that has this challenge now.
+    fn offering(&self, digest: ChallengeDigest) -> Option<Arc<Endpoint>> {
+        self.list.load().iter().find(|endpoint| offers(&endpoint.current.lock(), digest)).cloned()
+    }
+
+    fn with_marks<T>(&self, endpoint: &Endpoint, look: impl FnOnce(&mut Marks) -> T) -> T {
+        let name = ledger_name(&endpoint.gateway).to_owned();
+        look(self.marks.lock().entry(name).or_default())
+    }
+}
+
+fn offers(current: &Option<Arc<CurrentChallenge>>, digest: ChallengeDigest) -> bool {
+    current.as_ref().is_some_and(|current| current.digest == digest)
+}
+
+/// Gateways of one origin are one fleet, and have one set of marks.
+fn ledger_name(gateway: &Gateway) -> &str {
+    gateway.origin().unwrap_or_else(|| gateway.url())
+}

@@ -1,0 +1,134 @@
+//! What keeps a page in a browser, or any other program, from burning the account: targets that failed a moment ago cost no further
+//! token, and the tokens of a minute have a limit.
+
+use crate::hop::gateway::Refused;
+use crate::reload::Settings;
+use parking_lot::Mutex;
+use postern_daemon::bucket::Bucket;
+use postern_daemon::seldom::Seldom;
+use postern_proxy::target::Target;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How long a gateway's answer about a target is given again. Programs that try again wait as long.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Targets that are remembered. With more, those leave that failed first.
+const MOST_TARGETS: usize = 512;
+/// How much of an answer's body is kept, in bytes.
+const MOST_BODY: usize = 2 * 1024;
+/// What the user reads behind an answer that is given again.
+const AGAIN: &str = "The agent gives this answer of a few seconds ago again, and has sent no token.\n";
+
+/// Targets that failed a moment ago, in memory alone.
+#[derive(Default)]
+pub(crate) struct FailedTargets(Mutex<HashMap<Target, (Instant, Refused)>>);
+
+impl FailedTargets {
+    /// The gateway's answer about this target, if it is recent.
+    pub(crate) fn answer(&self, target: &Target, now: Instant) -> Option<Refused> {
+        let mut targets = self.0.lock();
+        let (at, refused) = targets.get(target)?;
+        if now.saturating_duration_since(*at) >= REMEMBERED {
+            targets.remove(target);
+            return None;
+        }
+        let body = [&refused.body[..], AGAIN.as_bytes()].concat();
+        Some(Refused { body: body.into(), ..refused.clone() })
+    }
+
+    /// The gateway has answered so about this target.
+    pub(crate) fn add(&self, target: &Target, refused: &Refused, now: Instant) {
+        let mut targets = self.0.lock();
+        if targets.len() >= MOST_TARGETS {
+            targets.retain(|_, (at, _)| now.saturating_duration_since(*at) < REMEMBERED);
+        }
+        if targets.len() >= MOST_TARGETS {
+            let oldest = targets.iter().min_by_key(|(_, (at, _))| *at).map(|(target, _)| target.clone());
+            oldest.into_iter().for_each(|oldest| drop(targets.remove(&oldest)));
+        }
+        let body = refused.body.slice(..refused.body.len().min(MOST_BODY));
+        targets.insert(target.clone(), (now, Refused { body, ..refused.clone() }));
+    }
+}
+
+/// The tokens that may be sent in a minute, as `[wallet] most_per_minute` says at each moment.
+pub(crate) struct Cap {
+    settings: watch::Receiver<Settings>,
+    bucket: Mutex<Bucket>,
+    line: Seldom,
+}
+
+/// As many tokens were sent as may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AboveCap {
+    pub(crate) retry_after: Duration,
+}
+
+impl Cap {
+    pub(crate) fn new(settings: watch::Receiver<Settings>) -> Self {
+        Self { settings, bucket: Mutex::default(), line: Seldom::every(Duration::from_secs(60)) }
+    }
+
+    /// Counts a token that is about to be sent, or warns of the program that sends too many.
+    pub(crate) fn count(&self, now: Instant) -> Result<(), AboveCap> {
+        let most = self.settings.borrow().most_per_minute;
+        if most == 0 {
+            return Ok(());
+        }
+        let most = f64::from(most);
+        let taken = self.bucket.lock().take(most / 60.0, most, 1, now);
+        taken.map(drop).map_err(|retry_after| {
+            if self.line.due(now).is_some() {
+                tracing::warn!(
+                    "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}), and are refused (429) \
+                     until they send fewer: a web page or a program may be opening tunnels without end. If that is wanted, raise it"
+                );
+            }
+            AboveCap { retry_after }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderMap, StatusCode};
+
+    fn target(number: usize) -> Target {
+        Target::parse(&format!("name{number}.example:443"), None).unwrap()
+    }
+
+    #[test]
+    fn a_target_that_failed_is_answered_so_for_seconds_and_few_are_remembered() {
+        let (failed, start) = (FailedTargets::default(), Instant::now());
+        let refused = Refused::of(StatusCode::BAD_GATEWAY, HeaderMap::new(), vec![b'x'; 60_000].into());
+        failed.add(&target(0), &refused, start);
+        let again = failed.answer(&target(0), start + REMEMBERED / 2).unwrap();
+        assert_eq!((again.status, again.body.len()), (StatusCode::BAD_GATEWAY, MOST_BODY + AGAIN.len()));
+        assert!(failed.answer(&target(1), start).is_none());
+        assert!(failed.answer(&target(0), start + REMEMBERED).is_none());
+        for number in 0..2 * MOST_TARGETS {
+            failed.add(&target(number), &refused, start + Duration::from_micros(number as u64));
+        }
+        let now = start + Duration::from_secs(1);
+        assert_eq!(failed.0.lock().len(), MOST_TARGETS);
+        assert!(
+            failed.answer(&target(0), now).is_none() && failed.answer(&target(MOST_TARGETS), now).is_some()
+        );
+    }
+
+    #[test]
+    fn a_minutes_tokens_may_be_sent_at_once_and_then_as_they_come() {
+        let config = crate::Config::new("http://a.example", "wallet");
+        let settings = Settings { most_per_minute: 60, ..Settings::of(config.last_hop()) };
+        let (sender, receiver) = watch::channel(settings.clone());
+        let (cap, start) = (Cap::new(receiver), Instant::now());
+        assert_eq!((0..100).filter(|_| cap.count(start).is_ok()).count(), 60);
+        let AboveCap { retry_after } = cap.count(start).unwrap_err();
+        assert_eq!(retry_after, Duration::from_secs(1));
+        assert_eq!((0..9).filter(|_| cap.count(start + Duration::from_millis(3_100)).is_ok()).count(), 3);
+        sender.send_replace(Settings { most_per_minute: 0, ..settings });
+        assert!((0..1_000).all(|_| cap.count(start).is_ok()), "no limit");
+    }
+}

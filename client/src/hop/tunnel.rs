@@ -1,0 +1,225 @@
+//! One tunnel, one token: the spend discipline.
+//!
+//! A token is taken off the disk before it is sent and is never sent twice, not even when the gateway reports that it
+//! did not examine it: a token seen twice reveals that two attempts are one person's. A token that was refused, or
+//! whose fate is unknown, is replaced by another one, once in all, and only at a gateway that serves.
+
+use crate::front::answer::Refusal;
+use crate::hop::fetch_challenge::CHALLENGE_TARGET;
+use crate::hop::gateway::{Answer, Connection, ExchangeError, NoWay, Refused};
+use crate::hop::gateways::{Chosen, Gateways, Outage};
+use crate::hop::limits::{Cap, FailedTargets};
+use crate::recorder::{Fate, Part, Recorder};
+use crate::wallet::challenge::CurrentChallenge;
+use crate::wallet::guard::ReservedToken;
+use crate::wallet::supply::{Shortage, Supply, Wanted};
+use http::StatusCode;
+use postern_daemon::BoxFuture;
+use postern_daemon::http::one_line;
+use postern_proxy::target::Target;
+use postern_proxy::tunnel::Tunnel;
+use postern_token::{Token, TokenKeyId};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How many tokens of older marks one request may lose before it takes one for the present challenge.
+pub const OLDER_TOKENS: usize = 2;
+/// How often one request may choose a gateway anew for one token.
+const CHOICES: usize = 4;
+
+/// Opens tunnels. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Opener {
+    pub(crate) gateways: Arc<Gateways>,
+    pub(crate) supply: Arc<Supply>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) cap: Arc<Cap>,
+    pub(crate) failed: Arc<FailedTargets>,
+}
+
+/// What became of one token.
+enum Attempt {
+    Opened(Tunnel),
+    /// Another token may do.
+    Failed(Refusal),
+    /// It was of an older mark, which the gateway does not take any more, or not for this token.
+    Outdated,
+}
+
+impl Opener {
+    /// A tunnel to `target`, unless the gateway could open none a moment ago: then its answer, and no token is sent.
+    pub(crate) async fn open(&self, target: &Target) -> Result<Tunnel, Refusal> {
+        if target.authority() == CHALLENGE_TARGET {
+            return Err(Refusal::ForGateway); // of an agent or `token mint` that takes this agent for a gateway
+        }
+        if let Some(refused) = self.failed.answer(target, Instant::now()) {
+            return Err(Refusal::Passed(refused));
+        }
+        let opened = self.pay(target).await;
+        if let Err(Refusal::Passed(refused)) = &opened
+            && !refused.is_unavailable()
+        {
+            self.failed.add(target, refused, Instant::now());
+        }
+        opened
+    }
+
+    /// A tunnel to `target`, paid for with one token, or two when the first one was no good. Up to [`OLDER_TOKENS`] of
+    /// older marks are tried before.
+    async fn pay(&self, target: &Target) -> Result<Tunnel, Refusal> {
+        let began = Instant::now();
+        let (mut first, mut outdated) = (None, 0);
+        loop {
+            let wanted = if outdated < OLDER_TOKENS { Wanted::Any } else { Wanted::Current };
+            match (self.attempt(target, began, wanted).await, first.take()) {
+                (Ok(Attempt::Opened(tunnel)), _) => return Ok(tunnel),
+                (Ok(Attempt::Outdated), failed) => (outdated, first) = (outdated + 1, failed),
+                (Ok(Attempt::Failed(refusal)), None) => first = Some(refusal),
+                (Ok(Attempt::Failed(refusal)), Some(_)) => return Err(refusal),
+                // The gateway's own account of the outage is more precise than ours.
+                (Err(Refusal::Outage(_)), Some(Refusal::Passed(refused))) => {
+                    return Err(Refusal::Passed(refused));
+                }
+                (Err(refusal), _) => return Err(refusal),
+            }
+        }
+    }
+
+    /// A tunnel for the hop behind this one, which knows itself how often to try. Boxed: that hop's tunnels are opened in the same way.
+    pub(crate) fn open_way<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Tunnel, Refusal>> {
+        Box::pin(self.pay(target))
+    }
+
+    /// One token, sent once. `Err` is final; after [`Attempt::Failed`] another token may do.
+    async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, Refusal> {
+        let (chosen, connection, taken) = self.fund(wanted).await?;
+        let asked = Instant::now();
+        self.cap.count(asked).map_err(Refusal::AboveCap)?;
+        let mut sent = taken.send();
+        let exchange = connection.connect(target, Some(&sent.token));
+        let answered = self.gateways.watch(&chosen, exchange).await;
+        let refused = match answered {
+            Ok(Answer::Opened(tunnel)) => {
+                self.gateways.heard(&chosen);
+                self.gateways.accepted(&chosen, sent.token.challenge_digest());
+                sent.became(Fate::Opened);
+                let open = self.recorder.opened(asked.elapsed(), began.elapsed());
+                return Ok(Attempt::Opened(tunnel.holding(open)));
+            }
+            Ok(Answer::Refused(refused)) => refused,
+            Err(error) => {
+                sent.became(Fate::Unanswered);
+                if matches!(error, ExchangeError::Broken { .. } | ExchangeError::Dead { .. }) {
+                    self.gateways.doubt(&chosen);
+                    return Ok(Attempt::Failed(Refusal::Exchange(error)));
+                }
+                self.gateways.failed(&chosen, Outage::no_answer(&error));
+                return Err(Refusal::Exchange(error));
+            }
+        };
+        self.gateways.heard(&chosen);
+        match refused.status {
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                sent.became(Fate::Refused);
+                let digest = sent.token.challenge_digest();
+                let was_current = self.gateways.is_current(&chosen, digest);
+                let unfit = self.learn(&chosen, &sent.token, &refused);
+                if !was_current && wanted == Wanted::Any {
+                    if !refused.says_spent() {
+                        self.gateways.refused(&chosen, digest);
+                    }
+                    return Ok(Attempt::Outdated);
+                }
+                let reason = unfit.unwrap_or_else(|| one_line(&refused.body));
+                Ok(Attempt::Failed(Refusal::TokensRefused { reason }))
+            }
+            // Also for 429 and 508 no further token is sent before a request without one is answered as it should be.
+            _ if refused.is_unavailable() => {
+                sent.became(Fate::Unanswered);
+                self.gateways.unavailable(&chosen, &refused);
+                Ok(Attempt::Failed(Refusal::Passed(refused)))
+            }
+            _ => {
+                sent.became(Fate::TargetFailed);
+                Err(Refusal::Passed(refused))
+            }
+        }
+    }
+
+    /// A gateway, a connection to it, and a token for it. The connection comes first: a gateway that is down costs
+    /// nothing, and the next one of the list is tried.
+    async fn fund(&self, wanted: Wanted) -> Result<(Chosen, Connection, ReservedToken), Refusal> {
+        let mut waited_for = None;
+        // A choice is made again after a wait for a token, and when gateways took turns meanwhile.
+        for _ in 0..CHOICES {
+            let (chosen, connection) = self.connect().await?;
+            let began = Instant::now();
+            let taken = match waited_for.take() {
+                None => self.supply.take(wanted).await.map_err(Refusal::wallet)?,
+                waited_for => waited_for,
+            };
+            match taken {
+                Some(taken) => {
+                    let is_asked_for = self.gateways.asks_for(&chosen, taken.token().challenge_digest());
+                    if is_asked_for && connection.answers().await {
+                        self.recorder.took(Part::Token, began.elapsed());
+                        return Ok((chosen, connection, taken));
+                    }
+                    // Another gateway is in use since the choice, and has another challenge, or the connection has died: the
+                    // token goes back.
+                }
+                None => {
+                    // Minting may take longer than the gateway waits for a request.
+                    drop(connection);
+                    waited_for = Some(self.supply.wait(wanted).await?);
+                    self.recorder.took(Part::Token, began.elapsed());
+                }
+            }
+        }
+        Err(Refusal::Shortage(Shortage::Slow))
+    }
+
+    async fn connect(&self) -> Result<(Chosen, Connection), Refusal> {
+        loop {
+            let chosen = self.gateways.choose().await.map_err(Refusal::Outage)?;
+            let began = Instant::now();
+            match chosen.gateway().dial().await {
+                Ok(connection) => {
+                    self.recorder.took(Part::Dial, began.elapsed());
+                    return Ok((chosen, connection));
+                }
+                // `choose` ends this when no gateway can come back soon.
+                Err(NoWay::Dial(error)) => self.gateways.failed(&chosen, error.into()),
+                Err(NoWay::FirstHop(outage)) => return Err(Refusal::FirstHop(outage)),
+            }
+        }
+    }
+
+    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted. Returns why
+    /// the challenge is not taken, if it is not.
+    fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) -> Option<String> {
+        let current = match answer.challenge() {
+            Ok(challenge) => CurrentChallenge::new(challenge),
+            Err(reason) => {
+                tracing::warn!(
+                    "the gateway refused a token and gave no challenge: {}",
+                    one_line(reason.as_bytes())
+                );
+                None
+            }
+        };
+        let current = current?;
+        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
+        let asks_for_another_key = asked.is_some_and(|asked| asked != token.token_key_id());
+        let is_for_the_key =
+            asks_for_another_key && token.challenge_digest() == current.digest && !answer.says_spent();
+        if let Err(reason) = self.gateways.learn(chosen, current) {
+            tracing::warn!("the gateway {} cannot be used: {reason}", chosen.gateway().url());
+            return Some(reason);
+        }
+        if is_for_the_key {
+            self.supply.doubt(token);
+        }
+        None
+    }
+}

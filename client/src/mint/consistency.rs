@@ -1,0 +1,149 @@
+//! Whether the issuer shows this client the keys that it shows everyone: a key made for one client alone marks its tokens.
+//!
+//! ```text
+//! a key to mint for -> listed with other times than before? -> refused
+//!                   -> new, and there are mirrors? -> one at least lists it the same way, and none differs -> confirmed
+//! ```
+//!
+//! The times of a key are fixed when it is made, so that rotations, restarts, retired keys and restored backups change none of
+//! a key that is known. A key that appears without having been published ahead is logged and not refused: an emergency rotation looks
+//! like that, too. The comparison with mirrors is that of draft-ietf-privacypass-consistency-mirror by plain GET.
+
+mod seen;
+
+use crate::catalogue::{self, Position};
+use crate::config::ConsistencyConfig;
+use crate::mint::error::MintError;
+use crate::mint::issuer::IssuerClient;
+use crate::mint::published::Published;
+use metrics::{Counter, counter};
+use postern_token::{Directory, TokenKeyId, UnixSeconds};
+use reqwest::Url;
+pub(crate) use seen::Times;
+use seen::{Saved, Seen};
+use std::path::{Path, PathBuf};
+use tokio::task::JoinSet;
+
+/// Compares the issuer's keys with what it listed before and with what mirrors list.
+pub(crate) struct Consistency {
+    saved: Saved,
+    seen: Seen,
+    mirrors: Vec<IssuerClient>,
+    refused: Counter,
+}
+
+/// Why no token is minted for a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Inconsistent {
+    #[error(
+        "the issuer's directory {url} lists the key {key} with other times than before, which never change: this client may be shown \
+         something that others are not, so no token is minted for the key. Compare with others (postern token inspect \
+         --compare), and ask the issuer's operator. If the change was meant, delete {} and restart the agent", file.display()
+    )]
+    Changed { url: Url, key: String, file: PathBuf },
+    #[error(
+        "the mirror {mirror} does not list the key {key} as the issuer's directory {url} does: the key may be made for this client alone, \
+         to recognise its tokens, so none is minted for it. A mirror that is behind looks the same for as long as it is; if this \
+         lasts, ask the issuer's operator"
+    )]
+    Differs { url: Url, key: String, mirror: Url },
+    #[error(
+        "no mirror of the issuer's directory answers, so whether others see the key {key}, too, is not known, and no token is minted for \
+         it until one does: {reason}. Check issuer.consistency.mirrors"
+    )]
+    Unconfirmed { key: String, reason: String },
+}
+
+impl Inconsistent {
+    /// Whether something differs, rather than not being known.
+    pub(crate) const fn is_difference(&self) -> bool {
+        !matches!(self, Self::Unconfirmed { .. })
+    }
+}
+
+impl Consistency {
+    /// With what earlier runs have seen, from the file beside `wallet`. Blocks on the disk.
+    pub(crate) fn open(hop: Position, wallet: &Path, config: &ConsistencyConfig) -> Result<Self, MintError> {
+        let (saved, seen) = Saved::read(wallet);
+        let refused = counter!(catalogue::AGENT_KEYS_REFUSED, Position::LABEL => hop.as_str());
+        refused.increment(0); // there from the start
+        Ok(Self { saved, seen, mirrors: mirrors(config)?, refused })
+    }
+
+    /// Other mirrors from now on. Keys that were confirmed stay confirmed.
+    pub(crate) fn replace(&mut self, config: &ConsistencyConfig) -> Result<(), MintError> {
+        self.mirrors = mirrors(config)?;
+        Ok(())
+    }
+
+    /// Whether tokens may be minted for `key`, which `published` lists.
+    pub(crate) async fn check(&mut self, published: &Published, key: TokenKeyId) -> Result<(), Inconsistent> {
+        let (url, name) = (&published.url, key.short());
+        let news = self.seen.look(url.as_str(), &published.directory, UnixSeconds::now());
+        let checked = if news.changed.contains(&key) {
+            let (url, file) = (url.clone(), self.saved.path().to_owned());
+            Err(Inconsistent::Changed { url, key: name, file })
+        } else {
+            self.confirm(published, key).await
+        };
+        if news.unannounced.contains(&key) {
+            tracing::info!(
+                "the issuer {url} uses a key that it did not publish ahead, {}, as after an emergency. To make sure that others see \
+                 it, too: postern token inspect --compare",
+                key.short()
+            );
+        }
+        if checked.as_ref().is_err_and(Inconsistent::is_difference) {
+            self.refused.increment(1);
+        }
+        self.saved.save(&self.seen).await;
+        checked
+    }
+
+    /// Compares a key that no mirror has confirmed yet with what the mirrors list.
+    async fn confirm(&mut self, published: &Published, key: TokenKeyId) -> Result<(), Inconsistent> {
+        if self.mirrors.is_empty() || self.seen.is_confirmed(key) {
+            return Ok(());
+        }
+        let (url, name) = (published.url.clone(), key.short());
+        let ours = Times::of(&published.directory, key);
+        let mut asking: JoinSet<_> = self.mirrors.iter().cloned().map(directory_of).collect();
+        let (mut confirmed, mut reasons) = (0, Vec::new());
+        let mut differing = None;
+        while let Some(answer) = asking.join_next().await {
+            match answer {
+                Ok(Ok(theirs)) if Times::of(&theirs.directory, key) == ours => confirmed += 1,
+                Ok(Ok(theirs)) => differing = Some(theirs.url),
+                Ok(Err(error)) => reasons.push(error.to_string()),
+                Err(error) => reasons.push(error.to_string()), // a panic, which is in the log
+            }
+        }
+        match differing {
+            Some(mirror) => Err(Inconsistent::Differs { url, key: name, mirror }),
+            None if confirmed == 0 => {
+                Err(Inconsistent::Unconfirmed { key: name, reason: reasons.join("; ") })
+            }
+            None => {
+                self.seen.confirm(key);
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn directory_of(mirror: IssuerClient) -> Result<Published, MintError> {
+    mirror.mirrored().await
+}
+
+/// The mirrors of a configuration.
+pub(crate) fn mirrors(config: &ConsistencyConfig) -> Result<Vec<IssuerClient>, MintError> {
+    config.mirrors.iter().map(|url| IssuerClient::new(url, None, config.ca.clone())).collect()
+}
+
+/// The ids of all keys in a directory; an entry that is no base64url has none.
+pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Times)> {
+    directory.token_keys.iter().filter_map(|listed| {
+        let bytes = listed.key_bytes().ok()?;
+        Some((TokenKeyId::of(&bytes), Times { not_before: listed.not_before, not_after: listed.not_after }))
+    })
+}

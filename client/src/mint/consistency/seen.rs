@@ -1,0 +1,267 @@
+//! The keys that an issuer has listed, in a file beside the wallet: nothing of it is secret.
+
+use super::ids;
+use crate::wallet::beside::FileBeside;
+use postern_token::{Directory, TokenKeyId, UnixSeconds};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The most keys that are remembered, however many a directory lists: those seen last. An issuer of ours has 16 at most.
+const MOST_KEYS: usize = 64;
+/// A directory may be a copy that is this old: a key that is absent from it was not necessarily unpublished.
+const OLDEST_COPY: u64 = 2 * 3600;
+
+/// The times of a key in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Times {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_before: Option<UnixSeconds>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_after: Option<UnixSeconds>,
+}
+
+impl Times {
+    /// Those that a directory gives a key, if it lists it.
+    pub(crate) fn of(directory: &Directory, key: TokenKeyId) -> Option<Self> {
+        ids(directory).find_map(|(listed, times)| (listed == key).then_some(times))
+    }
+
+    /// Whether `new` takes back what was said. An issuer may begin to publish a time that it did not publish before.
+    fn is_contradicted_by(self, new: Self) -> bool {
+        let differs = |old: Option<UnixSeconds>, new| old.is_some() && old != new;
+        differs(self.not_before, new.not_before) || differs(self.not_after, new.not_after)
+    }
+}
+
+/// What was seen of an issuer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Seen {
+    /// The directory's URL.
+    issuer: String,
+    /// When it was looked at last.
+    looked: Option<UnixSeconds>,
+    /// By id, in hexadecimal.
+    keys: BTreeMap<String, Known>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    times: Times,
+    since: UnixSeconds,
+    seen: UnixSeconds,
+    /// A mirror has listed it in the same way.
+    #[serde(default)]
+    is_confirmed: bool,
+}
+
+/// What a directory has that it did not have before.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    /// Keys whose times are others than before.
+    pub(crate) changed: Vec<TokenKeyId>,
+    /// Keys that came into use at a time at which the directory had already been seen without them.
+    pub(crate) unannounced: Vec<TokenKeyId>,
+}
+
+impl Seen {
+    /// Compares a directory with what was seen, and remembers what is new. A time that has changed is not taken over.
+    pub(crate) fn look(&mut self, issuer: &str, directory: &Directory, now: UnixSeconds) -> News {
+        if self.issuer != issuer {
+            // Keys are known by their bytes, wherever they are listed; when they were absent is known of one issuer.
+            (self.issuer, self.looked) = (issuer.to_owned(), None);
+        }
+        let mut news = News::default();
+        for (key, times) in ids(directory) {
+            let known = self.keys.entry(key.to_hex());
+            let is_new = matches!(known, std::collections::btree_map::Entry::Vacant(_));
+            let known = known.or_insert(Known { times, since: now, seen: now, is_confirmed: false });
+            known.seen = now;
+            if known.times.is_contradicted_by(times) {
+                news.changed.push(key);
+            } else {
+                known.times = times;
+            }
+            let absent =
+                self.looked.map(|looked| looked.saturating_sub(std::time::Duration::from_secs(OLDEST_COPY)));
+            if is_new && absent.is_some_and(|absent| times.not_before.is_some_and(|start| start < absent)) {
+                news.unannounced.push(key);
+            }
+        }
+        self.looked = Some(now);
+        while self.keys.len() > MOST_KEYS {
+            // Of those seen at the same time the newest: a long directory does not displace what was known before.
+            let order = |known: &Known| (known.seen, Reverse(known.since));
+            let oldest = self.keys.iter().min_by_key(|(_, known)| order(known)).map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| self.keys.remove(&oldest));
+        }
+        news
+    }
+
+    pub(crate) fn is_confirmed(&self, key: TokenKeyId) -> bool {
+        self.keys.get(&key.to_hex()).is_some_and(|known| known.is_confirmed)
+    }
+
+    pub(crate) fn confirm(&mut self, key: TokenKeyId) {
+        if let Some(known) = self.keys.get_mut(&key.to_hex()) {
+            known.is_confirmed = true;
+        }
+    }
+}
+
+/// The file, and what of it is on the disk.
+pub(crate) struct Saved {
+    file: FileBeside,
+    seen: Seen,
+}
+
+impl Saved {
+    /// Reads the file beside `wallet`.
+    pub(crate) fn read(wallet: &Path) -> (Self, Seen) {
+        let file = FileBeside::of(wallet, ".keys");
+        let parse = |text: String| serde_json::from_str(&text).map_err(|error| error.to_string());
+        let seen: Seen = file.load(parse, "The issuer's keys are compared with what is seen from now on");
+        (Self { file, seen: seen.clone() }, seen)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Saves what was seen, if it is more than a later look.
+    pub(crate) async fn save(&mut self, seen: &Seen) {
+        if self.seen.is_as_good_as(seen) {
+            return;
+        }
+        // Strings and numbers only, which JSON can always represent.
+        let text = serde_json::to_string_pretty(seen).unwrap_or_default();
+        let loss = "after a restart the issuer's keys are not compared with those of before";
+        if self.file.save(&text, loss).await {
+            self.seen = seen.clone();
+        }
+    }
+}
+
+impl Seen {
+    /// Whether it lacks nothing of `new` but times of looking: those are written at most once an hour.
+    fn is_as_good_as(&self, new: &Self) -> bool {
+        let hour = |seen: UnixSeconds| seen.0 / 3600;
+        let same = |old: &Known, new: &Known| (old.times, old.is_confirmed) == (new.times, new.is_confirmed);
+        self.issuer == new.issuer
+            && self.looked.map(hour) == new.looked.map(hour)
+            && self.keys.len() == new.keys.len()
+            && new.keys.iter().all(|(key, new)| self.keys.get(key).is_some_and(|old| same(old, new)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_token::{DirectoryKey, TokenType};
+
+    const DAY: u64 = 86_400;
+
+    /// The key of rotation `number`, as an issuer with a new one every 30 days publishes it.
+    fn key(number: u64) -> DirectoryKey {
+        let start = number * 30 * DAY;
+        let spki = vec![u8::try_from(number % 251).unwrap(); 342];
+        DirectoryKey::new(
+            TokenType::BlindRsa2048,
+            &spki,
+            Some(UnixSeconds(start)),
+            Some(UnixSeconds(start + 37 * DAY)),
+        )
+    }
+
+    fn directory(keys: impl IntoIterator<Item = DirectoryKey>) -> Directory {
+        Directory {
+            issuer_request_uri: "/r".to_owned(),
+            token_keys: keys.into_iter().collect(),
+            batch_limit: None,
+            revoked: Vec::new(),
+        }
+    }
+
+    fn look(seen: &mut Seen, keys: Vec<DirectoryKey>, now: u64) -> News {
+        seen.look("https://issuer.example", &directory(keys), UnixSeconds(now))
+    }
+
+    #[test]
+    fn twenty_rotations_a_restored_backup_and_a_retired_key_change_nothing() {
+        let (mut seen, home) = (Seen::default(), tempfile::tempdir().unwrap());
+        for hour in 24 * 30..24 * 30 * 21_u64 {
+            let (now, number) = (hour * 3600, hour / (24 * 30));
+            let published = (1..=number + 1).filter(|number| {
+                let start = number * 30 * DAY;
+                start <= now + DAY && now < start + 37 * DAY
+            });
+            let mut keys: Vec<_> = published.map(key).collect();
+            if hour % 1_000 == 0 {
+                keys.retain(|listed| *listed == key(number)); // a key is retired, and later restored
+            }
+            assert_eq!(look(&mut seen, keys, now), News::default(), "{hour}");
+        }
+        assert!(seen.keys.len() >= 20);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (mut saved, empty) = Saved::read(&home.path().join("wallet"));
+        assert_eq!(empty, Seen::default());
+        runtime.block_on(saved.save(&seen));
+        assert_eq!(Saved::read(&home.path().join("wallet")).1, seen, "a restart forgets nothing");
+    }
+
+    #[test]
+    fn a_key_with_other_times_is_news_for_as_long_as_it_has_them() {
+        let (mut seen, now) = (Seen::default(), 30 * DAY + 5);
+        assert_eq!(look(&mut seen, vec![key(1)], now), News::default());
+        let id = ids(&directory([key(1)])).next().unwrap().0;
+        let mut other = key(1);
+        other.not_after = Some(UnixSeconds(40 * DAY));
+        for _ in 0..2 {
+            assert_eq!(look(&mut seen, vec![other.clone()], now).changed, [id]);
+        }
+        other.not_after = None;
+        assert_eq!(look(&mut seen, vec![other], now).changed, [id]);
+        assert_eq!(look(&mut seen, vec![key(1)], now), News::default());
+    }
+
+    #[test]
+    fn a_key_that_appears_long_after_its_time_began_was_not_published_ahead() {
+        let mut seen = Seen::default();
+        assert_eq!(
+            look(&mut seen, vec![key(1)], 61 * DAY),
+            News::default(),
+            "nothing is known before the first look"
+        );
+        let id = ids(&directory([key(2)])).next().unwrap().0;
+        assert_eq!(look(&mut seen, vec![key(1), key(2)], 61 * DAY + 60).unannounced, [id]);
+        assert_eq!(look(&mut seen, vec![key(1), key(2)], 61 * DAY + 120), News::default(), "it is said once");
+        assert_eq!(
+            look(&mut seen, vec![key(3)], 91 * DAY),
+            News::default(),
+            "the agent was idle when it was published"
+        );
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut seen = Seen::default();
+        for number in 0..400 {
+            look(&mut seen, vec![key(number)], number);
+        }
+        assert_eq!(seen.keys.len(), MOST_KEYS);
+        let (mut seen, known) = (Seen::default(), key(7));
+        look(&mut seen, vec![known.clone()], 1);
+        look(&mut seen, (0..200).map(key).collect(), 2);
+        assert_eq!(seen.keys.len(), MOST_KEYS);
+        let mut other = known;
+        other.not_after = None;
+        assert_eq!(
+            look(&mut seen, vec![other], 3).changed.len(),
+            1,
+            "a flood of keys does not displace a known one"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! An issuer: its directory, and the key to have tokens signed with.
+
+use super::error::MintError;
+use super::published::Published;
+use crate::config::server_url;
+use crate::hop::fetch_challenge::seconds;
+use crate::recorder::Attempts;
+use crate::wallet::clock::Skew;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
+use postern_config::Secret;
+use postern_daemon::http::{
+    BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
+};
+use postern_daemon::tls::OwnCertificate;
+use postern_proxy::address::is_public;
+use postern_token::header::Challenge;
+use postern_token::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, IssuerKey, TokenKeyId, UnixSeconds};
+use reqwest::{RequestBuilder, Url};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The largest directory that is read, in bytes.
+const DIRECTORY_LIMIT: usize = 256 * 1024;
+
+/// An issuer, and who we are to it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct IssuerClient {
+    pub(super) http: reqwest::Client,
+    pub(super) url: Url,
+    pub(super) api_key: Option<Secret>,
+    own: Option<OwnCertificate>,
+    attempts: Attempts,
+    /// Which addresses requests may go to.
+    allows: fn(IpAddr) -> bool,
+    /// Until when no batch is requested: the issuer refused one, and then gave a token that was requested alone.
+    pub(super) singly_until: Arc<Mutex<Option<Instant>>>,
+}
+
+/// A key to have tokens signed with.
+#[derive(Clone, Debug)]
+pub struct MintKey {
+    /// The issuer's public key.
+    pub key: IssuerKey,
+    /// When its tokens are no longer accepted, if the directory has that.
+    pub not_after: Option<UnixSeconds>,
+    /// Where requests go.
+    pub(super) request_url: Url,
+    /// The most tokens of a batch, if the directory says it.
+    pub(super) batch_limit: Option<u32>,
+    /// How far this machine's clock is from the issuer's.
+    pub skew: Skew,
+}
+
+impl IssuerClient {
+    /// A client for the issuer at `issuer_url` (its directory is at the well-known path of that host), which sends
+    /// `api_key` as a bearer token and trusts the certificates in `ca` instead of the platform's.
+    ///
+    /// # Errors
+    /// The address is not a URL with a host, or the certificates cannot be read.
+    pub fn new(issuer_url: &str, api_key: Option<Secret>, ca: Option<PathBuf>) -> Result<Self, MintError> {
+        Self::showing(issuer_url, api_key, ca, None)
+    }
+
+    /// The same for an account that is known by a certificate, beside an API key or without one.
+    ///
+    /// # Errors
+    /// As [`IssuerClient::new`].
+    pub fn showing(
+        issuer_url: &str,
+        api_key: Option<Secret>,
+        ca: Option<PathBuf>,
+        own: Option<OwnCertificate>,
+    ) -> Result<Self, MintError> {
+        Self::at(issuer_url, api_key, ClientOptions { ca_file: ca, own, ..ClientOptions::default() })
+    }
+
+    fn at(issuer_url: &str, api_key: Option<Secret>, options: ClientOptions) -> Result<Self, MintError> {
+        let url = server_url(issuer_url).ok_or_else(|| MintError::Url(issuer_url.to_owned()))?;
+        let (http, allows) = (client(&options)?, options.allows);
+        let (attempts, singly_until) = (Attempts::default(), Arc::default());
+        Ok(Self { http, url, api_key, own: options.own, attempts, allows, singly_until })
+    }
+
+    /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port). It is connected to at
+    /// public addresses alone, whichever host its directory sends requests to: a gateway could otherwise have its clients try
+    /// what only they can reach.
+    ///
+    /// # Errors
+    /// As [`IssuerClient::new`].
+    pub fn named(issuer_name: &str, ca: Option<PathBuf>) -> Result<Self, MintError> {
+        let options = ClientOptions { ca_file: ca, allows: is_public, ..ClientOptions::default() };
+        let client = Self::at(&format!("https://{issuer_name}"), None, options)?;
+        if client.url.path() == "/" { Ok(client) } else { Err(MintError::Url(client.url.to_string())) }
+    }
+
+    /// Records its requests. Those to a request URI elsewhere are counted here too: the issuer chose that, and not the
+    /// operator.
+    pub(crate) fn recorded(self, attempts: Attempts) -> Self {
+        Self { attempts, ..self }
+    }
+
+    /// The host and port of its address.
+    pub(crate) fn address(&self) -> String {
+        let port = self.url.port_or_known_default().unwrap_or(443);
+        format!("{}:{port}", self.url.host_str().unwrap_or_default())
+    }
+
+    /// The issuer's keys, and how far our clock is from the issuer's.
+    pub(crate) async fn published(&self) -> Result<Published, MintError> {
+        self.own.iter().for_each(OwnCertificate::read_if_changed); // before each batch of tokens
+        let url = self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))?;
+        self.published_at(url).await
+    }
+
+    /// The same of a mirror, which may have its copy at any path: that of its address, if it has one.
+    pub(crate) async fn mirrored(&self) -> Result<Published, MintError> {
+        if self.url.path() == "/" {
+            self.published().await
+        } else {
+            self.published_at(self.url.clone()).await
+        }
+    }
+
+    async fn published_at(&self, url: Url) -> Result<Published, MintError> {
+        let request = self.http.get(url.clone()).header(ACCEPT, DIRECTORY_MEDIA_TYPE);
+        let (headers, body) = self.send(&url, request, DIRECTORY_LIMIT).await?;
+        match Directory::parse(&body) {
+            Ok(directory) => Ok(Published { directory, url, skew: skew(&headers) }),
+            Err(error) => Err(MintError::Unusable { url, reason: error.to_string() }),
+        }
+    }
+
+    /// The key to mint with for `challenge`: the one its `token-key` gives, else the directory's preferred one. The
+    /// directory must list it: a key that is shown to one client alone would name that client in each of its tokens.
+    ///
+    /// # Errors
+    /// [`MintError`].
+    pub async fn key_for(&self, challenge: &Challenge) -> Result<MintKey, MintError> {
+        self.published().await?.key_for(challenge)
+    }
+
+    pub(super) fn authorized(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.api_key {
+            Some(key) => request.header(AUTHORIZATION, format!("Bearer {}", key.expose())),
+            None => request,
+        }
+    }
+
+    /// Sends, and returns head and body of a 200.
+    pub(super) async fn send(
+        &self,
+        url: &Url,
+        request: RequestBuilder,
+        limit: usize,
+    ) -> Result<(HeaderMap, Bytes), MintError> {
+        self.send_for(&[StatusCode::OK], url, request, limit).await
+    }
+
+    /// Sends, and returns head and body of an answer with one of `wanted`.
+    pub(super) async fn send_for(
+        &self,
+        wanted: &[StatusCode],
+        url: &Url,
+        request: RequestBuilder,
+        limit: usize,
+    ) -> Result<(HeaderMap, Bytes), MintError> {
+        let began = Instant::now();
+        let not_public = || MintError::NotPublic { url: url.clone() };
+        if address(url).is_some_and(|address| !(self.allows)(address)) {
+            self.attempts.lost();
+            return Err(not_public());
+        }
+        let mut response = request.send().await.map_err(|error| {
+            self.attempts.lost();
+            if NoneAllowed::is_cause_of(&error) {
+                return not_public();
+            }
+            MintError::Unreachable { url: url.clone(), reason: no_answer(&error, "issuer.ca (or --ca)") }
+        })?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let body = fetch_limited(response, limit).await;
+        match &body {
+            Err(BodyError::Broken(_)) => self.attempts.lost(),
+            Ok(_) | Err(BodyError::TooLong { .. }) => self.attempts.answered(began.elapsed()),
+        }
+        if !wanted.contains(&status) {
+            let text = body.map(|body| one_line(&body)).unwrap_or_default();
+            let retry_after = seconds(headers.get(RETRY_AFTER));
+            return Err(MintError::Status { url: url.clone(), status, text, retry_after });
+        }
+        match body {
+            Ok(body) => Ok((headers, body)),
+            Err(error) => Err(MintError::Unusable { url: url.clone(), reason: error.to_string() }),
+        }
+    }
+}
+
+impl MintKey {
+    /// The key's id.
+    #[must_use]
+    pub fn id(&self) -> TokenKeyId {
+        self.key.id()
+    }
+}
+
+/// The address that a URL has in place of a name.
+fn address(url: &Url) -> Option<IpAddr> {
+    let host = url.host_str()?;
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// By the `Date` of an answer; none where there is no such field.
+fn skew(headers: &HeaderMap) -> Skew {
+    date(headers).map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs)))
+}

@@ -1,0 +1,19 @@
+//! Minting: the issuer's directory, and tokens signed blind (RFC 9578, section 6).
+//!
+//! The agent and `postern token mint` both go this way. The issuer sees how many tokens are requested and by which
+//! account, and never a token: what it signs is blinded.
+
+pub mod compare;
+pub(crate) mod consistency;
+pub(crate) mod error;
+pub(crate) mod issuer;
+pub(crate) mod issuers;
+pub(crate) mod published;
+pub(crate) mod refill;
+pub(crate) mod source;
+pub(crate) mod status;
+pub(crate) mod stock;
+pub(crate) mod tokens;
+
+pub use error::MintError;
+pub use issuer::{IssuerClient, MintKey};

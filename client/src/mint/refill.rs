@@ -1,0 +1,397 @@
+//! The task that keeps the wallet filled: it mints ahead between low and high water, mints for those who wait, follows
+//! the issuer's keys, and leaves a failing issuer alone for longer and longer.
+
+use crate::hop::gateways::{Gateways, Outage};
+use crate::hop::marks::MarksRefused;
+use crate::hop::marks::saved::SavedMarks;
+use crate::mint::consistency::{Consistency, Inconsistent};
+use crate::mint::error::MintError;
+use crate::mint::issuer::IssuerClient;
+use crate::mint::published::Published;
+use crate::mint::source::TokenSource;
+use crate::mint::status::MintingStatus;
+use crate::mint::stock::Stock;
+use crate::reload::Settings;
+use crate::wallet::challenge::CurrentChallenge;
+use crate::wallet::file::WalletError;
+use crate::wallet::format::Unspent;
+use crate::wallet::saved_challenges::SavedChallenges;
+use crate::wallet::supply::{Demand, Failure, Supply};
+use postern_daemon::backoff::{Backoff, jittered};
+use postern_daemon::drain::Shutdown;
+use postern_token::TokenKeyId;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// The pauses of our own choice.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(60) };
+/// The longest pause while gateway and issuer do not agree on a key: gateways catch up within seconds.
+const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
+/// The longest pause while the gateway is away: it is probed more often than that.
+const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
+/// The shortest pause after a failure that needs an operator: a refused account, a missing certificate.
+const LASTING_PAUSE: Duration = Duration::from_secs(20);
+/// The longest that an issuer can have us wait: a quota that was raised meanwhile is noticed within minutes.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(240);
+/// How often tokens of retired keys are looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// The task's own state.
+pub(crate) struct Refill {
+    supply: Arc<Supply>,
+    gateways: Arc<Gateways>,
+    source: TokenSource,
+    consistency: Consistency,
+    saved_challenges: SavedChallenges,
+    saved_marks: SavedMarks,
+    settings: watch::Receiver<Settings>,
+    low: usize,
+    high: usize,
+    /// The longest that minting ahead is put off, and until when it is.
+    delay: Duration,
+    put_off: Option<Instant>,
+    status: MintingStatus,
+    /// The issuer's present key for which the gateway's challenge was fetched again and named another key.
+    asked_about: Option<TokenKeyId>,
+    failures_in_a_row: u32,
+    next_tidy: Instant,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttemptError {
+    #[error(transparent)]
+    Gateway(#[from] Outage),
+    #[error(transparent)]
+    Mint(#[from] MintError),
+    #[error(transparent)]
+    Wallet(#[from] WalletError),
+    #[error(transparent)]
+    Marks(#[from] MarksRefused),
+    #[error(transparent)]
+    Consistency(#[from] Inconsistent),
+}
+
+/// What a failure means for the next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Gateway,
+    /// Gateway and issuer do not agree on a key.
+    Key,
+    /// The gateway's challenge comes too soon after others: the pause is its own.
+    Mark,
+    /// It passes without intervention.
+    Passing,
+    /// An operator must repair something first.
+    Lasting,
+}
+
+impl AttemptError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Gateway(_) => Kind::Gateway,
+            Self::Mint(error) if error.is_of_key() => Kind::Key,
+            Self::Marks(error) if error.left().is_some() => Kind::Mark,
+            Self::Mint(error) if !error.is_lasting() => Kind::Passing,
+            Self::Consistency(error) if !error.is_difference() => Kind::Passing,
+            Self::Consistency(_) | Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => Kind::Lasting,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Mint(error) => error.retry_after(),
+            Self::Marks(error) => error.left(),
+            Self::Gateway(_) | Self::Wallet(_) | Self::Consistency(_) => None,
+        }
+    }
+}
+
+impl Refill {
+    pub(crate) fn new(
+        supply: Arc<Supply>,
+        gateways: Arc<Gateways>,
+        (source, consistency): (TokenSource, Consistency),
+        (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
+        settings: watch::Receiver<Settings>,
+        status: MintingStatus,
+    ) -> Self {
+        let (low, high, delay) = {
+            let settings = settings.borrow();
+            (settings.low, settings.high, settings.delay)
+        };
+        Self {
+            supply,
+            gateways,
+            source,
+            consistency,
+            saved_challenges,
+            saved_marks,
+            settings,
+            low,
+            high,
+            delay,
+            put_off: None,
+            status,
+            asked_about: None,
+            failures_in_a_row: 0,
+            next_tidy: Instant::now(),
+        }
+    }
+
+    /// Runs until the state of `shutdown` is *stopped*. While it drains, only those who wait are served.
+    pub(crate) async fn run(mut self, shutdown: Shutdown) {
+        let work = async {
+            loop {
+                self.until_needed(&shutdown).await;
+                self.supply.begin_attempt();
+                // A drain waits for tokens that are being signed: the issuer has counted them.
+                let _minting = shutdown.tracker().token();
+                let result = self.attempt(&shutdown).await;
+                let failure = result.err().map(|error| self.failure(&error));
+                self.failures_in_a_row =
+                    if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
+                self.status.attempted(failure.as_ref());
+                self.supply.end_attempt(failure);
+            }
+        };
+        shutdown.until_stopped(work).await;
+    }
+
+    /// Completes when there is something to mint or to find out, and the pause after a failure is over.
+    async fn until_needed(&mut self, shutdown: &Shutdown) {
+        loop {
+            let now = Instant::now();
+            if self.next_tidy <= now {
+                self.supply.tidy(self.high);
+                self.next_tidy = now + TIDY_EVERY;
+            }
+            if let Some(spoil) = self.supply.spoils_in() {
+                self.next_tidy = self.next_tidy.min(now + spoil); // and replaced as soon as they do
+            }
+            let demand = self.supply.demand();
+            let trial = demand.current.as_ref().and_then(|current| self.gateways.trial(current));
+            if let Some(trial) = trial {
+                self.next_tidy = self.next_tidy.min(now + trial.left); // and tokens are minted ahead then
+            }
+            self.status.publish(&demand, self.supply.skew(), self.low == 0, trial.is_some());
+            let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
+            let put_off = self.put_off(&demand, is_needed, now);
+            let until = match &demand.failure {
+                None if is_needed => match put_off {
+                    Some(moment) if moment > now => moment,
+                    _ => return,
+                },
+                Some(failure) if is_needed && failure.is_retried_on_demand() && demand.asked_anew => return,
+                Some(failure) if is_needed => failure.next_attempt,
+                _ => self.next_tidy,
+            };
+            if is_needed && until <= now {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(until.min(self.next_tidy)) => {}
+                () = self.supply.wanted() => {}
+                Ok(()) = self.settings.changed() => self.apply(),
+            }
+        }
+    }
+
+    /// Until when what is needed is put off, if nobody waits for it.
+    fn put_off(&mut self, demand: &Demand, is_needed: bool, now: Instant) -> Option<Instant> {
+        let can_wait = is_needed && !demand.has_doubts && Stock::of(demand, self.low, self.high).can_wait();
+        let moment = || now + self.delay.mul_f64(rand::random());
+        self.put_off = can_wait.then(|| self.put_off.unwrap_or_else(moment));
+        self.put_off
+    }
+
+    /// The configuration was read again: what failed before may work now.
+    fn apply(&mut self) {
+        let Settings { issuer, low, high, delay, .. } = self.settings.borrow_and_update().clone();
+        (self.low, self.high, self.delay, self.put_off) = (low, high, delay, None);
+        let compared = self.consistency.replace(&issuer.consistency);
+        if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {
+            // The reload checked it, so a file has changed since.
+            tracing::error!("{error}; the issuer of before stays in use: mend it and send SIGHUP again");
+        }
+        self.failures_in_a_row = 0;
+        self.supply.forgive();
+    }
+
+    /// How many tokens to mint; none while no challenge is known.
+    fn count(&self, demand: &Demand, is_draining: bool) -> usize {
+        let Some(current) = &demand.current else { return 0 };
+        let stock = Stock::of(demand, self.low, self.high);
+        stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
+    }
+
+    /// One attempt with each issuer, until one works or says why none would.
+    async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+        let mut left = self.source.tries();
+        loop {
+            let ended = self.attempt_once(shutdown).await;
+            left -= 1;
+            match &ended {
+                Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {}
+                Ok(()) => {
+                    self.source.worked();
+                    return ended;
+                }
+                Err(_) => return ended,
+            }
+        }
+    }
+
+    async fn attempt_once(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+        let Some(mut current) = self.supply.current() else { return Ok(()) };
+        // A gateway whose challenge comes too soon may name one that is known again.
+        let is_refused = self.gateways.may_sign(&current).is_err();
+        if is_refused || !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
+            current = self.gateways.fetch_challenge().await?;
+        }
+        let first = match self.mint_for(&mut current, shutdown).await {
+            Err(AttemptError::Mint(error)) if error.is_of_key() => error,
+            ended => return ended,
+        };
+        // The issuer's keys have changed, so the gateway's challenge may have, too.
+        let mut present = self.gateways.fetch_challenge().await?;
+        if present.is_same_as(&current) {
+            return Err(first.into());
+        }
+        self.mint_for(&mut present, shutdown).await
+    }
+
+    /// Mints what is needed for `current`, which becomes the gateway's present challenge when the issuer has changed
+    /// to a key that it may not know of.
+    async fn mint_for(
+        &mut self,
+        current: &mut Arc<CurrentChallenge>,
+        shutdown: &Shutdown,
+    ) -> Result<(), AttemptError> {
+        self.saved_challenges.save(&self.gateways.challenges()).await;
+        self.saved_marks.save(&self.gateways.marks()).await;
+        if self.count(&self.supply.demand(), shutdown.is_draining()) > 0 {
+            self.gateways.may_sign(current)?; // before anything is sent to the issuer
+        }
+        let mut issuer = self.source.of(current)?;
+        let published = issuer.published().await?;
+        let is_first = !self.supply.has_compared_clocks();
+        if let Some(skew) = self.supply.set_clock(published.skew) {
+            self.status.clock_skew_changed(skew);
+        }
+        if is_first {
+            self.supply.tidy(self.high); // what has spoiled since the last run was kept until now
+        }
+        if self.is_superseded(current, &published) {
+            *current = self.gateways.fetch_challenge().await?;
+            issuer = self.source.of(current)?;
+        }
+        self.supply.settle_doubts(&published, current);
+        let count = self.count(&self.supply.demand(), shutdown.is_draining());
+        if count == 0 {
+            return Ok(());
+        }
+        self.mint(&issuer, &published, current, count, shutdown).await
+    }
+
+    /// Whether the issuer uses a newer key than `current` names, and the challenge was not fetched since.
+    fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
+        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
+        let preferred = published.preferred(&current.challenge);
+        let is_news = asked.is_some() && preferred.is_some() && asked != preferred;
+        let is_superseded = is_news && self.asked_about != preferred;
+        self.asked_about = if is_news { preferred } else { None };
+        is_superseded
+    }
+
+    async fn mint(
+        &mut self,
+        issuer: &IssuerClient,
+        published: &Published,
+        current: &CurrentChallenge,
+        count: usize,
+        shutdown: &Shutdown,
+    ) -> Result<(), AttemptError> {
+        let key = published.key_for(&current.challenge)?;
+        self.consistency.check(published, key.id()).await?;
+        if !self.gateways.sign(current, key.id())? {
+            return Ok(());
+        }
+        // By the key that it claims, a mark may be the first one, and by this key it is not.
+        let count = count.min(self.count(&self.supply.demand(), shutdown.is_draining()));
+        if count == 0 {
+            return Ok(());
+        }
+        self.saved_marks.save(&self.gateways.marks()).await;
+        self.supply.reserve(count)?;
+        let urgent = self.supply.demand().waiting;
+        let mut unwritten = None;
+        let keep = |token| {
+            unwritten = self.supply.add(Unspent { token, not_after: key.not_after }).err();
+            let is_wanted = !shutdown.is_draining() || self.supply.demand().waiting > 0;
+            let is_current = self.supply.current().is_some_and(|present| present.digest == current.digest);
+            if unwritten.is_none() && is_current && is_wanted {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        let minted = issuer.mint(&current.challenge.bytes, &key, count, urgent, keep).await;
+        unwritten.map_or(Ok(()), Err)?;
+        minted?;
+        Ok(())
+    }
+
+    fn failure(&self, error: &AttemptError) -> Failure {
+        // The issuer that was asked last may not be the first to have tokens again.
+        let back_in = self.source.back_in().filter(|_| matches!(error, AttemptError::Mint(_)));
+        let retry_after = error.retry_after().map(|said| back_in.map_or(said, |back| said.min(back)));
+        let pause = pause(self.failures_in_a_row, error.kind(), retry_after, rand::random());
+        Failure {
+            sentence: error.to_string(),
+            is_gateway: error.kind() == Kind::Gateway,
+            is_of_marks: matches!(error, AttemptError::Marks(_)),
+            next_attempt: Instant::now() + pause,
+        }
+    }
+}
+
+/// How long to leave the issuer alone; `jitter` as in [`jittered`].
+fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) -> Duration {
+    let doubled = BACKOFF.pause(failures);
+    let ours = match kind {
+        Kind::Gateway => doubled.min(LONGEST_GATEWAY_PAUSE),
+        Kind::Key => doubled.min(LONGEST_KEY_PAUSE),
+        Kind::Mark => BACKOFF.first,
+        Kind::Passing => doubled,
+        Kind::Lasting => doubled.max(LASTING_PAUSE),
+    };
+    jittered(ours, retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER), jitter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_respect_the_issuer() {
+        use Kind::{Gateway, Key, Lasting, Mark, Passing};
+        assert_eq!(pause(0, Passing, None, 1.0), BACKOFF.first);
+        assert_eq!(pause(1, Passing, None, 1.0), 2 * BACKOFF.first);
+        assert_eq!(pause(1, Passing, None, 0.0), BACKOFF.first);
+        assert_eq!(pause(u32::MAX, Passing, None, 1.0), BACKOFF.longest);
+        assert_eq!(pause(0, Lasting, None, 1.0), LASTING_PAUSE);
+        assert_eq!(pause(u32::MAX, Key, None, 1.0), LONGEST_KEY_PAUSE);
+        assert_eq!(pause(u32::MAX, Gateway, None, 1.0), LONGEST_GATEWAY_PAUSE);
+        assert_eq!(pause(u32::MAX, Mark, Some(Duration::from_secs(1)), 0.0), Duration::from_secs(1));
+        let said = Duration::from_secs(100);
+        for jitter in [0.0, 0.5, 1.0] {
+            assert!((said..=said.mul_f64(1.2)).contains(&pause(3, Passing, Some(said), jitter)));
+        }
+        let longest = pause(0, Passing, Some(Duration::MAX), 1.0);
+        assert!(longest <= Duration::from_secs(300), "{longest:?}: a raised quota is noticed within minutes");
+    }
+}

@@ -1,0 +1,351 @@
+//! The wallet: unspent tokens in a file that survives a crash without ever giving one out twice.
+//!
+//! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
+//! either still has the token, unsent, or has lost it. [`format`](super::format) has the bytes.
+
+use super::format::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
+use crate::catalogue::{self, Position};
+use metrics::gauge;
+use parking_lot::Mutex;
+use postern_daemon::files::{AtOffset, make_private, private_file, sync_name};
+use postern_telemetry::metrics::ReadableGauge;
+use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Unspent tokens on disk, of any challenge and key. One process has it open, and one value in that process.
+///
+/// Every call that writes does so before it returns: some microseconds into the page cache, or with `fsync` the
+/// milliseconds of a flush.
+pub(crate) struct Wallet {
+    path: PathBuf,
+    fsync: bool,
+    pub(super) contents: Mutex<Contents>,
+    level: Arc<ReadableGauge>,
+}
+
+pub(super) struct Contents {
+    /// Locked against other processes for as long as it is open.
+    file: File,
+    pub(super) held: Vec<Held>,
+    free: Vec<u64>,
+    /// How many slots the file has.
+    slots: u64,
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
+        let _ = self.file.unlock(); // it is unlocked at the latest when the process ends
+    }
+}
+
+/// A token and the slot that it is in.
+pub(super) struct Held {
+    slot: u64,
+    pub(super) unspent: Unspent,
+}
+
+/// Why a wallet cannot be opened or written.
+#[derive(Debug, thiserror::Error)]
+pub enum WalletError {
+    /// Another process has it open.
+    #[error(
+        "another postern has the wallet {} open: stop it, or choose another file with wallet.path", path.display()
+    )]
+    InUse {
+        /// The wallet file.
+        path: PathBuf,
+    },
+    /// The file is something else, or damaged. It is left as it is.
+    #[error(
+        "{} {reason}; it has been left as it is. Choose another file with wallet.path, or move this one away \
+         (tokens in it are lost) and start again", path.display()
+    )]
+    NotAWallet {
+        /// The wallet file.
+        path: PathBuf,
+        /// What is wrong, to be read after the path.
+        reason: String,
+    },
+    /// The system refused.
+    #[error("cannot {what} the wallet {}: {source}; check the disk, and that this user may write there", path.display())]
+    Io {
+        /// The wallet file.
+        path: PathBuf,
+        /// What could not be done to it.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl Wallet {
+    /// Opens the wallet of a hop at `path`, or makes an empty one (mode 0600; the directory must exist). Torn slots are
+    /// cleared.
+    ///
+    /// # Errors
+    /// In use by another process, not a wallet, or an I/O error.
+    pub(crate) fn open(path: &Path, fsync: bool, hop: Position) -> Result<Self, WalletError> {
+        let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
+        let mut options = private_file();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(failed("open"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(WalletError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
+        }
+        let length = file.metadata().map_err(failed("read"))?.len();
+        if length == 0 || is_unwritten(&file, length).map_err(failed("read"))? {
+            file.write_all_at(&format::header(), 0)
+                .and_then(|()| file.sync_all())
+                .and_then(|()| sync_name(path))
+                .map_err(failed("write"))?;
+        } else {
+            check_header(&file, path, length)?;
+        }
+        make_private(&file).map_err(failed("protect"))?;
+        let contents = Contents::read(file, length).map_err(failed("read"))?;
+        let level =
+            Arc::new(ReadableGauge::new(gauge!(catalogue::WALLET_TOKENS, Position::LABEL => hop.as_str())));
+        let wallet = Self { path: path.to_owned(), fsync, contents: Mutex::new(contents), level };
+        wallet.show(&wallet.contents.lock());
+        Ok(wallet)
+    }
+
+    /// Whether a call that writes waits for the disk, and so belongs on a blocking thread.
+    pub(crate) fn blocks(&self) -> bool {
+        self.fsync
+    }
+
+    /// How many tokens there are, of any challenge, as metrics and live page show it.
+    pub(crate) fn shown(&self) -> &Arc<ReadableGauge> {
+        &self.level
+    }
+
+    /// How many tokens there are for `challenge` whose key is neither retired at `now` nor one of `doubted`.
+    pub(crate) fn level(
+        &self,
+        challenge: ChallengeDigest,
+        now: UnixSeconds,
+        doubted: &BTreeSet<TokenKeyId>,
+    ) -> usize {
+        self.contents.lock().held.iter().filter(|held| held.answers(challenge, now, doubted)).count()
+    }
+
+    /// The first moment after `now` at which a key of the tokens here retires.
+    pub(crate) fn next_retirement(&self, now: UnixSeconds) -> Option<UnixSeconds> {
+        let contents = self.contents.lock();
+        contents.held.iter().filter_map(|held| held.unspent.not_after).filter(|moment| *moment > now).min()
+    }
+
+    /// Takes a token for `challenge`: of those whose key is neither retired at `now` nor one of `doubted`, one whose
+    /// key retires first. When this returns it is no longer in the file, and nothing will return it again.
+    ///
+    /// # Errors
+    /// The slot could not be zeroed. The token stays in the file, and is not given out by this value again.
+    pub(crate) fn take(
+        &self,
+        challenge: ChallengeDigest,
+        now: UnixSeconds,
+        doubted: &BTreeSet<TokenKeyId>,
+    ) -> Result<Option<Unspent>, WalletError> {
+        let mut contents = self.contents.lock();
+        let soonest = contents
+            .held
+            .iter()
+            .enumerate()
+            .filter(|(_, held)| held.answers(challenge, now, doubted))
+            .min_by_key(|(_, held)| held.unspent.not_after.unwrap_or(UnixSeconds::MAX));
+        let Some((index, _)) = soonest else { return Ok(None) };
+        let held = contents.held.swap_remove(index);
+        self.show(&contents);
+        self.clear(&mut contents, [held.slot])?;
+        Ok(Some(held.unspent))
+    }
+
+    /// Makes sure that `count` more tokens can be kept: a disk that is full is found out before tokens are paid for.
+    ///
+    /// # Errors
+    /// The file cannot grow.
+    pub(crate) fn reserve(&self, count: usize) -> Result<(), WalletError> {
+        let mut contents = self.contents.lock();
+        while contents.free.len() < count {
+            let slot = contents.slots;
+            contents.write(slot, &FREE).map_err(|source| self.unwritable(source))?;
+            contents.slots += 1;
+            contents.free.insert(0, slot); // the others are nearer to the beginning, and are filled first
+        }
+        Ok(())
+    }
+
+    /// Keeps a token: a new one, or one that was taken and never sent.
+    ///
+    /// # Errors
+    /// It could not be written, and is lost.
+    pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
+        let mut contents = self.contents.lock();
+        let slot = contents.free.pop().unwrap_or_else(|| {
+            contents.slots += 1;
+            contents.slots - 1
+        });
+        // Not flushed: a power loss here loses a token that was never sent.
+        contents.write(slot, &format::encode(&unspent)).map_err(|source| self.unwritable(source))?;
+        contents.held.push(Held { slot, unspent });
+        self.show(&contents);
+        Ok(())
+    }
+
+    /// Drops the tokens that `gone` names and returns how many there were.
+    ///
+    /// # Errors
+    /// A slot could not be zeroed.
+    fn drop_where(&self, gone: impl Fn(&Held) -> bool) -> Result<usize, WalletError> {
+        let mut contents = self.contents.lock();
+        let (dropped, kept): (Vec<_>, Vec<_>) = contents.held.drain(..).partition(gone);
+        contents.held = kept;
+        self.show(&contents);
+        if dropped.is_empty() {
+            return Ok(0);
+        }
+        self.clear(&mut contents, dropped.iter().map(|held| held.slot))?;
+        Ok(dropped.len())
+    }
+
+    /// Drops the tokens whose key is retired at `now`.
+    pub(crate) fn drop_retired(&self, now: UnixSeconds) -> Result<usize, WalletError> {
+        self.drop_where(|held| held.retired(now))
+    }
+
+    /// Drops the tokens of one key for one challenge: the gateway no longer takes them.
+    pub(crate) fn drop_key(&self, challenge: ChallengeDigest, key: TokenKeyId) -> Result<usize, WalletError> {
+        self.drop_where(|held| {
+            held.unspent.token.challenge_digest() == challenge && held.unspent.token.token_key_id() == key
+        })
+    }
+
+    /// Drops the tokens for one challenge.
+    pub(crate) fn drop_challenge(&self, challenge: ChallengeDigest) -> Result<usize, WalletError> {
+        self.drop_where(|held| held.unspent.token.challenge_digest() == challenge)
+    }
+
+    /// Drops tokens for other challenges than `sent` while there are more than `most` of them, so that a gateway that
+    /// keeps changing its challenge does not fill the disk.
+    pub(crate) fn trim_others(&self, sent: &[ChallengeDigest], most: usize) -> Result<usize, WalletError> {
+        let other = |held: &Held| !sent.contains(&held.unspent.token.challenge_digest());
+        let others = self.contents.lock().held.iter().filter(|held| other(held)).count();
+        let excess = std::cell::Cell::new(others.saturating_sub(most));
+        self.drop_where(|held| {
+            let gone = excess.get() > 0 && other(held);
+            excess.set(excess.get() - usize::from(gone));
+            gone
+        })
+    }
+
+    fn clear(
+        &self,
+        contents: &mut Contents,
+        slots: impl IntoIterator<Item = u64>,
+    ) -> Result<(), WalletError> {
+        for slot in slots {
+            contents.write(slot, &FREE).map_err(|source| self.unwritable(source))?;
+            contents.free.push(slot);
+        }
+        if self.fsync {
+            contents.file.sync_data().map_err(|source| self.unwritable(source))?;
+        }
+        Ok(())
+    }
+
+    /// Called wherever the number changes, before the lock is given back: two changes at once are then shown in their
+    /// order, and one whose caller has gone away is shown too.
+    fn show(&self, contents: &Contents) {
+        self.level.set(i64::try_from(contents.held.len()).unwrap_or(i64::MAX));
+    }
+
+    fn unwritable(&self, source: io::Error) -> WalletError {
+        WalletError::Io { path: self.path.clone(), what: "write", source }
+    }
+}
+
+impl Held {
+    fn retired(&self, now: UnixSeconds) -> bool {
+        self.unspent.not_after.is_some_and(|not_after| not_after <= now)
+    }
+
+    fn answers(&self, challenge: ChallengeDigest, now: UnixSeconds, doubted: &BTreeSet<TokenKeyId>) -> bool {
+        let token = &self.unspent.token;
+        token.challenge_digest() == challenge
+            && !self.retired(now)
+            && !doubted.contains(&token.token_key_id())
+    }
+}
+
+impl Contents {
+    /// Reads every slot after the header. `length` is that of the file before the header was written, if it was.
+    fn read(file: File, length: u64) -> io::Result<Self> {
+        // A part of a slot at the end is an append that a power loss cut: it will be written over.
+        let slots = (length / SECTOR as u64).saturating_sub(1);
+        let mut contents = Self { file, held: Vec::new(), free: Vec::new(), slots };
+        let mut nonces: HashSet<Nonce> = HashSet::new();
+        for slot in 0..slots {
+            let mut sector = FREE;
+            contents.file.read_exact_at(&mut sector, offset(slot))?;
+            match format::decode(&sector) {
+                Slot::Holds(unspent) if nonces.insert(unspent.token.nonce()) => {
+                    contents.held.push(Held { slot, unspent: *unspent });
+                }
+                Slot::Free => contents.free.push(slot),
+                // Torn, or a copy that only a damaged disk could have made.
+                Slot::Torn | Slot::Holds(_) => {
+                    contents.write(slot, &FREE)?;
+                    contents.free.push(slot);
+                }
+            }
+        }
+        contents.free.reverse(); // so that the slots nearest to the beginning are filled first
+        Ok(contents)
+    }
+
+    fn write(&self, slot: u64, sector: &Sector) -> io::Result<()> {
+        self.file.write_all_at(sector, offset(slot))
+    }
+}
+
+/// Whether a power loss came while the wallet was made: its length reached the disk, and its header did not.
+fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
+    let mut sector = FREE;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if length > SECTOR {
+        return Ok(false);
+    }
+    file.read_exact_at(&mut sector[..length], 0)?;
+    Ok(sector == FREE)
+}
+
+pub(super) fn offset(slot: u64) -> u64 {
+    (slot + 1) * SECTOR as u64
+}
+
+pub(super) fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError> {
+    let mut sector = FREE;
+    let checked = if length < SECTOR as u64 {
+        Err(HeaderError::NotAWallet)
+    } else {
+        let failed = |source| WalletError::Io { path: path.to_owned(), what: "read", source };
+        file.read_exact_at(&mut sector, 0).map_err(failed)?;
+        format::check_header(&sector)
+    };
+    checked.map_err(|error| WalletError::NotAWallet { path: path.to_owned(), reason: error.to_string() })
+}
+
+#[cfg(test)]
+#[path = "power_loss.rs"]
+mod power_loss;
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

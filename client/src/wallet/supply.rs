@@ -1,0 +1,402 @@
+//! The supply of tokens: the challenge they answer, the wallet that holds them, and the requests that wait for one.
+//!
+//! [`refill`](crate::mint::refill) fills the wallet; this module has everything that a tunnel needs.
+
+use crate::mint::published::Published;
+use crate::recorder::{Fate, Recorder};
+use crate::wallet::by_key::KeyTokens;
+use crate::wallet::challenge::CurrentChallenge;
+use crate::wallet::clock::{Clock, Skew};
+use crate::wallet::file::{Wallet, WalletError};
+use crate::wallet::format::Unspent;
+use crate::wallet::guard::ReservedToken;
+use parking_lot::Mutex;
+use postern_token::{ChallengeDigest, Token, TokenKeyId, UnixSeconds};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout_at};
+
+/// How long a request waits for a token when there is none.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Tokens are not used in a key's last second: clocks are cut to whole seconds, and a token needs time to reach its
+/// gateway.
+const LAST_SECOND: Duration = Duration::from_secs(1);
+
+/// Tokens for the gateway's present challenge, shared by all connections.
+pub(crate) struct Supply {
+    wallet: Arc<Wallet>,
+    clock: Clock,
+    recorder: Arc<Recorder>,
+    state: Mutex<State>,
+    /// Wakes the refill: the wallet's level, the waiters or the challenge have changed.
+    wanted: Notify,
+    /// Wakes the waiters: a token came, or an attempt failed.
+    progress: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Arc<CurrentChallenge>>,
+    /// Challenges of older marks, oldest first, whose tokens are sent before those for the present one.
+    older: Vec<ChallengeDigest>,
+    waiting: usize,
+    /// A request began to wait after the last attempt began.
+    asked_anew: bool,
+    failure: Option<Failure>,
+    attempts: u64,
+    /// Keys whose tokens the gateway refused for the key's sake, until the issuer's directory has been compared.
+    doubted: BTreeSet<TokenKeyId>,
+}
+
+/// Why the last attempt to mint failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) sentence: String,
+    /// The gateway gave no challenge, without which there is no tunnel.
+    pub(crate) is_gateway: bool,
+    /// The gateway's marks are the cause: another challenge may be free of it, and a retry costs nothing.
+    pub(crate) is_of_marks: bool,
+    pub(crate) next_attempt: Instant,
+}
+
+/// Which tokens may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Those of older marks first.
+    Any,
+    /// Those for the present challenge.
+    Current,
+}
+
+/// What the refill has to look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Demand {
+    pub(crate) current: Option<Arc<CurrentChallenge>>,
+    /// Tokens for the present challenge, and of older marks.
+    pub(crate) level: usize,
+    pub(crate) older: usize,
+    pub(crate) waiting: usize,
+    pub(crate) asked_anew: bool,
+    /// There are keys to compare with the issuer's directory.
+    pub(crate) has_doubts: bool,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Shortage {
+    /// The gateway gave no challenge.
+    #[error("{0}")]
+    Gateway(String),
+    /// The issuer gave no token.
+    #[error("there is no token left, and minting failed: {sentence}")]
+    Issuer { sentence: String, retry_after: Duration },
+    /// No token came in time.
+    #[error(
+        "there is no token left, and none was minted within {PATIENCE:?}; the issuer may be slow: try again"
+    )]
+    Slow,
+    /// The wallet file failed.
+    #[error("{0}; no token was sent")]
+    Wallet(#[from] WalletError),
+}
+
+impl Supply {
+    pub(crate) fn new(wallet: Wallet, recorder: Arc<Recorder>) -> Self {
+        Self {
+            wallet: Arc::new(wallet),
+            clock: Clock::default(),
+            recorder,
+            state: Mutex::default(),
+            wanted: Notify::new(),
+            progress: watch::Sender::new(0),
+        }
+    }
+
+    /// A token, if there is one now. It is no longer on disk when this returns.
+    pub(crate) async fn take(&self, wanted: Wanted) -> Result<Option<ReservedToken>, WalletError> {
+        let (digests, doubted) = {
+            let state = self.state.lock();
+            let current = state.current.as_ref().map(|current| current.digest);
+            let older = state.older.iter().copied().filter(|_| wanted == Wanted::Any);
+            (older.chain(current).collect::<Vec<_>>(), state.doubted.clone())
+        };
+        let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
+        let blocks = wallet.blocks();
+        // Wrapped in `ReservedToken` here, so that a request that is dropped meanwhile returns the token.
+        let take = move || {
+            for digest in digests {
+                if let Some(unspent) = wallet.take(digest, now, &doubted)? {
+                    return Ok(Some(ReservedToken::new(unspent, wallet, recorder)));
+                }
+            }
+            Ok(None)
+        };
+        let taken = if blocks {
+            // A join error is a panic in the wallet: the token is lost, and the next try takes another.
+            spawn_blocking(take).await.unwrap_or(Ok(None))
+        } else {
+            take()
+        };
+        self.wanted.notify_one();
+        taken
+    }
+
+    /// The time at which a key must still be good for its tokens to be used.
+    fn now(&self) -> UnixSeconds {
+        self.clock.now().saturating_add(LAST_SECOND)
+    }
+
+    /// Waits for a token, [`PATIENCE`] at most. Waiting requests share one refill. Fails early when the gateway gives
+    /// no challenge, or when minting failed and the next attempt comes too late.
+    pub(crate) async fn wait(&self, wanted: Wanted) -> Result<ReservedToken, Shortage> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut progress = self.progress.subscribe();
+        let attempts_before = self.state.lock().attempts;
+        let mut is_new = true;
+        loop {
+            progress.mark_unchanged();
+            // A request does not count as waiting while it takes a token: the refill would mint one too many.
+            if let Some(taken) = self.take(wanted).await? {
+                return Ok(taken);
+            }
+            let _waiting = Waiting::begin(self, is_new);
+            is_new = false;
+            self.is_hopeless(attempts_before, deadline)?;
+            // The sender lives in `self`, so it is only the deadline that can end this with an error.
+            if timeout_at(deadline, progress.changed()).await.is_err() {
+                return Err(self.state.lock().failure.as_ref().map_or(Shortage::Slow, Failure::shortage));
+            }
+        }
+    }
+
+    fn is_hopeless(&self, attempts_before: u64, deadline: Instant) -> Result<(), Shortage> {
+        let state = self.state.lock();
+        let Some(failure) = &state.failure else { return Ok(()) };
+        // A new waiter makes the refill ask the gateway again immediately, so an older failure proves nothing.
+        let is_old = failure.is_retried_on_demand() && state.attempts == attempts_before;
+        match !is_old && (failure.is_gateway || failure.next_attempt >= deadline) {
+            true => Err(failure.shortage()),
+            false => Ok(()),
+        }
+    }
+
+    /// The gateway refused `token` and requires tokens of another key. The remaining tokens of the refused key stay in
+    /// the wallet, unused, until the issuer's directory shows whether the gateway is ahead of us or behind.
+    pub(crate) fn doubt(&self, token: &Token) {
+        self.state.lock().doubted.insert(token.token_key_id());
+        self.wanted.notify_one();
+    }
+
+    /// Compares the doubted keys with the directory. The tokens of a key are dropped when it is not redeemed any more,
+    /// or when the gateway requires the issuer's present key and so is not behind. A gateway that is behind will
+    /// require the key again.
+    pub(crate) fn settle_doubts(&self, published: &Published, current: &CurrentChallenge) {
+        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
+        let is_up_to_date = asked.is_none() || asked == published.preferred(&current.challenge);
+        let over: Vec<_> = {
+            let mut state = self.state.lock();
+            state.doubted.extract_if(.., |key| is_up_to_date || !published.redeems(*key)).collect()
+        };
+        let digest = current.digest;
+        if !over.is_empty() {
+            self.in_wallet(Fate::Retired, move |wallet| {
+                over.into_iter().try_fold(0, |sum, key| Ok(sum + wallet.drop_key(digest, key)?))
+            });
+        }
+    }
+
+    /// Makes this the challenge that tokens are minted for, and those of `older` digests good to send. Tokens for others
+    /// stay in the wallet, for when they are current again. `is_taken`: its mark is no reason not to mint.
+    pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>, older: Vec<ChallengeDigest>, is_taken: bool) {
+        let mut state = self.state.lock();
+        state.older = older;
+        state.failure.take_if(|failure| failure.is_of_marks && is_taken);
+        if let Some(asked) = current.challenge.token_key.as_deref().map(TokenKeyId::of) {
+            state.doubted.remove(&asked);
+        }
+        let present = state.current.replace(current.clone());
+        if present.as_ref().is_some_and(|present| present.is_same_as(&current)) {
+            return;
+        }
+        if is_taken && present.is_none_or(|present| !present.has_source_of(&current)) {
+            state.failure = None; // it was another issuer's, or another key's
+        }
+        drop(state);
+        self.wanted.notify_one();
+        self.progress.send_modify(|count| *count += 1);
+    }
+
+    /// What failed is tried again without a pause.
+    pub(crate) fn forgive(&self) {
+        self.state.lock().failure = None;
+    }
+
+    /// The refill should look at the demand again.
+    pub(crate) fn look(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Takes over the clock of an issuer's answer; returns it when it is news.
+    pub(crate) fn set_clock(&self, skew: Skew) -> Option<Skew> {
+        self.clock.set(skew)
+    }
+
+    /// Whether an answer of the issuer has been compared with this machine's clock.
+    pub(crate) fn has_compared_clocks(&self) -> bool {
+        self.clock.is_compared()
+    }
+
+    /// How far this machine's clock is from the issuer's.
+    pub(crate) fn skew(&self) -> Skew {
+        self.clock.skew()
+    }
+
+    pub(crate) fn current(&self) -> Option<Arc<CurrentChallenge>> {
+        self.state.lock().current.clone()
+    }
+
+    /// Completes when [`Supply::demand`] may have changed. Cancel safe; one listener.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    pub(crate) fn demand(&self) -> Demand {
+        let state = self.state.lock();
+        let level = |digest| self.wallet.level(digest, self.now(), &state.doubted);
+        Demand {
+            level: state.current.as_ref().map_or(0, |current| level(current.digest)),
+            older: state.older.iter().map(|digest| level(*digest)).sum(),
+            current: state.current.clone(),
+            waiting: state.waiting,
+            asked_anew: state.asked_anew,
+            has_doubts: !state.doubted.is_empty(),
+            failure: state.failure.clone(),
+        }
+    }
+
+    /// The tokens by key.
+    pub(crate) fn by_key(&self) -> Vec<KeyTokens> {
+        self.wallet.by_key()
+    }
+
+    /// How long until the next tokens spoil, if any do.
+    pub(crate) fn spoils_in(&self) -> Option<Duration> {
+        let now = self.now();
+        self.wallet.next_retirement(now).map(|moment| now.until(moment))
+    }
+
+    /// An attempt to mint begins.
+    pub(crate) fn begin_attempt(&self) {
+        self.state.lock().asked_anew = false;
+    }
+
+    /// Records the end of an attempt and wakes the requests that wait.
+    pub(crate) fn end_attempt(&self, failure: Option<Failure>) {
+        let mut state = self.state.lock();
+        state.attempts += 1;
+        state.failure = failure;
+        drop(state);
+        self.progress.send_modify(|count| *count += 1);
+    }
+
+    /// Makes sure that `count` more tokens can be kept.
+    pub(crate) fn reserve(&self, count: usize) -> Result<(), WalletError> {
+        self.wallet.reserve(count)
+    }
+
+    /// Keeps a token that was minted, and wakes those who wait.
+    pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
+        self.recorder.minted();
+        let added = self.wallet.add(unspent);
+        if added.is_err() {
+            self.recorder.fate(Fate::Unwritten, 1);
+        }
+        self.progress.send_modify(|count| *count += 1);
+        added
+    }
+
+    /// Drops what has spoiled: tokens of retired keys, and of other challenges more than `most`. Not before the clock
+    /// has been compared with the issuer's: tokens dropped because of a wrong clock are lost.
+    pub(crate) fn tidy(&self, most: usize) {
+        if self.clock.is_compared() {
+            let now = self.now();
+            self.in_wallet(Fate::Retired, move |wallet| wallet.drop_retired(now));
+        }
+        let (current, mut sent) = {
+            let state = self.state.lock();
+            (state.current.clone(), state.older.clone())
+        };
+        if let Some(current) = current {
+            sent.push(current.digest);
+            self.in_wallet(Fate::Superseded, move |wallet| wallet.trim_others(&sent, most));
+        }
+    }
+
+    /// Drops the tokens for a challenge.
+    pub(crate) fn give_up(&self, digest: ChallengeDigest) {
+        self.in_wallet(Fate::Superseded, move |wallet| wallet.drop_challenge(digest));
+    }
+
+    /// Runs on a blocking thread where writing waits for the disk, so that the caller does not. `work` returns how
+    /// many tokens it dropped, which is what became of them.
+    fn in_wallet(
+        &self,
+        fate: Fate,
+        work: impl FnOnce(&Wallet) -> Result<usize, WalletError> + Send + 'static,
+    ) {
+        let (wallet, recorder) = (self.wallet.clone(), self.recorder.clone());
+        let work = move || match work(&wallet) {
+            Ok(dropped) => recorder.fate(fate, dropped),
+            Err(error) => {
+                tracing::warn!(
+                    "tokens that are of no use any more cannot be removed from the wallet, and are not sent: {error}"
+                );
+            }
+        };
+        if self.wallet.blocks() {
+            spawn_blocking(work);
+        } else {
+            work();
+        }
+    }
+}
+
+impl Failure {
+    /// A request that comes later is a reason to try again at once.
+    pub(crate) fn is_retried_on_demand(&self) -> bool {
+        self.is_gateway || self.is_of_marks
+    }
+
+    fn shortage(&self) -> Shortage {
+        let sentence = self.sentence.clone();
+        if self.is_gateway {
+            return Shortage::Gateway(sentence);
+        }
+        let retry_after = self.next_attempt.saturating_duration_since(Instant::now());
+        Shortage::Issuer { sentence, retry_after }
+    }
+}
+
+/// Someone who waits, counted for as long as the value lives.
+struct Waiting<'a>(&'a Supply);
+
+impl<'a> Waiting<'a> {
+    fn begin(supply: &'a Supply, is_new: bool) -> Self {
+        let mut state = supply.state.lock();
+        state.waiting += 1;
+        state.asked_anew |= is_new;
+        drop(state);
+        supply.wanted.notify_one();
+        Self(supply)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().waiting -= 1;
+    }
+}
