@@ -125,7 +125,7 @@ async fn of_named_issuer(challenge: &Challenge, ca: Option<PathBuf>) -> Vec<Find
 }
 
 fn begin_issuer(url: &str, hop: HopConfig<'_>, examinations: &mut Examinations) {
-    let issuer = match hop.issuer.client(url) {
+    let issuer = match IssuerClient::configured(url, hop.issuer) {
         Ok(issuer) => issuer,
         Err(error) => {
             let found = Finding::bad("issuer", error.to_string()).costs(WITHOUT_ISSUER);

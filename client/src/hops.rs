@@ -1,6 +1,7 @@
 //! One hop on the way to the target: its gateways, the tokens they take, and the tasks that keep both in order.
 
 use crate::catalogue::{self, Position};
+use crate::config::HopSettings;
 use crate::config::{Config, GatewayConfig, HopConfig};
 use crate::hop::gateway::{Gateway, GatewayUrlError};
 use crate::hop::gateways::Gateways;
@@ -13,7 +14,6 @@ use crate::mint::source::TokenSource;
 use crate::mint::status::MintingStatus;
 use crate::page;
 use crate::recorder::{Answers, Recorder};
-use crate::reload::Settings;
 use crate::start::StartError;
 use crate::status;
 use crate::wallet::file::{Wallet, WalletError};
@@ -60,7 +60,7 @@ pub(crate) struct Reloadable {
     approach: Approach,
     /// What is in force.
     config: GatewayConfig,
-    settings: watch::Sender<Settings>,
+    settings: watch::Sender<HopSettings>,
 }
 
 /// Gateways that a configuration names, not in use yet.
@@ -120,7 +120,7 @@ impl Hop {
         let gate = process.readiness.gate(gates.gateway);
         let gateways = Arc::new(Gateways::new(gateways, &saved, marks, supply.clone(), gate));
         let status = MintingStatus::new(process.readiness.gate(gates.tokens), recorder.clone());
-        let (settings, changes) = watch::channel(Settings::of(config));
+        let (settings, changes) = watch::channel(HopSettings::of(config));
         page::add(&process.live, position, (answers, &recorder), changes.clone());
         status::add(&process.reports, position, (&gateways, &supply, &recorder), changes.clone());
         let (cap, failed) = (Arc::new(Cap::new(changes.clone())), Arc::default());
@@ -168,7 +168,7 @@ impl Reloadable {
             self.gateways.replace(gateways);
             self.config = new.gateway.clone();
         }
-        self.settings.send_replace(Settings::of(new));
+        self.settings.send_replace(HopSettings::of(new));
     }
 }
 

@@ -4,8 +4,8 @@
 //! The page's own thread makes it once a second, from counts kept for the metrics.
 
 use crate::catalogue::{AgentOutcome, Position};
+use crate::config::HopSettings;
 use crate::recorder::{Answers, Fate, Part, Recorder, Trouble};
-use crate::reload::Settings;
 use postern_admin::live::{Endings, Live, Section, Show, Stages, Table, Tokens, words};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) fn add(
     live: &Live,
     hop: Position,
     records: (&Arc<Answers>, &Arc<Recorder>),
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HopSettings>,
 ) {
     let mut section = section(hop, records.1, settings);
     let records = (Arc::downgrade(records.0), Arc::downgrade(records.1));
@@ -40,7 +40,7 @@ fn name(hop: Position) -> (&'static str, &'static str) {
 fn section(
     hop: Position,
     recorder: &Recorder,
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HopSettings>,
 ) -> impl FnMut(&Answers, &Recorder) -> Section + Send + use<> {
     let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
     let mut endings = Endings::default();

@@ -1,6 +1,6 @@
 //! What the agent applies when its configuration is read again (SIGHUP).
 
-use crate::config::{Config, HopConfig, IssuerConfig};
+use crate::config::Config;
 use crate::front::connections::Limit;
 use crate::hops::Reloadable;
 use crate::start::check;
@@ -8,7 +8,6 @@ use postern_config::Fixed;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use postern_telemetry::log;
-use std::time::Duration;
 
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 const OTHER_WALLET: &str = "the wallet stays open";
@@ -23,26 +22,6 @@ pub const FIXED: [Fixed; 7] = [
     Fixed { key: "first_hop.wallet.path", why: OTHER_WALLET },
     Fixed { key: "first_hop.wallet.fsync", why: OTHER_WALLET },
 ];
-
-/// What minting for one hop goes by.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) issuer: IssuerConfig,
-    pub(crate) low: usize,
-    pub(crate) high: usize,
-    /// The longest that minting ahead is put off.
-    pub(crate) delay: Duration,
-    /// Tokens that may be sent in a minute; 0 means any number.
-    pub(crate) most_per_minute: u32,
-}
-
-impl Settings {
-    pub(crate) fn of(hop: HopConfig<'_>) -> Self {
-        let (low, high, delay) = (hop.wallet.low, hop.wallet.high, hop.wallet.delay.get());
-        let most_per_minute = hop.wallet.most_per_minute;
-        Self { issuer: hop.issuer.clone(), low, high, delay, most_per_minute }
-    }
-}
 
 /// Reads the configuration again on each reload request, until the stop. An operator who reloads has repaired
 /// something, so minting is tried again at once even when nothing in the file has changed.

@@ -3,11 +3,11 @@
 //! It has no token, no API key and no destination. What the agent does next is computed by the rules that the refill goes by.
 
 use crate::catalogue::Position;
+use crate::config::HopSettings;
 use crate::hop::gateways::Gateways;
 use crate::hop::marks::Trial;
 use crate::mint::stock::Stock;
 use crate::recorder::Recorder;
-use crate::reload::Settings;
 use crate::wallet::by_key::KeyTokens;
 use crate::wallet::supply::{Demand, Supply};
 use postern_admin::Reports;
@@ -72,7 +72,7 @@ pub(crate) fn add(
     reports: &Reports,
     hop: Position,
     (gateways, supply, recorder): (&Arc<Gateways>, &Arc<Supply>, &Arc<Recorder>),
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HopSettings>,
 ) {
     let parts = (Arc::downgrade(gateways), Arc::downgrade(supply), Arc::downgrade(recorder));
     reports.add(report_name(hop), move || {
@@ -86,7 +86,7 @@ pub(crate) fn add(
 }
 
 impl HopStatus {
-    fn of(gateways: &Gateways, supply: &Supply, recorder: &Recorder, settings: &Settings) -> Self {
+    fn of(gateways: &Gateways, supply: &Supply, recorder: &Recorder, settings: &HopSettings) -> Self {
         let demand = supply.demand();
         let current = demand.current.as_ref();
         let trial = current.and_then(|current| gateways.trial(current));
@@ -105,9 +105,9 @@ impl HopStatus {
 }
 
 /// What is minted next, by the rules that the refill goes by.
-fn next(demand: &Demand, settings: &Settings, trial: Option<Trial>, now: Instant) -> String {
+fn next(demand: &Demand, settings: &HopSettings, trial: Option<Trial>, now: Instant) -> String {
     let Some(current) = &demand.current else { return "waits for the gateway's challenge".to_owned() };
-    let Settings { low, high, delay, .. } = *settings;
+    let HopSettings { low, high, delay, .. } = *settings;
     let stock = Stock::of(demand, low, high);
     let count = stock.to_mint(trial, !current.has_context);
     let pause = demand.failure.as_ref().map(|failure| failure.next_attempt.saturating_duration_since(now));
@@ -155,7 +155,7 @@ mod tests {
     async fn the_next_step_is_said_in_words() {
         let delay = Duration::from_secs(60);
         let settings =
-            Settings { issuer: IssuerConfig::default(), low: 20, high: 100, delay, most_per_minute: 600 };
+            HopSettings { issuer: IssuerConfig::default(), low: 20, high: 100, delay, most_per_minute: 600 };
         let now = Instant::now();
         let said = |demand: &Demand, trial| next(demand, &settings, trial, now);
         assert_eq!(said(&demand(60), None), "nothing to do: 60 of 100 kept, mints again below 20");

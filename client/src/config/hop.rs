@@ -1,12 +1,8 @@
 //! What one hop takes: its gateway, the issuer of its tokens, and where they are kept.
 
-use super::ConfigProblem;
-use super::consistency::{ConsistencyConfig, MOST_MIRRORS};
+use super::problem::{ConfigProblem, MOST_GATEWAYS, MOST_ISSUERS, MOST_MIRRORS, MOST_TOKENS};
 use crate::catalogue::Position;
-use crate::mint::error::MintError;
-use crate::mint::issuer::IssuerClient;
 use postern_config::{ConfigDuration, Secret};
-use postern_daemon::http::ClientError;
 use postern_daemon::tls::{OwnCertificate, TlsError};
 use reqwest::Url;
 use schemars::JsonSchema;
@@ -14,14 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-
-/// The most tokens that a wallet is filled to: 4 MiB on disk, and half a minute of one core to mint.
-pub(super) const MOST_TOKENS: usize = 8_192;
-/// The most gateways in a list.
-pub(crate) const MOST_GATEWAYS: usize = 32;
-
-/// The most issuers in a list.
-pub(crate) const MOST_ISSUERS: usize = 8;
+use std::time::Duration;
 
 /// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -228,30 +217,22 @@ pub struct IssuerConfig {
 }
 
 impl IssuerConfig {
-    /// A client for the issuer at `url`, for this account. Reads the files.
-    ///
-    /// # Errors
-    /// As [`IssuerClient::new`], and for files that cannot be used.
-    pub(crate) fn client(&self, url: &str) -> Result<IssuerClient, MintError> {
-        let own = self.own_certificate().map_err(ClientError::Tls)?;
-        IssuerClient::showing(url, self.api_key()?, self.ca.clone(), own)
-    }
-
     /// What is shown to an issuer that requires a certificate.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)
     }
+}
 
-    /// The account's API key. Reads the file, if it is in one.
-    ///
-    /// # Errors
-    /// [`MintError::KeyFile`].
-    fn api_key(&self) -> Result<Option<Secret>, MintError> {
-        let Some(path) = &self.api_key_file else { return Ok(self.api_key.clone()) };
-        let refused = |reason: String| MintError::KeyFile { path: path.clone(), reason };
-        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        api_key_of(&text).map(Some).map_err(|reason| refused(reason.to_owned()))
-    }
+/// How the issuer's keys are compared with what others see of them. A key that is made for one client alone marks each of its
+/// tokens.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConsistencyConfig {
+    /// URLs of the directory at other operators, 8 at most. New keys wait until one confirms and none differs. Mirrors see your
+    /// address.
+    pub mirrors: Vec<String>,
+    /// Trusted authorities (PEM), instead of the platform's.
+    pub ca: Option<PathBuf>,
 }
 
 /// The API key that is all of a file's text, but for white space around it.
@@ -317,5 +298,25 @@ impl WalletConfig {
             most_per_minute: most_per_minute(),
             fsync: false,
         }
+    }
+}
+
+/// Settings of one hop that a reload replaces: how its tokens are minted and spent.
+#[derive(Clone, Debug)]
+pub(crate) struct HopSettings {
+    pub(crate) issuer: IssuerConfig,
+    pub(crate) low: usize,
+    pub(crate) high: usize,
+    /// Longest delay before minting ahead.
+    pub(crate) delay: Duration,
+    /// Tokens that may be sent in a minute; 0 means no limit.
+    pub(crate) most_per_minute: u32,
+}
+
+impl HopSettings {
+    pub(crate) fn of(hop: HopConfig<'_>) -> Self {
+        let (low, high, delay) = (hop.wallet.low, hop.wallet.high, hop.wallet.delay.get());
+        let most_per_minute = hop.wallet.most_per_minute;
+        Self { issuer: hop.issuer.clone(), low, high, delay, most_per_minute }
     }
 }

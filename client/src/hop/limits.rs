@@ -1,8 +1,8 @@
 //! What keeps a page in a browser, or any other program, from burning the account: targets that failed a moment ago cost no further
 //! token, and the tokens of a minute have a limit.
 
+use crate::config::HopSettings;
 use crate::hop::gateway::Refused;
-use crate::reload::Settings;
 use parking_lot::Mutex;
 use postern_daemon::bucket::Bucket;
 use postern_daemon::seldom::Seldom;
@@ -54,7 +54,7 @@ impl FailedTargets {
 
 /// The tokens that may be sent in a minute, as `[wallet] most_per_minute` says at each moment.
 pub(crate) struct Cap {
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HopSettings>,
     bucket: Mutex<Bucket>,
     line: Seldom,
 }
@@ -66,7 +66,7 @@ pub(crate) struct AboveCap {
 }
 
 impl Cap {
-    pub(crate) fn new(settings: watch::Receiver<Settings>) -> Self {
+    pub(crate) fn new(settings: watch::Receiver<HopSettings>) -> Self {
         Self { settings, bucket: Mutex::default(), line: Seldom::every(Duration::from_secs(60)) }
     }
 
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn a_minutes_tokens_may_be_sent_at_once_and_then_as_they_come() {
         let config = crate::Config::new("http://a.example", "wallet");
-        let settings = Settings { most_per_minute: 60, ..Settings::of(config.last_hop()) };
+        let settings = HopSettings { most_per_minute: 60, ..HopSettings::of(config.last_hop()) };
         let (sender, receiver) = watch::channel(settings.clone());
         let (cap, start) = (Cap::new(receiver), Instant::now());
         assert_eq!((0..100).filter(|_| cap.count(start).is_ok()).count(), 60);
         let AboveCap { retry_after } = cap.count(start).unwrap_err();
         assert_eq!(retry_after, Duration::from_secs(1));
         assert_eq!((0..9).filter(|_| cap.count(start + Duration::from_millis(3_100)).is_ok()).count(), 3);
-        sender.send_replace(Settings { most_per_minute: 0, ..settings });
+        sender.send_replace(HopSettings { most_per_minute: 0, ..settings });
         assert!((0..1_000).all(|_| cap.count(start).is_ok()), "no limit");
     }
 }

@@ -4,6 +4,7 @@ use crate::config::{Config, Urls};
 use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge_from};
 use crate::hop::gateway::{Gateway, GatewayUrlError};
 use crate::mint::error::MintError;
+use crate::mint::issuer::IssuerClient;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,10 @@ pub enum JoinCheckError {
 pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
     let hop = config.last_hop();
     let urls = hop.issuer.url.as_ref().map_or(&[][..], Urls::list);
-    let issuers = urls.iter().map(|url| hop.issuer.client(url)).collect::<Result<Vec<_>, MintError>>()?;
+    let issuers = urls
+        .iter()
+        .map(|url| IssuerClient::configured(url, hop.issuer))
+        .collect::<Result<Vec<_>, MintError>>()?;
     let mut is_tried = false;
     for url in hop.gateway.url.list() {
         let gateway = Arc::new(Gateway::new(url, hop.gateway)?);

@@ -2,7 +2,7 @@
 
 use super::error::MintError;
 use super::published::Published;
-use crate::config::server_url;
+use crate::config::{IssuerConfig, api_key_of, server_url};
 use crate::hop::fetch_challenge::seconds;
 use crate::recorder::Attempts;
 use crate::wallet::clock::Skew;
@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use postern_config::Secret;
 use postern_daemon::http::{
-    BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
+    BodyError, ClientError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
 };
 use postern_daemon::tls::OwnCertificate;
 use postern_proxy::address::is_public;
@@ -64,6 +64,15 @@ impl IssuerClient {
     /// The address is not a URL with a host, or the certificates cannot be read.
     pub fn new(issuer_url: &str, api_key: Option<Secret>, ca: Option<PathBuf>) -> Result<Self, MintError> {
         Self::showing(issuer_url, api_key, ca, None)
+    }
+
+    /// A client for the issuer at `url` with the account of `config`. Reads the files that it names.
+    ///
+    /// # Errors
+    /// As [`IssuerClient::new`], and for files that cannot be used.
+    pub(crate) fn configured(url: &str, config: &IssuerConfig) -> Result<Self, MintError> {
+        let own = config.own_certificate().map_err(ClientError::Tls)?;
+        Self::showing(url, api_key(config)?, config.ca.clone(), own)
     }
 
     /// The same for an account that is known by a certificate, beside an API key or without one.
@@ -206,6 +215,14 @@ impl MintKey {
     pub fn id(&self) -> TokenKeyId {
         self.key.id()
     }
+}
+
+/// Returns the account's API key, from its file if it is in one.
+fn api_key(config: &IssuerConfig) -> Result<Option<Secret>, MintError> {
+    let Some(path) = &config.api_key_file else { return Ok(config.api_key.clone()) };
+    let refused = |reason: String| MintError::KeyFile { path: path.clone(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    api_key_of(&text).map(Some).map_err(|reason| refused(reason.to_owned()))
 }
 
 /// The address that a URL has in place of a name.

@@ -1,6 +1,7 @@
 //! The task that keeps the wallet filled: it mints ahead between low and high water, mints for those who wait, follows
 //! the issuer's keys, and leaves a failing issuer alone for longer and longer.
 
+use crate::config::HopSettings;
 use crate::hop::gateways::{Gateways, Outage};
 use crate::hop::marks::MarksRefused;
 use crate::hop::marks::saved::SavedMarks;
@@ -11,7 +12,6 @@ use crate::mint::published::Published;
 use crate::mint::source::TokenSource;
 use crate::mint::status::MintingStatus;
 use crate::mint::stock::Stock;
-use crate::reload::Settings;
 use crate::wallet::challenge::CurrentChallenge;
 use crate::wallet::file::WalletError;
 use crate::wallet::format::Unspent;
@@ -47,7 +47,7 @@ pub(crate) struct Refill {
     consistency: Consistency,
     saved_challenges: SavedChallenges,
     saved_marks: SavedMarks,
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HopSettings>,
     low: usize,
     high: usize,
     /// The longest that minting ahead is put off, and until when it is.
@@ -116,7 +116,7 @@ impl Refill {
         gateways: Arc<Gateways>,
         (source, consistency): (TokenSource, Consistency),
         (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
-        settings: watch::Receiver<Settings>,
+        settings: watch::Receiver<HopSettings>,
         status: MintingStatus,
     ) -> Self {
         let (low, high, delay) = {
@@ -210,7 +210,7 @@ impl Refill {
 
     /// The configuration was read again: what failed before may work now.
     fn apply(&mut self) {
-        let Settings { issuer, low, high, delay, .. } = self.settings.borrow_and_update().clone();
+        let HopSettings { issuer, low, high, delay, .. } = self.settings.borrow_and_update().clone();
         (self.low, self.high, self.delay, self.put_off) = (low, high, delay, None);
         let compared = self.consistency.replace(&issuer.consistency);
         if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {

@@ -31,7 +31,7 @@ impl TokenSource {
     pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
         let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
         let client = |url: &String| {
-            let client = config.client(url)?;
+            let client = IssuerClient::configured(url, &config)?;
             let attempts = attempts(&client.address());
             Ok(client.recorded(attempts))
         };
