@@ -1,7 +1,7 @@
 //! Whether several addresses show the same keys and the same challenge: `postern token inspect --compare`.
 
+use super::seen::{Times, ids};
 use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
-use crate::mint::consistency::{Times, ids};
 use crate::mint::error::MintError;
 use crate::mint::issuer::IssuerClient;
 use postern_token::header::Challenge;

@@ -9,24 +9,22 @@
 //! a key that is known. A key that appears without having been published ahead is logged and not refused: an emergency rotation looks
 //! like that, too. The comparison with mirrors is that of draft-ietf-privacypass-consistency-mirror by plain GET.
 
-mod seen;
-
+use super::seen::{Seen, SeenFile, Times};
 use crate::catalogue::{self, Position};
 use crate::config::ConsistencyConfig;
 use crate::mint::error::MintError;
 use crate::mint::issuer::IssuerClient;
 use crate::mint::published::Published;
 use metrics::{Counter, counter};
-use postern_token::{Directory, TokenKeyId, UnixSeconds};
+use postern_token::{TokenKeyId, UnixSeconds};
 use reqwest::Url;
-pub(crate) use seen::Times;
-use seen::{Saved, Seen};
+
 use std::path::{Path, PathBuf};
 use tokio::task::JoinSet;
 
 /// Compares the issuer's keys with what it listed before and with what mirrors list.
 pub(crate) struct Consistency {
-    saved: Saved,
+    file: SeenFile,
     seen: Seen,
     mirrors: Vec<IssuerClient>,
     refused: Counter,
@@ -64,10 +62,10 @@ impl Inconsistent {
 impl Consistency {
     /// With what earlier runs have seen, from the file beside `wallet`. Blocks on the disk.
     pub(crate) fn open(hop: Position, wallet: &Path, config: &ConsistencyConfig) -> Result<Self, MintError> {
-        let (saved, seen) = Saved::read(wallet);
+        let (file, seen) = SeenFile::read(wallet);
         let refused = counter!(catalogue::AGENT_KEYS_REFUSED, Position::LABEL => hop.as_str());
         refused.increment(0); // there from the start
-        Ok(Self { saved, seen, mirrors: mirrors(config)?, refused })
+        Ok(Self { file, seen, mirrors: mirrors(config)?, refused })
     }
 
     /// Other mirrors from now on. Keys that were confirmed stay confirmed.
@@ -81,7 +79,7 @@ impl Consistency {
         let (url, name) = (&published.url, key.short());
         let news = self.seen.look(url.as_str(), &published.directory, UnixSeconds::now());
         let checked = if news.changed.contains(&key) {
-            let (url, file) = (url.clone(), self.saved.path().to_owned());
+            let (url, file) = (url.clone(), self.file.path().to_owned());
             Err(Inconsistent::Changed { url, key: name, file })
         } else {
             self.confirm(published, key).await
@@ -96,7 +94,7 @@ impl Consistency {
         if checked.as_ref().is_err_and(Inconsistent::is_difference) {
             self.refused.increment(1);
         }
-        self.saved.save(&self.seen).await;
+        self.file.save(&self.seen).await;
         checked
     }
 
@@ -138,12 +136,4 @@ async fn directory_of(mirror: IssuerClient) -> Result<Published, MintError> {
 /// The mirrors of a configuration.
 pub(crate) fn mirrors(config: &ConsistencyConfig) -> Result<Vec<IssuerClient>, MintError> {
     config.mirrors.iter().map(|url| IssuerClient::new(url, None, config.ca.clone())).collect()
-}
-
-/// The ids of all keys in a directory; an entry that is no base64url has none.
-pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Times)> {
-    directory.token_keys.iter().filter_map(|listed| {
-        let bytes = listed.key_bytes().ok()?;
-        Some((TokenKeyId::of(&bytes), Times { not_before: listed.not_before, not_after: listed.not_after }))
-    })
 }

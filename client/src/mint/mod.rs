@@ -10,6 +10,7 @@ pub(crate) mod issuer;
 pub(crate) mod issuers;
 pub(crate) mod published;
 pub(crate) mod refill;
+pub(crate) mod seen;
 pub(crate) mod source;
 pub(crate) mod status;
 pub(crate) mod stock;

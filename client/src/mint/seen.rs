@@ -1,6 +1,5 @@
 //! The keys that an issuer has listed, in a file beside the wallet: nothing of it is secret.
 
-use super::ids;
 use crate::wallet::beside::FileBeside;
 use postern_token::{Directory, TokenKeyId, UnixSeconds};
 use serde::{Deserialize, Serialize};
@@ -35,7 +34,15 @@ impl Times {
     }
 }
 
-/// What was seen of an issuer.
+/// Iterates over the ids and times of a directory's keys. An entry that is not base64url is left out.
+pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Times)> {
+    directory.token_keys.iter().filter_map(|listed| {
+        let bytes = listed.key_bytes().ok()?;
+        Some((TokenKeyId::of(&bytes), Times { not_before: listed.not_before, not_after: listed.not_after }))
+    })
+}
+
+/// The keys that an issuer has listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Seen {
@@ -44,12 +51,12 @@ pub(crate) struct Seen {
     /// When it was looked at last.
     looked: Option<UnixSeconds>,
     /// By id, in hexadecimal.
-    keys: BTreeMap<String, Known>,
+    keys: BTreeMap<String, KnownKey>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Known {
+struct KnownKey {
     times: Times,
     since: UnixSeconds,
     seen: UnixSeconds,
@@ -78,7 +85,7 @@ impl Seen {
         for (key, times) in ids(directory) {
             let known = self.keys.entry(key.to_hex());
             let is_new = matches!(known, std::collections::btree_map::Entry::Vacant(_));
-            let known = known.or_insert(Known { times, since: now, seen: now, is_confirmed: false });
+            let known = known.or_insert(KnownKey { times, since: now, seen: now, is_confirmed: false });
             known.seen = now;
             if known.times.is_contradicted_by(times) {
                 news.changed.push(key);
@@ -94,7 +101,7 @@ impl Seen {
         self.looked = Some(now);
         while self.keys.len() > MOST_KEYS {
             // Of those seen at the same time the newest: a long directory does not displace what was known before.
-            let order = |known: &Known| (known.seen, Reverse(known.since));
+            let order = |known: &KnownKey| (known.seen, Reverse(known.since));
             let oldest = self.keys.iter().min_by_key(|(_, known)| order(known)).map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.keys.remove(&oldest));
         }
@@ -113,12 +120,12 @@ impl Seen {
 }
 
 /// The file, and what of it is on the disk.
-pub(crate) struct Saved {
+pub(crate) struct SeenFile {
     file: FileBeside,
     seen: Seen,
 }
 
-impl Saved {
+impl SeenFile {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Seen) {
         let file = FileBeside::of(wallet, ".keys");
@@ -149,7 +156,8 @@ impl Seen {
     /// Whether it lacks nothing of `new` but times of looking: those are written at most once an hour.
     fn is_as_good_as(&self, new: &Self) -> bool {
         let hour = |seen: UnixSeconds| seen.0 / 3600;
-        let same = |old: &Known, new: &Known| (old.times, old.is_confirmed) == (new.times, new.is_confirmed);
+        let same =
+            |old: &KnownKey, new: &KnownKey| (old.times, old.is_confirmed) == (new.times, new.is_confirmed);
         self.issuer == new.issuer
             && self.looked.map(hour) == new.looked.map(hour)
             && self.keys.len() == new.keys.len()
@@ -206,10 +214,10 @@ mod tests {
         }
         assert!(seen.keys.len() >= 20);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let (mut saved, empty) = Saved::read(&home.path().join("wallet"));
+        let (mut saved, empty) = SeenFile::read(&home.path().join("wallet"));
         assert_eq!(empty, Seen::default());
         runtime.block_on(saved.save(&seen));
-        assert_eq!(Saved::read(&home.path().join("wallet")).1, seen, "a restart forgets nothing");
+        assert_eq!(SeenFile::read(&home.path().join("wallet")).1, seen, "a restart forgets nothing");
     }
 
     #[test]
