@@ -186,7 +186,7 @@ impl Approach {
         let gateway = |url: &String| {
             let gateway = Gateway::shown(url, config, own.clone())?;
             let gateway = match (before, position) {
-                (Some(before), _) => gateway.behind(before.clone())?,
+                (Some(before), _) => gateway.behind(Arc::new(before.clone()))?,
                 (None, Position::First) => gateway.in_front(),
                 (None, Position::Last) => gateway,
             };

@@ -24,6 +24,7 @@ pub mod mint;
 mod page;
 mod recorder;
 mod reload;
+mod sentence;
 mod start;
 pub mod status;
 mod wallet;
@@ -31,7 +32,8 @@ mod wallet;
 /// The agent's rules without I/O: what is known of a gateway's marks and health, and how many tokens are minted. A simulation
 /// of agents runs them, too.
 pub mod rules {
-    pub use crate::hop::gateways::{Health, Outage, OutageKind, PATIENCE};
+    pub use crate::hop::gateways::PATIENCE;
+    pub use crate::hop::health::{Health, Outage, OutageKind};
     pub use crate::hop::marks::{Marks, MarksRefused, Trial};
     pub use crate::hop::tunnel::OLDER_TOKENS;
     pub use crate::mint::stock::Stock;
@@ -47,9 +49,9 @@ pub use config::{
 pub use examine::{certificates, examine};
 pub use hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
 pub use hop::gateway::{DialError, GatewayUrlError};
-pub use hop::sentence::full_stop;
 pub use mint::compare;
 pub use reload::FIXED;
+pub use sentence::full_stop;
 pub use start::{StartError, check};
 pub use wallet::by_key::{KeyTokens, wallet_by_key};
 pub use wallet::clock::Skew;

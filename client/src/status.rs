@@ -4,6 +4,7 @@
 
 use crate::catalogue::Position;
 use crate::config::HopSettings;
+pub use crate::hop::gateways::GatewayStatus;
 use crate::hop::gateways::Gateways;
 use crate::hop::marks::Trial;
 use crate::mint::stock::Stock;
@@ -45,17 +46,6 @@ pub struct HopStatus {
     pub last_failure: Option<FailureStatus>,
     /// What is minted next, and when, in words.
     pub next: String,
-}
-
-/// One gateway.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatewayStatus {
-    /// As configured.
-    pub url: String,
-    /// Whether tunnels go there now.
-    pub is_in_use: bool,
-    /// Its health, in words.
-    pub state: String,
 }
 
 /// A failure to mint.

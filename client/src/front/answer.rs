@@ -1,12 +1,10 @@
 //! Every answer that is not a tunnel: one table from what went wrong to the HTTP status and the SOCKS5 reply.
 
 use crate::catalogue::AgentOutcome;
-use crate::hop::fetch_challenge::seconds;
-use crate::hop::gateway::{ExchangeError, Refused};
-use crate::hop::gateways::{Outage, OutageKind};
-use crate::hop::limits::AboveCap;
-use crate::hop::sentence::full_stop;
-use crate::wallet::file::WalletError;
+use crate::hop::connection::{ExchangeError, Refused};
+use crate::hop::health::{Outage, OutageKind};
+use crate::hop::tunnel::OpenError;
+use crate::sentence::full_stop;
 use crate::wallet::supply::Shortage;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -17,53 +15,20 @@ use postern_proxy::headers::quoted;
 use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// What of the gateway's answer is for the user. Its other fields are about its connection with us.
 const PASSED_FIELDS: [HeaderName; 3] = [PROXY_STATUS, CONTENT_TYPE, RETRY_AFTER];
 
-/// Why there is no tunnel. The sentences are for the user, and never name the target.
+/// Why a request gets neither a tunnel nor an answer of its target. The sentences are for the user, and never name the target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// The request names no target.
     #[error("{0}")]
     Target(#[from] TargetError),
-    /// The request is one to a gateway: for a challenge, or with a token.
-    #[error(
-        "this is an agent, which pays with tokens of its own: give the gateway's address in place of this one"
-    )]
-    ForGateway,
-    /// The gateway's own answer.
-    #[error("the gateway answered {}", .0.status)]
-    Passed(Refused),
-    /// No gateway serves. No token was sent.
-    #[error("{} No token was sent", full_stop(.0))]
-    Outage(Outage),
-    /// The hop before the gateway opens no way there.
+    /// No tunnel could be opened.
     #[error("{0}")]
-    FirstHop(Outage),
-    /// No answer from the gateway, and for a broken connection none to the replacement either.
-    #[error("{} The token that was sent is given up", full_stop(.0))]
-    Exchange(ExchangeError),
-    /// A token and its replacement were refused.
-    #[error(
-        "the gateway refused two tokens, one after the other{}. If this goes on, the gateway and the issuer do not \
-         belong together, or do not agree on a key",
-        message_of(reason)
-    )]
-    TokensRefused {
-        /// What the gateway wrote.
-        reason: String,
-    },
-    /// No token to send.
-    #[error("{0}")]
-    Shortage(#[from] Shortage),
-    /// As many tokens were sent as may be.
-    #[error(
-        "programs on this machine send tokens faster than the agent's configuration allows ([wallet] most_per_minute); no token was sent"
-    )]
-    AboveCap(AboveCap),
+    NoTunnel(#[from] OpenError),
     /// A tunnel was opened, and the target's answer to a plain request cannot be passed on.
     #[error("{0}; the token is spent: check the target, or try again")]
     Upstream(#[from] AnswerFault),
@@ -78,10 +43,6 @@ pub(crate) enum Refusal {
         "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS: leave it out to reach the target"
     )]
     LastHop,
-}
-
-fn message_of(reason: &str) -> String {
-    if reason.is_empty() { String::new() } else { format!("; its message: \"{reason}\"") }
 }
 
 /// One row: HTTP status, RFC 9209 error type, SOCKS5 reply (RFC 1928, section 6), the metric's outcome.
@@ -102,16 +63,13 @@ pub(crate) enum Reply {
 }
 
 impl Refusal {
-    pub(crate) fn wallet(error: WalletError) -> Self {
-        Self::Shortage(Shortage::Wallet(error))
-    }
-
     /// The table.
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
+        use OpenError as E;
         match self {
             // Not 421, which a proxy must not send (RFC 9110, section 15.5.20).
-            Self::Target(_) | Self::Request(_) | Self::ForGateway => {
+            Self::Target(_) | Self::Request(_) | Self::NoTunnel(E::ForGateway) => {
                 (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
             }
             Self::HeaderTooLarge => (
@@ -123,40 +81,40 @@ impl Refusal {
             Self::LastHop => {
                 (StatusCode::FORBIDDEN, "http_request_denied", Reply::GeneralFailure, BadRequest)
             }
-            Self::Passed(Refused {
+            Self::NoTunnel(E::Passed(Refused {
                 status: status @ (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS),
                 ..
-            }) => (*status, "", Reply::GeneralFailure, GatewayFailed),
-            Self::Passed(refused) => (refused.status, "", reply_to(refused), TargetFailed),
-            Self::Outage(Outage { kind: OutageKind::Unavailable, .. })
-            | Self::FirstHop(Outage { kind: OutageKind::Unavailable, .. }) => (
+            })) => (*status, "", Reply::GeneralFailure, GatewayFailed),
+            Self::NoTunnel(E::Passed(refused)) => (refused.status, "", reply_to(refused), TargetFailed),
+            Self::NoTunnel(E::Outage(Outage { kind: OutageKind::Unavailable, .. }))
+            | Self::NoTunnel(E::FirstHop(Outage { kind: OutageKind::Unavailable, .. })) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "destination_unavailable",
                 Reply::GeneralFailure,
                 GatewayFailed,
             ),
-            Self::Outage(_) | Self::FirstHop(_) => {
+            Self::NoTunnel(E::Outage(_)) | Self::NoTunnel(E::FirstHop(_)) => {
                 (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
             }
-            Self::Exchange(ExchangeError::Silent { .. }) => {
+            Self::NoTunnel(E::Exchange(ExchangeError::Silent { .. })) => {
                 (StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", Reply::HostUnreachable, GatewayFailed)
             }
-            Self::Exchange(ExchangeError::NotHttp { .. }) => {
+            Self::NoTunnel(E::Exchange(ExchangeError::NotHttp { .. })) => {
                 (StatusCode::BAD_GATEWAY, "http_protocol_error", Reply::GeneralFailure, GatewayFailed)
             }
-            Self::Exchange(ExchangeError::Broken { .. } | ExchangeError::Dead { .. }) => {
+            Self::NoTunnel(E::Exchange(ExchangeError::Broken { .. } | ExchangeError::Dead { .. })) => {
                 (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, GatewayFailed)
             }
-            Self::TokensRefused { .. } => {
+            Self::NoTunnel(E::TokensRefused { .. }) => {
                 (StatusCode::BAD_GATEWAY, "http_request_denied", Reply::GeneralFailure, TokensRefused)
             }
-            Self::Shortage(Shortage::Gateway(_)) => {
+            Self::NoTunnel(E::Shortage(Shortage::Gateway(_))) => {
                 (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
             }
-            Self::Shortage(_) => {
+            Self::NoTunnel(E::Shortage(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "proxy_internal_error", Reply::GeneralFailure, NoToken)
             }
-            Self::AboveCap(_) => {
+            Self::NoTunnel(E::AboveCap(_)) => {
                 (StatusCode::TOO_MANY_REQUESTS, "http_request_denied", Reply::GeneralFailure, NoToken)
             }
             Self::Upstream(fault) => {
@@ -173,31 +131,8 @@ impl Refusal {
         self.row().2
     }
 
-    /// The refusal of a first hop, as it matters to the one behind it. `None` where the first hop did its part, and the gateway
-    /// behind it is what could not be reached.
-    pub(crate) fn of_first_hop(&self) -> Option<Outage> {
-        if let Self::Passed(refused) = self
-            && !refused.is_unavailable()
-        {
-            return None;
-        }
-        let (status, ..) = self.row();
-        let is_unavailable =
-            status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
-        let kind = if is_unavailable { OutageKind::Unavailable } else { OutageKind::Unreachable };
-        let sentence = match self {
-            Self::Passed(refused) => format!("the first hop {}", refused.words()),
-            other => format!("the first hop opens no way to the second: {other}"),
-        };
-        let retry_after = match self {
-            Self::Passed(refused) => seconds(refused.headers.get(RETRY_AFTER)),
-            other => other.retry_after().map(Duration::from_secs),
-        };
-        Some(Outage { kind, retry_after, ..Outage::no_answer(sentence) })
-    }
-
     pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
-        if let Self::Passed(refused) = self {
+        if let Self::NoTunnel(OpenError::Passed(refused)) = self {
             return passed(refused);
         }
         let (status, error, ..) = self.row();
@@ -209,7 +144,9 @@ impl Refusal {
         if let Ok(value) = HeaderValue::from_str(&value) {
             response.headers_mut().insert(PROXY_STATUS, value);
         }
-        if let Some(seconds) = self.retry_after() {
+        if let Self::NoTunnel(error) = self
+            && let Some(seconds) = error.retry_after()
+        {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
@@ -222,19 +159,6 @@ impl Refusal {
         head.headers.insert(CONTENT_LENGTH, HeaderValue::from(sentence.len()));
         head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
         [head_bytes(head.status, &head.headers), sentence.into_bytes()].concat()
-    }
-
-    /// In whole seconds, rounded up, so that a client that waits this long is not too early.
-    fn retry_after(&self) -> Option<u64> {
-        match self {
-            Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),
-            Self::Shortage(Shortage::Slow) => Some(1),
-            Self::AboveCap(above) => Some(above.retry_after.as_secs() + 1),
-            Self::Outage(outage) | Self::FirstHop(outage) if outage.kind == OutageKind::Unavailable => {
-                Some(outage.retry_after.map_or(1, |asked| asked.as_secs().max(1)))
-            }
-            _ => None,
-        }
     }
 }
 
@@ -285,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_sentence_that_asks_has_no_full_stop_behind_its_question_mark() {
-        let outage = |sentence| Refusal::Outage(Outage::no_answer(sentence)).to_string();
+        let outage = |sentence| Refusal::from(OpenError::Outage(Outage::no_answer(sentence))).to_string();
         assert_eq!(outage("it is down"), "it is down. No token was sent");
         assert_eq!(outage("is it running?"), "is it running? No token was sent");
     }

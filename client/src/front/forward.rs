@@ -10,6 +10,7 @@
 use crate::front::answer::Refusal;
 use crate::front::body::{Body, full};
 use crate::front::state::AgentState;
+use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
@@ -48,6 +49,12 @@ pub(crate) enum Failed {
 impl From<Refusal> for Failed {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+impl From<OpenError> for Failed {
+    fn from(error: OpenError) -> Self {
+        Self::Refused(error.into())
     }
 }
 

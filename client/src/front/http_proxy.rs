@@ -7,6 +7,7 @@ use crate::front::connections::Visitor;
 use crate::front::forward::{Failed, Kept};
 use crate::front::own_pages::{self, Ends};
 use crate::front::state::AgentState;
+use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use http::request::Parts;
@@ -162,7 +163,7 @@ fn brings_a_token(headers: &HeaderMap) -> bool {
 /// Refuses what is no request for a proxy, or could be read in two ways.
 fn check(head: &Parts) -> Result<(), Refusal> {
     if brings_a_token(&head.headers) {
-        return Err(Refusal::ForGateway); // it stays unspent
+        return Err(OpenError::ForGateway.into()); // it stays unspent
     }
     let is_connect = head.method == Method::CONNECT;
     let sentence = if is_connect && head.uri.scheme().is_some() {

@@ -5,7 +5,7 @@
 //! and one command is here.
 
 use crate::catalogue::AgentOutcome;
-use crate::front::answer::Reply;
+use crate::front::answer::{Refusal, Reply};
 use crate::front::connections::Visitor;
 use crate::front::state::AgentState;
 use postern_proxy::relay::Relay;
@@ -66,7 +66,8 @@ pub(crate) async fn serve(mut stream: TcpStream, visitor: Visitor, state: &Agent
                 received.keep_taking(Relay::new(stream, tunnel, &[], None)).await;
             }
         }
-        Err(refusal) => {
+        Err(error) => {
+            let refusal = Refusal::from(error);
             state.count(refusal.outcome());
             state.log_failure(&refusal);
             close_with(stream, &response(refusal.socks_reply())).await;

@@ -2,7 +2,7 @@
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::Refusal;
-use crate::hop::tunnel::Opener;
+use crate::hop::tunnel::{OpenError, Opener};
 use crate::recorder::Answers;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
@@ -24,7 +24,7 @@ impl AgentState {
     /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is
     /// not logged: it is private to the user.
     pub(crate) fn log_failure(&self, refusal: &Refusal) {
-        if !matches!(refusal, Refusal::Passed(_) | Refusal::Target(_)) {
+        if !matches!(refusal, Refusal::NoTunnel(OpenError::Passed(_)) | Refusal::Target(_)) {
             tracing::warn!("a SOCKS5 request failed: {refusal}");
         }
     }

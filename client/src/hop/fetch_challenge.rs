@@ -1,11 +1,11 @@
 //! Fetches a gateway's challenge: the tokens that it accepts.
 
+use super::connection::{Answer, Refused};
+use super::gateway::{DialError, Gateway, GatewayUrlError, NoWay};
+use super::health::{Outage, OutageKind};
 use crate::config::GatewayConfig;
-use crate::hop::gateway::{Answer, DialError, Gateway, GatewayUrlError, NoWay, Refused};
-use crate::hop::gateways::Outage;
-use crate::mint::error::quoted;
+use crate::sentence::{quoted, retry_after};
 use http::StatusCode;
-use http::header::RETRY_AFTER;
 use postern_daemon::BoxFuture;
 use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
@@ -67,9 +67,35 @@ impl From<NoWay> for ChallengeFetchError {
 
 impl ChallengeFetchError {
     /// What a 503 or 429 says.
-    pub(crate) fn unavailable(url: String, refused: &Refused) -> Self {
-        let retry_after = seconds(refused.headers.get(RETRY_AFTER));
+    fn unavailable(url: String, refused: &Refused) -> Self {
+        let retry_after = retry_after(&refused.headers);
         Self::Unavailable { url, status: refused.status, text: one_line(&refused.body), retry_after }
+    }
+}
+
+impl Outage {
+    /// Describes a 503 or 429 to a request with a token.
+    pub(crate) fn unavailable(url: &str, refused: &Refused) -> Self {
+        ChallengeFetchError::unavailable(url.to_owned(), refused).into()
+    }
+}
+
+impl From<ChallengeFetchError> for Outage {
+    fn from(error: ChallengeFetchError) -> Self {
+        let sentence = error.to_string();
+        match error {
+            ChallengeFetchError::Dial(error) => error.into(),
+            ChallengeFetchError::FirstHop(outage) => outage,
+            ChallengeFetchError::Exchange(_) => Self::no_answer(sentence),
+            ChallengeFetchError::Unavailable { retry_after, .. } => {
+                let cause = "the gateway takes no tokens now";
+                Self { sentence, cause, kind: OutageKind::Unavailable, retry_after }
+            }
+            ChallengeFetchError::Url(_) | ChallengeFetchError::NoChallenge { .. } => {
+                let cause = "the gateway gave no challenge";
+                Self { sentence, cause, kind: OutageKind::Unfit, retry_after: None }
+            }
+        }
     }
 }
 
@@ -107,10 +133,4 @@ pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Chall
             Err(no_challenge(format!("it answered {status}{text} where 407 is expected")))
         }
     }
-}
-
-/// The seconds of a `Retry-After`; a date is ignored, and our own backoff applies.
-pub(crate) fn seconds(value: Option<&http::HeaderValue>) -> Option<Duration> {
-    let seconds = value?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }

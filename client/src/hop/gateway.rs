@@ -1,44 +1,26 @@
-//! The way to a gateway: a connection for one CONNECT, or one over TLS and HTTP/2 that tunnels share.
+//! A gateway, and the way to it: TCP or the hop before it, then TLS where its address says https.
 
-mod refused;
-mod route;
-
-pub(crate) use refused::Refused;
-pub(crate) use route::NoWay;
-
+use super::health::Outage;
 use crate::config::{GatewayConfig, server_url};
-use crate::hop::tunnel::Opener;
 use crate::recorder::Attempts;
 use crate::wallet::supply;
-use bytes::BytesMut;
 use postern_admin::catalogue::LinkKind;
 use postern_admin::live::Live;
-use postern_daemon::http::{is_localhost, no_answer};
+use postern_daemon::BoxFuture;
+use postern_daemon::http::is_localhost;
 use postern_daemon::tls::{self, OwnCertificate, TlsError, client_config_showing};
 use postern_lookup::Lookup;
 use postern_proxy::http2::Unsent;
 use postern_proxy::target::Target;
-use postern_proxy::tunnel::{
-    Asked, Connect, Head, HeadError, Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel, Vigil, ask,
-    read_body,
-};
-use postern_token::Token;
-use postern_token::header::format_authorization;
+use postern_proxy::tunnel::{Io, Joined, Lines, Made, Received, Seat, Sharing, Tunnel};
 use reqwest::Url;
-use route::{Reached, Route, RouteError};
-use std::future::pending;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::time::timeout;
+use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
-/// How long the body of a refusal may take; it is an explanation, and the status stands without it.
-const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a shared connection may leave a request without an answer before it is asked for a sign of life.
-const SILENCE: Duration = Duration::from_secs(1);
-/// Longer than the pause between two probes (`gateways/health.rs`).
+/// Longer than the pause between two probes (`health.rs`).
 const LOOKUP_KEPT: Duration = Duration::from_secs(15);
 
 /// The gateway, and how to reach it.
@@ -51,10 +33,10 @@ pub(crate) struct Gateway {
     route: Route,
     tls: Option<Tls>,
     /// What names the certificates to trust.
-    ca_key: &'static str,
+    pub(super) ca_key: &'static str,
     connect_timeout: Duration,
-    answer_timeout: Duration,
-    attempts: Attempts,
+    pub(super) answer_timeout: Duration,
+    pub(super) attempts: Attempts,
     /// Connections that tunnels share; `None` where each has its own.
     lines: Option<Lines>,
 }
@@ -64,6 +46,54 @@ struct Tls {
     /// What is shown to a gateway that requires a certificate.
     own: Option<OwnCertificate>,
     name: tokio_rustls::rustls::pki_types::ServerName<'static>,
+}
+
+/// How a gateway is reached.
+enum Route {
+    /// Over TCP.
+    Direct(Lookup),
+    /// Through the hop before it, for which the gateway is a target.
+    Through(Arc<dyn HopBefore>, Target),
+}
+
+/// A hop that opens the way to the gateways of the next one.
+pub(crate) trait HopBefore: Send + Sync {
+    /// Opens a tunnel to `target`, paid for with this hop's tokens.
+    fn open_way<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Tunnel, RouteError>>;
+}
+
+/// Why a route to a gateway is not open.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RouteError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    FirstHop(Outage),
+}
+
+/// A stream to a gateway, on which nothing was sent.
+struct Reached {
+    stream: Box<dyn Io>,
+    /// To be kept taking by the task that reads the stream.
+    received: Received,
+}
+
+impl Route {
+    async fn reach(&self, gateway: &Gateway) -> Result<Reached, RouteError> {
+        match self {
+            Self::Direct(lookup) => {
+                let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
+                let stream = lookup.connect(host, gateway.port, gateway.connect_timeout).await?;
+                stream.set_nodelay(true)?;
+                Ok(Reached { stream: Box::new(stream), received: Received::default() })
+            }
+            Self::Through(first, target) => {
+                let tunnel = first.open_way(target).await?;
+                let received = tunnel.received();
+                Ok(Reached { stream: Box::new(tunnel), received })
+            }
+        }
+    }
 }
 
 /// Why a gateway's address cannot be used.
@@ -102,33 +132,22 @@ pub enum DialError {
     },
 }
 
-/// Why a request that was sent has no answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum ExchangeError {
-    /// The connection ended or broke before the answer was whole.
-    #[error("the gateway {url} broke the connection off before it answered: {reason}; try again")]
-    Broken { url: String, reason: String },
-    /// The connection gives no sign of life.
-    #[error(
-        "the connection to the gateway {url} died before it answered: it hangs, or the way to it does; try again"
-    )]
-    Dead { url: String },
-    /// The answer did not come in time.
-    #[error("the gateway {url} did not answer within {limit:?}; it or the target is slow: try again")]
-    Silent { url: String, limit: Duration },
-    /// The answer is not HTTP, or too large.
-    #[error(
-        "the gateway {url} gave an answer that is not HTTP/1.1 ({reason}); is this the address of a gateway?"
-    )]
-    NotHttp { url: String, reason: HeadError },
+/// Why there is no connection to a gateway.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoWay {
+    /// The gateway cannot be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The hop before it opens no way there, for a reason that is not this gateway's.
+    #[error("{0}")]
+    FirstHop(Outage),
 }
 
-/// The gateway's answer to a CONNECT.
-pub(crate) enum Answer {
-    /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6).
-    Opened(Tunnel),
-    /// Anything else.
-    Refused(Refused),
+impl From<DialError> for Outage {
+    fn from(error: DialError) -> Self {
+        let cause = "the gateway cannot be reached";
+        Self { cause, ..Self::no_answer(error) }
+    }
 }
 
 impl Gateway {
@@ -182,7 +201,7 @@ impl Gateway {
     }
 
     /// Is reached through another hop, which opens a tunnel there.
-    pub(crate) fn behind(mut self, first: Opener) -> Result<Self, GatewayUrlError> {
+    pub(crate) fn behind(mut self, first: Arc<dyn HopBefore>) -> Result<Self, GatewayUrlError> {
         let target = Target::parse(&format!("{}:{}", self.host, self.port), None);
         let target = target.map_err(|_| GatewayUrlError::Url(self.url.clone()))?;
         self.route = Route::Through(first, target);
@@ -218,36 +237,12 @@ impl Gateway {
         self
     }
 
-    /// Connects, over TLS where the address says https, or finds room on a connection. Nothing is sent yet.
-    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, NoWay> {
-        let (url, limit) = (|| self.url.clone(), self.dial_limit());
-        let began = Instant::now();
-        let failure = match timeout(limit, self.way()).await {
-            Ok(Ok(way)) => {
-                self.attempts.answered(began.elapsed());
-                return Ok(Connection { gateway: self.clone(), way });
-            }
-            Ok(Err(RouteError::FirstHop(outage))) => return Err(NoWay::FirstHop(outage)),
-            Ok(Err(RouteError::Io(error))) => {
-                DialError::Failed { url: url(), reason: no_answer(&error, self.ca_key) }
-            }
-            Err(_) if self.costs_a_token() => {
-                let reason =
-                    format!("no connection through the first hop within {limit:?}: one of them is slow");
-                DialError::Failed { url: url(), reason }
-            }
-            Err(_) => DialError::Timeout { url: url(), limit },
-        };
-        self.attempts.lost();
-        Err(failure.into())
-    }
-
     /// How long a dial may take. A hop before this one may have to get a token first, and says why if none comes.
-    fn dial_limit(&self) -> Duration {
+    pub(super) fn dial_limit(&self) -> Duration {
         self.connect_timeout + if self.costs_a_token() { supply::PATIENCE } else { Duration::ZERO }
     }
 
-    async fn way(&self) -> Result<Way, RouteError> {
+    pub(super) async fn way(&self) -> Result<Way, RouteError> {
         let Some(tls) = &self.tls else {
             let Reached { stream, received } = self.route.reach(self).await?;
             return Ok(Way::Alone(stream, received));
@@ -298,101 +293,10 @@ impl Tls {
     }
 }
 
-/// A connection, or room on one, on which nothing has been sent.
-pub(crate) struct Connection {
-    gateway: Arc<Gateway>,
-    way: Way,
-}
-
-enum Way {
+/// A connection, or room on one.
+pub(super) enum Way {
     /// Over HTTP/1.1: one connection, one tunnel.
     Alone(Box<dyn Io>, Received),
     /// Over HTTP/2.
     Shared(Seat),
 }
-
-impl Way {
-    /// Watches over a connection that is shared: one of a tunnel's own breaks with it.
-    fn vigil(&self) -> Option<Vigil> {
-        match self {
-            Self::Alone(..) => None,
-            Self::Shared(seat) => Some(seat.vigil()),
-        }
-    }
-}
-
-impl Connection {
-    /// Whether the gateway is still there, if nothing came over the connection for a second: getting a token may have taken long.
-    pub(crate) fn answers(&self) -> impl Future<Output = bool> + use<> {
-        let vigil = self.way.vigil();
-        async move {
-            match vigil {
-                Some(vigil) => vigil.answers().await,
-                None => true,
-            }
-        }
-    }
-
-    /// Asks for a tunnel to `target`, in one write, and reads the answer.
-    pub(crate) async fn connect(
-        self,
-        target: &Target,
-        token: Option<&Token>,
-    ) -> Result<Answer, ExchangeError> {
-        let Self { gateway, way } = self;
-        let (authority, authorization) = (target.authority(), token.map(format_authorization));
-        let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
-        let vigil = way.vigil();
-        let dead = async {
-            match vigil {
-                Some(vigil) => vigil.lost(SILENCE).await,
-                None => pending().await,
-            }
-        };
-        let exchange = async {
-            match way {
-                Way::Alone(io, received) => {
-                    let Asked { head, rest, tunnel } = ask(io, received, &connect).await?;
-                    Ok((head, rest, tunnel))
-                }
-                Way::Shared(seat) => {
-                    let (head, tunnel) = seat.connect(&connect).await?;
-                    Ok((head, BytesMut::new(), tunnel))
-                }
-            }
-        };
-        let url = || gateway.url.clone();
-        let exchange = async {
-            tokio::select! {
-                answered = exchange => Some(answered),
-                () = dead => None,
-            }
-        };
-        let failure = match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Some(Ok((head, buffer, tunnel)))) => return Ok(answer(&gateway, head, buffer, tunnel).await),
-            Ok(Some(Err(HeadError::Broken(reason)))) => ExchangeError::Broken { url: url(), reason },
-            Ok(Some(Err(reason))) => ExchangeError::NotHttp { url: url(), reason },
-            Ok(None) => ExchangeError::Dead { url: url() },
-            Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
-        };
-        gateway.attempts.lost();
-        Err(failure)
-    }
-}
-
-async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Answer {
-    if head.status.is_success() {
-        // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields contain.
-        return Answer::Opened(tunnel.after(buffer.freeze()));
-    }
-    let mut body = BytesMut::new();
-    let received = tunnel.received();
-    let reading = read_body(&mut tunnel, &head, &mut buffer, &mut body);
-    // What has come is enough: it only explains the status.
-    let _ = timeout(BODY_TIMEOUT, received.keep_taking(reading)).await;
-    let (status, headers, origin) = (head.status, head.headers, gateway.origin.clone());
-    Answer::Refused(Refused { status, headers, body: body.freeze(), origin })
-}
-
-#[cfg(test)]
-mod tests;

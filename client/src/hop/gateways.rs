@@ -4,16 +4,17 @@
 //! without a token that also learns its challenge. While one is away the next in the list is used; one that comes back
 //! takes over again. An idle, healthy gateway is not probed, so an idle agent sends nothing.
 
-mod health;
 mod marked;
 mod status;
 
-pub use health::{Health, Outage, OutageKind};
+pub use status::GatewayStatus;
 
-use crate::hop::fetch_challenge::fetch_challenge_from;
-use crate::hop::gateway::{Gateway, Refused};
+use super::connection::Refused;
+use super::fetch_challenge::fetch_challenge_from;
+use super::gateway::Gateway;
+use super::health::{Health, Outage};
 use crate::hop::marks::saved::Ledger;
-use crate::hop::sentence::full_stop;
+use crate::sentence::full_stop;
 use crate::wallet::challenge::CurrentChallenge;
 use crate::wallet::saved_challenges::SavedChallenges;
 use crate::wallet::supply::{PATIENCE as PATIENCE_FOR_A_TOKEN, Supply};

@@ -1,8 +1,8 @@
 //! What keeps a page in a browser, or any other program, from burning the account: targets that failed a moment ago cost no further
 //! token, and the tokens of a minute have a limit.
 
+use super::connection::Refused;
 use crate::config::HopSettings;
-use crate::hop::gateway::Refused;
 use parking_lot::Mutex;
 use postern_daemon::bucket::Bucket;
 use postern_daemon::seldom::Seldom;

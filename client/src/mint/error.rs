@@ -1,5 +1,6 @@
 //! Why there are no tokens: sentences for the user, and what minting makes of each.
 
+use crate::sentence::quoted;
 use crate::wallet::clock::Skew;
 use http::StatusCode;
 use postern_daemon::http::ClientError;
@@ -162,10 +163,6 @@ impl MintError {
             _ => None,
         }
     }
-}
-
-pub(crate) fn quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
 }
 
 fn clock(skew: Skew) -> String {

@@ -3,11 +3,11 @@
 use super::error::MintError;
 use super::published::Published;
 use crate::config::{IssuerConfig, api_key_of, server_url};
-use crate::hop::fetch_challenge::seconds;
 use crate::recorder::Attempts;
+use crate::sentence::retry_after;
 use crate::wallet::clock::Skew;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, RETRY_AFTER};
+use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use postern_config::Secret;
@@ -199,7 +199,7 @@ impl IssuerClient {
         }
         if !wanted.contains(&status) {
             let text = body.map(|body| one_line(&body)).unwrap_or_default();
-            let retry_after = seconds(headers.get(RETRY_AFTER));
+            let retry_after = retry_after(&headers);
             return Err(MintError::Status { url: url.clone(), status, text, retry_after });
         }
         match body {

@@ -2,7 +2,8 @@
 //! the issuer's keys, and leaves a failing issuer alone for longer and longer.
 
 use crate::config::HopSettings;
-use crate::hop::gateways::{Gateways, Outage};
+use crate::hop::gateways::Gateways;
+use crate::hop::health::Outage;
 use crate::hop::marks::MarksRefused;
 use crate::hop::marks::saved::SavedMarks;
 use crate::mint::consistency::{Consistency, Inconsistent};
@@ -289,7 +290,10 @@ impl Refill {
             *current = self.gateways.fetch_challenge().await?;
             issuer = self.source.of(current)?;
         }
-        self.supply.settle_doubts(&published, current);
+        // A gateway that requires the issuer's present key is not behind.
+        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
+        let is_up_to_date = asked.is_none() || asked == published.preferred(&current.challenge);
+        self.supply.settle_doubts(current.digest, is_up_to_date, |key| published.redeems(key));
         let count = self.count(&self.supply.demand(), shutdown.is_draining());
         if count == 0 {
             return Ok(());

@@ -2,7 +2,6 @@
 //!
 //! [`refill`](crate::mint::refill) fills the wallet; this module has everything that a tunnel needs.
 
-use crate::mint::published::Published;
 use crate::recorder::{Fate, Recorder};
 use crate::wallet::by_key::KeyTokens;
 use crate::wallet::challenge::CurrentChallenge;
@@ -191,20 +190,21 @@ impl Supply {
         self.wanted.notify_one();
     }
 
-    /// Compares the doubted keys with the directory. The tokens of a key are dropped when it is not redeemed any more,
-    /// or when the gateway requires the issuer's present key and so is not behind. A gateway that is behind will
-    /// require the key again.
-    pub(crate) fn settle_doubts(&self, published: &Published, current: &CurrentChallenge) {
-        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
-        let is_up_to_date = asked.is_none() || asked == published.preferred(&current.challenge);
+    /// Decides about the doubted keys, whose tokens for `challenge` are dropped where the gateway `is_up_to_date`, or where the
+    /// key is not one that is redeemed. A gateway that is behind will require the key again.
+    pub(crate) fn settle_doubts(
+        &self,
+        challenge: ChallengeDigest,
+        is_up_to_date: bool,
+        redeems: impl Fn(TokenKeyId) -> bool,
+    ) {
         let over: Vec<_> = {
             let mut state = self.state.lock();
-            state.doubted.extract_if(.., |key| is_up_to_date || !published.redeems(*key)).collect()
+            state.doubted.extract_if(.., |key| is_up_to_date || !redeems(*key)).collect()
         };
-        let digest = current.digest;
         if !over.is_empty() {
             self.in_wallet(Fate::Retired, move |wallet| {
-                over.into_iter().try_fold(0, |sum, key| Ok(sum + wallet.drop_key(digest, key)?))
+                over.into_iter().try_fold(0, |sum, key| Ok(sum + wallet.drop_key(challenge, key)?))
             });
         }
     }

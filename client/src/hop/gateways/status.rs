@@ -1,11 +1,22 @@
 //! What the status command says of the gateways and of their challenge.
 
 use super::Gateways;
-use crate::status::GatewayStatus;
 use crate::wallet::challenge::CurrentChallenge;
 use postern_daemon::utc::rough;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::time::Instant;
+
+/// One gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayStatus {
+    /// As configured.
+    pub url: String,
+    /// Whether tunnels go there now.
+    pub is_in_use: bool,
+    /// Its health, in words.
+    pub state: String,
+}
 
 impl Gateways {
     /// Each gateway in order of preference, with its health in words.

@@ -1,7 +1,5 @@
 //! The health of one gateway. No I/O; time and jitter are arguments.
 
-use crate::hop::fetch_challenge::ChallengeFetchError;
-use crate::hop::gateway::{DialError, Refused};
 use postern_daemon::backoff::{Backoff, jittered};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -45,43 +43,12 @@ impl Outage {
         let cause = "the gateway does not answer";
         Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
     }
-
-    /// A 503 or 429 to a request with a token.
-    pub(crate) fn unavailable(url: &str, refused: &Refused) -> Self {
-        ChallengeFetchError::unavailable(url.to_owned(), refused).into()
-    }
-}
-
-impl From<DialError> for Outage {
-    fn from(error: DialError) -> Self {
-        let cause = "the gateway cannot be reached";
-        Self { cause, ..Self::no_answer(error) }
-    }
-}
-
-impl From<ChallengeFetchError> for Outage {
-    fn from(error: ChallengeFetchError) -> Self {
-        let sentence = error.to_string();
-        match error {
-            ChallengeFetchError::Dial(error) => error.into(),
-            ChallengeFetchError::FirstHop(outage) => outage,
-            ChallengeFetchError::Exchange(_) => Self::no_answer(sentence),
-            ChallengeFetchError::Unavailable { retry_after, .. } => {
-                let cause = "the gateway takes no tokens now";
-                Self { sentence, cause, kind: OutageKind::Unavailable, retry_after }
-            }
-            ChallengeFetchError::Url(_) | ChallengeFetchError::NoChallenge { .. } => {
-                let cause = "the gateway gave no challenge";
-                Self { sentence, cause, kind: OutageKind::Unfit, retry_after: None }
-            }
-        }
-    }
 }
 
 /// One gateway's health.
 #[derive(Clone, Debug)]
 pub struct Health {
-    state: State,
+    standing: Standing,
     /// Failed probes in a row.
     failures: u32,
     /// When the last probe began.
@@ -93,7 +60,7 @@ pub struct Health {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum Standing {
     /// Not probed yet, or doubted: it is probed before a token is sent to it.
     Unasked,
     Serving,
@@ -106,8 +73,8 @@ enum State {
 impl Health {
     /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before a probe.
     pub fn new(is_trusted: bool) -> Self {
-        let state = if is_trusted { State::Serving } else { State::Unasked };
-        Self { state, failures: 0, probed: None, is_probing: false, heard: None, backoff: BACKOFF }
+        let standing = if is_trusted { Standing::Serving } else { Standing::Unasked };
+        Self { standing, failures: 0, probed: None, is_probing: false, heard: None, backoff: BACKOFF }
     }
 
     /// The same, of a gateway each of whose probes costs a token of the hop before: they come less often.
@@ -118,24 +85,24 @@ impl Health {
 
     /// Whether it is sent tokens.
     pub const fn is_serving(&self) -> bool {
-        matches!(self.state, State::Serving)
+        matches!(self.standing, Standing::Serving)
     }
 
     /// Why it serves nothing, while that is so.
     pub const fn outage(&self) -> Option<&Outage> {
-        match &self.state {
-            State::Away { outage, .. } => Some(outage),
-            State::Unasked | State::Serving => None,
+        match &self.standing {
+            Standing::Away { outage, .. } => Some(outage),
+            Standing::Unasked | Standing::Serving => None,
         }
     }
 
     /// When it is to be probed; never while it serves, and now while it is being probed.
     pub fn next_probe(&self, now: Instant) -> Option<Instant> {
-        match self.state {
-            State::Unasked => Some(now),
+        match self.standing {
+            Standing::Unasked => Some(now),
             _ if self.is_probing => Some(now),
-            State::Serving => None,
-            State::Away { next_probe, .. } => Some(next_probe),
+            Standing::Serving => None,
+            Standing::Away { next_probe, .. } => Some(next_probe),
         }
     }
 
@@ -143,7 +110,7 @@ impl Health {
     pub fn hurry(&mut self, now: Instant) {
         let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
         // The gateway's `Retry-After` takes precedence.
-        if let State::Away { outage, next_probe } = &mut self.state
+        if let Standing::Away { outage, next_probe } = &mut self.standing
             && outage.retry_after.is_none_or(|asked| asked <= HURRIED_PAUSE)
         {
             *next_probe = soonest.min(*next_probe);
@@ -177,7 +144,7 @@ impl Health {
     /// It answered as it should; whether it was away before.
     pub fn served(&mut self, now: Instant) -> bool {
         let was_away = self.outage().is_some();
-        (self.state, self.failures, self.heard) = (State::Serving, 0, Some(now));
+        (self.standing, self.failures, self.heard) = (Standing::Serving, 0, Some(now));
         was_away
     }
 
@@ -195,14 +162,14 @@ impl Health {
         let theirs = outage.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
         let next_probe = now + jittered(self.backoff.pause(self.failures), theirs, jitter);
         self.failures = self.failures.saturating_add(1);
-        self.state = State::Away { outage, next_probe };
+        self.standing = Standing::Away { outage, next_probe };
         is_news
     }
 
     /// A request broke off: it is probed before it is sent another token.
     pub fn doubt(&mut self) {
         if self.is_serving() {
-            self.state = State::Unasked;
+            self.standing = Standing::Unasked;
         }
     }
 
@@ -212,7 +179,7 @@ impl Health {
         let others_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < silence);
         let is_doubted = self.is_serving() && !others_heard;
         if is_doubted {
-            self.state = State::Unasked;
+            self.standing = Standing::Unasked;
         }
         is_doubted
     }

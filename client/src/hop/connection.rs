@@ -1,0 +1,274 @@
+//! One request for a tunnel: a connection to a gateway, the CONNECT on it, and the gateway's answer.
+
+use super::gateway::{DialError, Gateway, NoWay, RouteError, Way};
+use crate::sentence::quoted;
+use crate::wallet::challenge::mark_of;
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use postern_daemon::http::{no_answer, one_line};
+use postern_proxy::target::Target;
+use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Tunnel, Vigil, ask, read_body};
+use postern_token::header::{Challenge, format_authorization};
+use postern_token::{Token, TokenChallenge, TokenType};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// How long the body of a refusal may take; it is an explanation, and the status stands without it.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a shared connection may leave a request without an answer before it is asked for a sign of life.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// A connection, or room on one, on which nothing has been sent.
+pub(crate) struct Connection {
+    gateway: Arc<Gateway>,
+    way: Way,
+}
+
+/// Why a request that was sent has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// The connection ended or broke before the answer was whole.
+    #[error("the gateway {url} broke the connection off before it answered: {reason}; try again")]
+    Broken { url: String, reason: String },
+    /// The connection gives no sign of life.
+    #[error(
+        "the connection to the gateway {url} died before it answered: it hangs, or the way to it does; try again"
+    )]
+    Dead { url: String },
+    /// The answer did not come in time.
+    #[error("the gateway {url} did not answer within {limit:?}; it or the target is slow: try again")]
+    Silent { url: String, limit: Duration },
+    /// The answer is not HTTP, or too large.
+    #[error(
+        "the gateway {url} gave an answer that is not HTTP/1.1 ({reason}); is this the address of a gateway?"
+    )]
+    NotHttp { url: String, reason: HeadError },
+}
+
+/// The gateway's answer to a CONNECT.
+pub(crate) enum Answer {
+    /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6).
+    Opened(Tunnel),
+    /// Anything else.
+    Refused(Refused),
+}
+
+impl Gateway {
+    /// Connects, over TLS where the address says https, or finds room on a connection. Nothing is sent yet.
+    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, NoWay> {
+        let (url, limit) = (|| self.url().to_owned(), self.dial_limit());
+        let began = Instant::now();
+        let failure = match timeout(limit, self.way()).await {
+            Ok(Ok(way)) => {
+                self.attempts.answered(began.elapsed());
+                return Ok(Connection { gateway: self.clone(), way });
+            }
+            Ok(Err(RouteError::FirstHop(outage))) => return Err(NoWay::FirstHop(outage)),
+            Ok(Err(RouteError::Io(error))) => {
+                DialError::Failed { url: url(), reason: no_answer(&error, self.ca_key) }
+            }
+            Err(_) if self.costs_a_token() => {
+                let reason =
+                    format!("no connection through the first hop within {limit:?}: one of them is slow");
+                DialError::Failed { url: url(), reason }
+            }
+            Err(_) => DialError::Timeout { url: url(), limit },
+        };
+        self.attempts.lost();
+        Err(failure.into())
+    }
+}
+
+impl Way {
+    /// Watches over a connection that is shared: one of a tunnel's own breaks with it.
+    fn vigil(&self) -> Option<Vigil> {
+        match self {
+            Self::Alone(..) => None,
+            Self::Shared(seat) => Some(seat.vigil()),
+        }
+    }
+}
+
+impl Connection {
+    /// Whether the gateway is still there, if nothing came over the connection for a second: getting a token may have taken long.
+    pub(crate) fn answers(&self) -> impl Future<Output = bool> + use<> {
+        let vigil = self.way.vigil();
+        async move {
+            match vigil {
+                Some(vigil) => vigil.answers().await,
+                None => true,
+            }
+        }
+    }
+
+    /// Asks for a tunnel to `target`, in one write, and reads the answer.
+    pub(crate) async fn connect(
+        self,
+        target: &Target,
+        token: Option<&Token>,
+    ) -> Result<Answer, ExchangeError> {
+        let Self { gateway, way } = self;
+        let (authority, authorization) = (target.authority(), token.map(format_authorization));
+        let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
+        let vigil = way.vigil();
+        let dead = async {
+            match vigil {
+                Some(vigil) => vigil.lost(SILENCE).await,
+                None => pending().await,
+            }
+        };
+        let exchange = async {
+            match way {
+                Way::Alone(io, received) => {
+                    let Asked { head, rest, tunnel } = ask(io, received, &connect).await?;
+                    Ok((head, rest, tunnel))
+                }
+                Way::Shared(seat) => {
+                    let (head, tunnel) = seat.connect(&connect).await?;
+                    Ok((head, BytesMut::new(), tunnel))
+                }
+            }
+        };
+        let url = || gateway.url().to_owned();
+        let exchange = async {
+            tokio::select! {
+                answered = exchange => Some(answered),
+                () = dead => None,
+            }
+        };
+        let failure = match timeout(gateway.answer_timeout, exchange).await {
+            Ok(Some(Ok((head, buffer, tunnel)))) => return Ok(answer(&gateway, head, buffer, tunnel).await),
+            Ok(Some(Err(HeadError::Broken(reason)))) => ExchangeError::Broken { url: url(), reason },
+            Ok(Some(Err(reason))) => ExchangeError::NotHttp { url: url(), reason },
+            Ok(None) => ExchangeError::Dead { url: url() },
+            Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
+        };
+        gateway.attempts.lost();
+        Err(failure)
+    }
+}
+
+async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Answer {
+    if head.status.is_success() {
+        // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields contain.
+        return Answer::Opened(tunnel.after(buffer.freeze()));
+    }
+    let mut body = BytesMut::new();
+    let received = tunnel.received();
+    let reading = read_body(&mut tunnel, &head, &mut buffer, &mut body);
+    // What has come is enough: it only explains the status.
+    let _ = timeout(BODY_TIMEOUT, received.keep_taking(reading)).await;
+    let (status, headers, origin) = (head.status, head.headers, gateway.origin().map(str::to_owned));
+    Answer::Refused(Refused { status, headers, body: body.freeze(), origin })
+}
+
+/// An answer that opens nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    /// At most [`postern_proxy::tunnel::BODY_LIMIT`] bytes.
+    pub(crate) body: Bytes,
+    /// What a challenge must name.
+    pub(crate) origin: Option<String>,
+}
+
+impl Refused {
+    #[cfg(test)]
+    pub(crate) fn of(status: StatusCode, headers: HeaderMap, body: Bytes) -> Self {
+        Self { status, headers, body, origin: None }
+    }
+
+    /// The first challenge for a token of a type that can be minted, in the gateway's order of preference. Other schemes, other
+    /// types, other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
+    /// token there) and those that cannot be read are passed over.
+    ///
+    /// # Errors
+    /// A sentence about what was there instead.
+    pub(crate) fn challenge(&self) -> Result<Challenge, String> {
+        let (mut reasons, mut other_types, mut values) = (Vec::new(), false, 0);
+        for value in self.headers.get_all(PROXY_AUTHENTICATE) {
+            values += 1;
+            match Challenge::parse_all(value.as_bytes()) {
+                Err(error) => reasons.push(error.to_string()),
+                Ok(challenges) => {
+                    for challenge in challenges {
+                        match challenge.token_challenge() {
+                            Ok(parsed) if !TokenType::ISSUED.contains(&parsed.token_type()) => {
+                                other_types = true
+                            }
+                            Ok(parsed) => match self.foreign(&parsed) {
+                                Some(reason) => reasons.push(reason),
+                                None => return Ok(challenge),
+                            },
+                            Err(error) => reasons.push(error.to_string()),
+                        }
+                    }
+                }
+            }
+        }
+        Err(match (values, reasons.first(), other_types) {
+            (0, ..) => "its answer has no Proxy-Authenticate field".to_owned(),
+            (_, Some(reason), _) => format!("its challenge cannot be used: {reason}"),
+            (_, None, true) => "it requires tokens of other types than 1, 2 and 5".to_owned(),
+            (_, None, false) => "it requires something other than a PrivateToken".to_owned(),
+        })
+    }
+
+    /// Whether it says that nothing is served now, whatever is asked for.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        use StatusCode as S;
+        matches!(self.status, S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS | S::LOOP_DETECTED)
+    }
+
+    /// To be read after the name of whoever answered this.
+    pub(crate) fn words(&self) -> String {
+        format!("answered {}{}", self.status, quoted(&one_line(&self.body)))
+    }
+
+    /// Why a challenge is none of this gateway's.
+    fn foreign(&self, challenge: &TokenChallenge) -> Option<String> {
+        if challenge.redemption_context().is_some() && mark_of(challenge).is_some() {
+            return Some(
+                "it has a redemption context beside a mark, which could tell clients apart".to_owned(),
+            );
+        }
+        let origin = self.origin.as_ref().filter(|origin| !challenge.names_origin(origin))?;
+        let named = challenge.origin_info().join(", ");
+        Some(format!(
+            "it is for \"{named}\", and the gateway is \"{origin}\": if both are one, set gateway.origin to the former"
+        ))
+    }
+
+    /// Whether the gateway refused this token itself as spent, and not its key.
+    pub(crate) fn says_spent(&self) -> bool {
+        let statuses = self.headers.get_all("proxy-status");
+        statuses.iter().any(|value| value.as_bytes().windows(13).any(|text| text == b"already spent"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::GatewayConfig;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn an_answer_that_is_there_before_the_request_is_written_counts() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let gateway = Arc::new(Gateway::new(&url, &GatewayConfig::at(&url)).unwrap());
+        let connection = gateway.dial().await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 503 No\r\nRetry-After: 7\r\n\r\n").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let target = Target::parse("target.example:443", None).unwrap();
+        let Ok(Answer::Refused(refused)) = connection.connect(&target, None).await else {
+            panic!("no answer")
+        };
+        assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (503, "7"));
+    }
+}
