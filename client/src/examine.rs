@@ -5,8 +5,7 @@ use crate::catalogue::Position;
 use crate::config::{Config, HopConfig, Urls, server_url};
 use crate::hop::fetch_challenge::fetch_challenge_from;
 use crate::hop::gateway::Gateway;
-use crate::mint::issuer::IssuerClient;
-use crate::mint::published::Published;
+use crate::mint::issuer::{IssuerClient, Published};
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
     Examinations, Finding, PATIENCE, begin_names, descriptors, directory, written,

@@ -8,7 +8,6 @@ pub(crate) mod consistency;
 pub(crate) mod error;
 pub(crate) mod issuer;
 pub(crate) mod issuers;
-pub(crate) mod published;
 pub(crate) mod refill;
 pub(crate) mod seen;
 pub(crate) mod source;

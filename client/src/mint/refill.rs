@@ -8,8 +8,7 @@ use crate::hop::marks::MarksRefused;
 use crate::hop::marks::saved::SavedMarks;
 use crate::mint::consistency::{Consistency, Inconsistent};
 use crate::mint::error::MintError;
-use crate::mint::issuer::IssuerClient;
-use crate::mint::published::Published;
+use crate::mint::issuer::{IssuerClient, Published};
 use crate::mint::source::TokenSource;
 use crate::mint::status::MintingStatus;
 use crate::mint::stock::Stock;
@@ -320,8 +319,8 @@ impl Refill {
         shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {
         let key = published.key_for(&current.challenge)?;
-        self.consistency.check(published, key.id()).await?;
-        if !self.gateways.sign(current, key.id())? {
+        self.consistency.check(published, key.key.id()).await?;
+        if !self.gateways.sign(current, key.key.id())? {
             return Ok(());
         }
         // By the key that it claims, a mark may be the first one, and by this key it is not.
