@@ -9,16 +9,29 @@ use crate::wallet::supply::Shortage;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
 use postern_daemon::http::{head as head_bytes, text};
 use postern_proxy::headers::quoted;
 use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
-use std::net::SocketAddr;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// What of the gateway's answer is for the user. Its other fields are about its connection with us.
 const PASSED_FIELDS: [HeaderName; 3] = [PROXY_STATUS, CONTENT_TYPE, RETRY_AFTER];
+
+/// The body of any answer.
+pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
+
+/// Makes a body of these bytes.
+pub(crate) fn full(bytes: Bytes) -> Body {
+    boxed(Full::new(bytes))
+}
+
+/// Boxes a whole body.
+pub(crate) fn boxed(body: Full<Bytes>) -> Body {
+    body.map_err(|never| match never {}).boxed()
+}
 
 /// Why a request gets neither a tunnel nor an answer of its target. The sentences are for the user, and never name the target.
 #[derive(Debug, thiserror::Error)]
@@ -184,23 +197,6 @@ fn reply_to(refused: &Refused) -> Reply {
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Reply::HostUnreachable,
         _ => Reply::GeneralFailure,
     }
-}
-
-/// `GET /` of the agent itself, at `address`.
-pub(crate) fn how_to_use(address: SocketAddr) -> Response<Full<Bytes>> {
-    let body = format!(
-        "This is a Postern agent: an HTTP and SOCKS5 proxy on one port.\n\n\
-         curl -x http://{address} https://example.com/\n\
-         curl -x socks5h://{address} https://example.com/\n\n\
-         In a browser, set http://{address}/proxy.pac as the address of the automatic configuration, or {address} as the HTTP \
-         proxy for all protocols, or as the SOCKS5 host with DNS through the proxy.\nEach tunnel is paid for with one token.\n"
-    );
-    text(StatusCode::OK, body)
-}
-
-/// A request that is not one for a proxy.
-pub(crate) fn bad_request(sentence: &str) -> Response<Full<Bytes>> {
-    text(StatusCode::BAD_REQUEST, format!("{sentence}.\n"))
 }
 
 #[cfg(test)]

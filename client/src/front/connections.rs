@@ -3,12 +3,12 @@
 use crate::catalogue::AgentOutcome;
 use crate::front::http_proxy;
 use crate::front::socks;
-use crate::front::state::AgentState;
+use crate::front::state::{Admission, AgentState};
 use http::StatusCode;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell;
-use postern_daemon::places::{Bounds, Place, Places};
+use postern_daemon::places::{Bounds, Places};
 use postern_daemon::sources::SourceLimits;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,12 +30,6 @@ pub(crate) struct Connections {
     places: Places,
     limit: Limit,
     sources: SourceLimits,
-}
-
-/// What a connection holds beside its stream.
-pub(crate) struct Visitor {
-    pub(crate) place: Place,
-    pub(crate) exchange: Exchange,
 }
 
 /// How many connections there may be. Clones share it.
@@ -80,8 +74,8 @@ impl Connections {
         let bounds = Bounds { connections, sources: &self.sources };
         let (shutdown, tracker) = (state.shutdown.clone(), state.shutdown.tracker().clone());
         if let Ok(place) = self.places.take(Some(from.ip()), bounds, &exchange) {
-            let visitor = Visitor { place, exchange };
-            tracker.spawn(async move { shutdown.until_stopped(serve(stream, visitor, state)).await });
+            let admission = Admission { place, exchange };
+            tracker.spawn(async move { shutdown.until_stopped(serve(stream, admission, state)).await });
             return;
         }
         state.count(AgentOutcome::TooMany);
@@ -94,22 +88,22 @@ impl Connections {
     }
 }
 
-async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentState>) {
+async fn serve(stream: TcpStream, admission: Admission, state: Arc<AgentState>) {
     let first = tokio::select! {
         first = first_byte(&stream, FIRST_BYTE_TIMEOUT) => first,
-        () = visitor.exchange.displaced() => return,
+        () = admission.exchange.displaced() => return,
         () = state.shutdown.draining() => return,
     };
     if stream.set_nodelay(true).is_err() {
         return;
     }
     match first {
-        Some(5) => socks::serve(stream, visitor, &state).await,
+        Some(5) => socks::serve(stream, admission, &state).await,
         Some(4) => {
             state.count(AgentOutcome::BadRequest);
             socks::refuse_version_4(stream).await;
         }
-        Some(_) => http_proxy::serve(stream, visitor, state).await,
+        Some(_) => http_proxy::serve(stream, admission, state).await,
         None => {}
     }
 }

@@ -7,8 +7,7 @@
 //! No `Via` is added, although RFC 9110, section 7.6.3 requires it: it would reveal to the target that the request came
 //! through an agent.
 
-use crate::front::answer::Refusal;
-use crate::front::body::{Body, full};
+use crate::front::answer::{Body, Refusal, full};
 use crate::front::state::AgentState;
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;

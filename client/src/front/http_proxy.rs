@@ -1,12 +1,10 @@
 //! The HTTP proxy: CONNECT, and plain requests in absolute form.
 
 use crate::catalogue::AgentOutcome;
-use crate::front::answer::Refusal;
-use crate::front::body::{Body, boxed, full};
-use crate::front::connections::Visitor;
+use crate::front::answer::{Body, Refusal, boxed, full};
 use crate::front::forward::{Failed, Kept};
 use crate::front::own_pages::{self, Ends};
-use crate::front::state::AgentState;
+use crate::front::state::{Admission, AgentState};
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
@@ -44,10 +42,10 @@ const HEADER_LIMIT: usize = 32 * 1024;
 struct Unanswered;
 
 /// Serves one client connection.
-pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: Arc<AgentState>) {
+pub(crate) async fn serve(stream: TcpStream, admission: Admission, state: Arc<AgentState>) {
     let kept = Arc::new(Kept::default());
     let shutdown = state.shutdown.clone();
-    let Visitor { place, exchange } = visitor;
+    let Admission { place, exchange } = admission;
     let Ok(ends) = Ends::of(&stream) else { return }; // it is gone already
     // A tunnel goes on in a task of its own.
     let place = Arc::new(Mutex::new(place));

@@ -2,7 +2,6 @@
 //! tells the protocols apart; `answer` chooses every status.
 
 pub(crate) mod answer;
-pub(crate) mod body;
 pub(crate) mod connections;
 pub(crate) mod forward;
 pub(crate) mod http_proxy;

@@ -10,7 +10,6 @@
 //! What such a page can learn is that something listens on this port.
 
 use crate::catalogue::AgentOutcome;
-use crate::front::answer;
 use crate::front::state::AgentState;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -71,14 +70,14 @@ pub(crate) fn answer<B>(request: &Request<B>, ends: Ends, state: &AgentState) ->
     if !is_reading || ![HOW_TO_USE, PAC, PVD].contains(&path) {
         let sentence =
             "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
-        return refuse(answer::bad_request(sentence));
+        return refuse(text(StatusCode::BAD_REQUEST, format!("{sentence}.\n")));
     }
     if ends.agent.ip().is_loopback() && !is_for_this_machine(request.headers()) {
         let sentence = "This agent is on loopback: address it as localhost or by its IP address.\n";
         return refuse(text(StatusCode::MISDIRECTED_REQUEST, sentence));
     }
     if path == HOW_TO_USE {
-        return answer::how_to_use(ends.agent);
+        return how_to_use(ends.agent);
     }
     if !ends.are_on_this_machine() {
         let sentence = format!(
@@ -92,6 +91,18 @@ pub(crate) fn answer<B>(request: &Request<B>, ends: Ends, state: &AgentState) ->
         PAC => file("application/x-ns-proxy-autoconfig", pac(ends.agent)),
         _ => file("application/pvd+json", pvd(ends.agent, UnixSeconds::now())),
     }
+}
+
+/// Explains how to use the agent at `address`.
+fn how_to_use(address: SocketAddr) -> Response<Full<Bytes>> {
+    let body = format!(
+        "This is a Postern agent: an HTTP and SOCKS5 proxy on one port.\n\n\
+         curl -x http://{address} https://example.com/\n\
+         curl -x socks5h://{address} https://example.com/\n\n\
+         In a browser, set http://{address}/proxy.pac as the address of the automatic configuration, or {address} as the HTTP \
+         proxy for all protocols, or as the SOCKS5 host with DNS through the proxy.\nEach tunnel is paid for with one token.\n"
+    );
+    text(StatusCode::OK, body)
 }
 
 fn file(content_type: &'static str, body: String) -> Response<Full<Bytes>> {

@@ -6,8 +6,7 @@
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Refusal, Reply};
-use crate::front::connections::Visitor;
-use crate::front::state::AgentState;
+use crate::front::state::{Admission, AgentState};
 use postern_proxy::relay::Relay;
 use postern_proxy::target::{Host, Target, TargetError};
 use std::io;
@@ -39,8 +38,8 @@ enum RequestError {
 }
 
 /// Serves one connection whose first byte was 5.
-pub(crate) async fn serve(mut stream: TcpStream, visitor: Visitor, state: &AgentState) {
-    let Visitor { mut place, exchange } = visitor;
+pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &AgentState) {
+    let Admission { mut place, exchange } = admission;
     let requested = tokio::select! {
         requested = timeout(REQUEST_TIMEOUT, request(&mut stream)) => requested,
         () = exchange.displaced() => return,

@@ -1,10 +1,12 @@
-//! What all connections of the agent share.
+//! State that all connections share, and what each holds beside its stream.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::Refusal;
 use crate::hop::tunnel::{OpenError, Opener};
 use crate::recorder::Answers;
 use postern_daemon::drain::Shutdown;
+use postern_daemon::exchange::Exchange;
+use postern_daemon::places::Place;
 use postern_daemon::readiness::Readiness;
 use std::sync::Arc;
 
@@ -14,6 +16,12 @@ pub(crate) struct AgentState {
     pub(crate) answers: Arc<Answers>,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
+}
+
+/// The place that a connection was admitted to, and the exchange in progress on it.
+pub(crate) struct Admission {
+    pub(crate) place: Place,
+    pub(crate) exchange: Exchange,
 }
 
 impl AgentState {
