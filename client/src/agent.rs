@@ -1,25 +1,47 @@
 //! The agent: one listener for HTTP and SOCKS5, and the hops that its tunnels lead through.
 
 use crate::catalogue::Position;
-use crate::config::Config;
+use crate::config::{Config, HopConfig, HopSettings};
 use crate::front::connections::Connections;
 use crate::front::state::AgentState;
-use crate::hops::{Hop, Reloadable};
-use crate::recorder::Answers;
-use crate::reload;
+use crate::hop::gateways::Gateways;
+use crate::hop::limits::Cap;
+use crate::hop::marks::saved::SavedMarks;
+use crate::hop::tunnel::Opener;
+use crate::mint::consistency::Consistency;
+use crate::mint::failure::MintingStatus;
+use crate::mint::refill::Refill;
+use crate::mint::source::TokenSource;
+use crate::page;
+use crate::recorder::{Answers, Recorder};
+use crate::reload::{self, Approach, Gates, Prepared, Reloadable};
 use crate::start::{StartError, check};
+use crate::status;
+use crate::wallet::challenge::SavedChallenges;
+use crate::wallet::file::{Wallet, WalletError};
+use crate::wallet::supply::Supply;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::BoxFuture;
+use postern_daemon::drain::Shutdown;
 use postern_daemon::listen;
+use postern_daemon::readiness::Readiness;
 use postern_daemon::reload::Reloader;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::join;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
 
 /// The listener's name in the log and in errors.
 const WHAT: &str = "the agent";
+
+/// A hop, whose tasks do not run yet.
+struct Hop {
+    opener: Opener,
+    refill: Refill,
+}
 
 /// The local agent, listening but not yet serving.
 pub struct Agent {
@@ -125,5 +147,60 @@ impl Agent {
         }
         drop(accepting);
         keeping.join_all().await; // with the stop
+    }
+}
+
+impl Hop {
+    /// Opens the wallet. Its gateways are reached through `before`, where there is a hop before it.
+    async fn open(
+        position: Position,
+        config: HopConfig<'_>,
+        before: Option<&Opener>,
+        answers: &Arc<Answers>,
+        process: &ProcessContext,
+    ) -> Result<(Self, Reloadable), StartError> {
+        let gates = Gates::of(position);
+        let mut approach = Approach::new(position, before.cloned(), process);
+        let Prepared { gateways, own } = approach.prepare(config.gateway)?;
+        approach.renew(own);
+        let source = TokenSource::new(config.issuer.clone(), &process.live)?;
+        let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
+        let compared = config.issuer.consistency.clone();
+        let opening = spawn_blocking(move || {
+            let wallet = Wallet::open(&path, fsync, position)?;
+            let consistency = Consistency::open(position, &path, &compared);
+            Ok((wallet, SavedChallenges::read(&path), SavedMarks::read(&path), consistency))
+        });
+        let (wallet, saved, (saved_marks, marks), consistency) = opening.await.unwrap_or_else(|error| {
+            let (path, source) = (config.wallet.path.clone(), std::io::Error::other(error));
+            Err(WalletError::Io { path, what: "open", source })
+        })?;
+        let recorder = Arc::new(Recorder::new(position, wallet.shown().clone()));
+        let supply = Arc::new(Supply::new(wallet, recorder.clone()));
+        let gate = process.readiness.gate(gates.gateway);
+        let gateways = Arc::new(Gateways::new(gateways, &saved, marks, supply.clone(), gate));
+        let status = MintingStatus::new(process.readiness.gate(gates.tokens), recorder.clone());
+        let (settings, changes) = watch::channel(HopSettings::of(config));
+        page::add(&process.live, position, (answers, &recorder), changes.clone());
+        status::add(&process.reports, position, (&gateways, &supply, &recorder), changes.clone());
+        let (cap, failed) = (Arc::new(Cap::new(changes.clone())), Arc::default());
+        let refill = Refill::new(
+            supply.clone(),
+            gateways.clone(),
+            (source, consistency?),
+            (saved, saved_marks),
+            changes,
+            status,
+        );
+        let reloadable = Reloadable::new(gateways.clone(), approach, config.gateway.clone(), settings);
+        Ok((Self { opener: Opener { gateways, supply, recorder, cap, failed }, refill }, reloadable))
+    }
+
+    /// Fills the wallet and watches the gateways until the stop.
+    async fn keep(self, readiness: Readiness, shutdown: Shutdown) {
+        let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
+        let keeping = tokio::spawn(self.opener.gateways.keep(readiness, shutdown));
+        // A panic is already in the log, and nothing is left to do here.
+        let _ = join!(refilling, keeping);
     }
 }

@@ -18,7 +18,6 @@ mod config;
 mod examine;
 mod front;
 mod hop;
-mod hops;
 pub mod join;
 pub mod mint;
 mod page;
@@ -36,7 +35,7 @@ pub mod rules {
     pub use crate::hop::health::{Health, Outage, OutageKind};
     pub use crate::hop::marks::{Marks, MarksRefused, Trial};
     pub use crate::hop::tunnel::OLDER_TOKENS;
-    pub use crate::mint::stock::Stock;
+    pub use crate::mint::refill::Stock;
     pub use crate::wallet::challenge::CurrentChallenge;
 }
 
@@ -53,6 +52,5 @@ pub use mint::compare;
 pub use reload::FIXED;
 pub use sentence::full_stop;
 pub use start::{StartError, check};
-pub use wallet::by_key::{KeyTokens, wallet_by_key};
 pub use wallet::clock::Skew;
-pub use wallet::file::WalletError;
+pub use wallet::file::{KeyTokens, WalletError, wallet_by_key};

@@ -5,9 +5,6 @@
 //! takes over again. An idle, healthy gateway is not probed, so an idle agent sends nothing.
 
 mod marked;
-mod status;
-
-pub use status::GatewayStatus;
 
 use super::connection::Refused;
 use super::fetch_challenge::fetch_challenge_from;
@@ -16,12 +13,13 @@ use super::health::{Health, Outage};
 use crate::hop::marks::saved::Ledger;
 use crate::sentence::full_stop;
 use crate::wallet::challenge::CurrentChallenge;
-use crate::wallet::saved_challenges::SavedChallenges;
+use crate::wallet::challenge::SavedChallenges;
 use crate::wallet::supply::{PATIENCE as PATIENCE_FOR_A_TOKEN, Supply};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::{Gate, Readiness};
+use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -57,6 +55,17 @@ pub(crate) struct Gateways {
     due: Notify,
     /// Counts what waiters should look at.
     progress: watch::Sender<u64>,
+}
+
+/// One gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayStatus {
+    /// As configured.
+    pub url: String,
+    /// Whether tunnels go there now.
+    pub is_in_use: bool,
+    /// Its health, in words.
+    pub state: String,
 }
 
 struct Endpoint {
@@ -215,6 +224,28 @@ impl Gateways {
             Some((endpoint.gateway.url().to_owned(), endpoint.current.lock().clone()?))
         };
         self.list.load().iter().filter_map(known).collect()
+    }
+
+    /// Each gateway in order of preference, with its health in words.
+    pub(crate) fn status(&self) -> Vec<GatewayStatus> {
+        let in_use = self.serving();
+        let now = Instant::now();
+        let list = self.list.load();
+        let status = list.iter().map(|endpoint| {
+            let health = endpoint.health.lock();
+            let is_in_use = in_use.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, endpoint));
+            let next = health.next_probe(now).map(|next| next.saturating_duration_since(now).as_secs());
+            let state = match health.outage() {
+                Some(outage) => {
+                    format!("away: {outage}; it is probed again in {} s", next.unwrap_or_default())
+                }
+                None if is_in_use => "serves".to_owned(),
+                None if health.is_serving() => "serves, and is used when those before it are away".to_owned(),
+                None => "is being probed".to_owned(),
+            };
+            GatewayStatus { url: endpoint.gateway.url().to_owned(), is_in_use, state }
+        });
+        status.collect()
     }
 
     /// Probes what is due, and the gateway in use when someone looks at `readiness`, until the state of `shutdown` is

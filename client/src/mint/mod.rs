@@ -6,13 +6,11 @@
 pub mod compare;
 pub(crate) mod consistency;
 pub(crate) mod error;
+pub(crate) mod failure;
 pub(crate) mod issuer;
-pub(crate) mod issuers;
 pub(crate) mod refill;
 pub(crate) mod seen;
 pub(crate) mod source;
-pub(crate) mod status;
-pub(crate) mod stock;
 pub(crate) mod tokens;
 
 pub use error::MintError;

@@ -1,23 +1,17 @@
 //! The task that keeps the wallet filled: it mints ahead between low and high water, mints for those who wait, follows
-//! the issuer's keys, and leaves a failing issuer alone for longer and longer.
+//! the issuer's keys, and leaves a failing issuer alone for longer and longer. [`Stock`] has the rule how many tokens to mint.
 
+use super::consistency::Consistency;
+use super::failure::{AttemptError, FailureKind, MintingStatus, pause};
+use super::issuer::{IssuerClient, Published};
+use super::source::TokenSource;
 use crate::config::HopSettings;
 use crate::hop::gateways::Gateways;
-use crate::hop::health::Outage;
-use crate::hop::marks::MarksRefused;
+use crate::hop::marks::Trial;
 use crate::hop::marks::saved::SavedMarks;
-use crate::mint::consistency::{Consistency, Inconsistent};
-use crate::mint::error::MintError;
-use crate::mint::issuer::{IssuerClient, Published};
-use crate::mint::source::TokenSource;
-use crate::mint::status::MintingStatus;
-use crate::mint::stock::Stock;
-use crate::wallet::challenge::CurrentChallenge;
-use crate::wallet::file::WalletError;
+use crate::wallet::challenge::{CurrentChallenge, SavedChallenges};
 use crate::wallet::format::Unspent;
-use crate::wallet::saved_challenges::SavedChallenges;
 use crate::wallet::supply::{Demand, Failure, Supply};
-use postern_daemon::backoff::{Backoff, jittered};
 use postern_daemon::drain::Shutdown;
 use postern_token::TokenKeyId;
 use std::ops::ControlFlow;
@@ -26,16 +20,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// The pauses of our own choice.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(60) };
-/// The longest pause while gateway and issuer do not agree on a key: gateways catch up within seconds.
-const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
-/// The longest pause while the gateway is away: it is probed more often than that.
-const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
-/// The shortest pause after a failure that needs an operator: a refused account, a missing certificate.
-const LASTING_PAUSE: Duration = Duration::from_secs(20);
-/// The longest that an issuer can have us wait: a quota that was raised meanwhile is noticed within minutes.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(240);
 /// How often tokens of retired keys are looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
@@ -58,56 +42,6 @@ pub(crate) struct Refill {
     asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
     next_tidy: Instant,
-}
-
-/// Why an attempt failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AttemptError {
-    #[error(transparent)]
-    Gateway(#[from] Outage),
-    #[error(transparent)]
-    Mint(#[from] MintError),
-    #[error(transparent)]
-    Wallet(#[from] WalletError),
-    #[error(transparent)]
-    Marks(#[from] MarksRefused),
-    #[error(transparent)]
-    Consistency(#[from] Inconsistent),
-}
-
-/// What a failure means for the next attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Gateway,
-    /// Gateway and issuer do not agree on a key.
-    Key,
-    /// The gateway's challenge comes too soon after others: the pause is its own.
-    Mark,
-    /// It passes without intervention.
-    Passing,
-    /// An operator must repair something first.
-    Lasting,
-}
-
-impl AttemptError {
-    fn kind(&self) -> Kind {
-        match self {
-            Self::Gateway(_) => Kind::Gateway,
-            Self::Mint(error) if error.is_of_key() => Kind::Key,
-            Self::Marks(error) if error.left().is_some() => Kind::Mark,
-            Self::Mint(error) if !error.is_lasting() => Kind::Passing,
-            Self::Consistency(error) if !error.is_difference() => Kind::Passing,
-            Self::Consistency(_) | Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => Kind::Lasting,
-        }
-    }
-
-    fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Mint(error) => error.retry_after(),
-            Self::Marks(error) => error.left(),
-            Self::Gateway(_) | Self::Wallet(_) | Self::Consistency(_) => None,
-        }
-    }
 }
 
 impl Refill {
@@ -355,46 +289,52 @@ impl Refill {
         let pause = pause(self.failures_in_a_row, error.kind(), retry_after, rand::random());
         Failure {
             sentence: error.to_string(),
-            is_gateway: error.kind() == Kind::Gateway,
+            is_gateway: error.kind() == FailureKind::Gateway,
             is_of_marks: matches!(error, AttemptError::Marks(_)),
             next_attempt: Instant::now() + pause,
         }
     }
 }
 
-/// How long to leave the issuer alone; `jitter` as in [`jittered`].
-fn pause(failures: u32, kind: Kind, retry_after: Option<Duration>, jitter: f64) -> Duration {
-    let doubled = BACKOFF.pause(failures);
-    let ours = match kind {
-        Kind::Gateway => doubled.min(LONGEST_GATEWAY_PAUSE),
-        Kind::Key => doubled.min(LONGEST_KEY_PAUSE),
-        Kind::Mark => BACKOFF.first,
-        Kind::Passing => doubled,
-        Kind::Lasting => doubled.max(LASTING_PAUSE),
-    };
-    jittered(ours, retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER), jitter)
+/// What the wallet holds and what is wanted of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stock {
+    /// Tokens for the present challenge.
+    pub level: usize,
+    /// Tokens of older marks.
+    pub older: usize,
+    /// Requests that wait for a token.
+    pub waiting: usize,
+    /// Minting ahead begins below this number of tokens.
+    pub low: usize,
+    /// Minting ahead ends at this number of tokens.
+    pub high: usize,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Stock {
+    /// What a wallet that is filled between `low` and `high` holds, and what is wanted of it.
+    pub(crate) fn of(demand: &Demand, low: usize, high: usize) -> Self {
+        Self { level: demand.level, older: demand.older, waiting: demand.waiting, low, high }
+    }
 
-    #[test]
-    fn pauses_grow_to_a_limit_and_respect_the_issuer() {
-        use Kind::{Gateway, Key, Lasting, Mark, Passing};
-        assert_eq!(pause(0, Passing, None, 1.0), BACKOFF.first);
-        assert_eq!(pause(1, Passing, None, 1.0), 2 * BACKOFF.first);
-        assert_eq!(pause(1, Passing, None, 0.0), BACKOFF.first);
-        assert_eq!(pause(u32::MAX, Passing, None, 1.0), BACKOFF.longest);
-        assert_eq!(pause(0, Lasting, None, 1.0), LASTING_PAUSE);
-        assert_eq!(pause(u32::MAX, Key, None, 1.0), LONGEST_KEY_PAUSE);
-        assert_eq!(pause(u32::MAX, Gateway, None, 1.0), LONGEST_GATEWAY_PAUSE);
-        assert_eq!(pause(u32::MAX, Mark, Some(Duration::from_secs(1)), 0.0), Duration::from_secs(1));
-        let said = Duration::from_secs(100);
-        for jitter in [0.0, 0.5, 1.0] {
-            assert!((said..=said.mul_f64(1.2)).contains(&pause(3, Passing, Some(said), jitter)));
-        }
-        let longest = pause(0, Passing, Some(Duration::MAX), 1.0);
-        assert!(longest <= Duration::from_secs(300), "{longest:?}: a raised quota is noticed within minutes");
+    /// How many tokens to mint for the present challenge: for those who wait, and ahead where that may be done.
+    #[must_use]
+    pub fn to_mint(&self, trial: Option<Trial>, may_mint_ahead: bool) -> usize {
+        let held = self.level + self.older;
+        let ahead = match held {
+            _ if !may_mint_ahead || trial.is_some() => 0,
+            held if held < self.low || self.waiting > 0 => self.high,
+            _ => 0,
+        };
+        // One token shows whether a new mark is good for anything.
+        let now = if trial.is_some_and(|trial| !trial.is_proven) { 1 } else { usize::MAX };
+        self.waiting.min(now).saturating_sub(self.level).max(ahead.saturating_sub(held))
+    }
+
+    /// Whether what is to be minted is for no request that waits, nor for one that soon would.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        let held = self.level + self.older;
+        self.waiting == 0 && held > 0 && held >= self.low / 2
     }
 }

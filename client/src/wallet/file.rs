@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use postern_daemon::files::{AtOffset, make_private, private_file, sync_name};
 use postern_telemetry::metrics::ReadableGauge;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
-use std::collections::{BTreeSet, HashSet};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,14 +24,14 @@ use std::sync::Arc;
 pub(crate) struct Wallet {
     path: PathBuf,
     fsync: bool,
-    pub(super) contents: Mutex<Contents>,
+    contents: Mutex<Contents>,
     level: Arc<ReadableGauge>,
 }
 
-pub(super) struct Contents {
+struct Contents {
     /// Locked against other processes for as long as it is open.
     file: File,
-    pub(super) held: Vec<Held>,
+    held: Vec<Held>,
     free: Vec<u64>,
     /// How many slots the file has.
     slots: u64,
@@ -44,9 +45,22 @@ impl Drop for Contents {
 }
 
 /// A token and the slot that it is in.
-pub(super) struct Held {
+struct Held {
     slot: u64,
-    pub(super) unspent: Unspent,
+    unspent: Unspent,
+}
+
+/// Tokens of one key. It has nothing of the tokens themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyTokens {
+    /// The first four bytes of the token key id, 8 hex digits.
+    pub key: String,
+    /// The token type's number and name.
+    pub token_type: String,
+    /// How many.
+    pub tokens: usize,
+    /// When they are no longer accepted, if the issuer's directory said so.
+    pub not_after: Option<UnixSeconds>,
 }
 
 /// Why a wallet cannot be opened or written.
@@ -94,11 +108,7 @@ impl Wallet {
         let mut options = private_file();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path).map_err(failed("open"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(WalletError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
-        }
+        locked(path, file.try_lock())?;
         let length = file.metadata().map_err(failed("read"))?.len();
         if length == 0 || is_unwritten(&file, length).map_err(failed("read"))? {
             file.write_all_at(&format::header(), 0)
@@ -246,6 +256,11 @@ impl Wallet {
         })
     }
 
+    /// Counts the tokens by key, of any challenge.
+    pub(crate) fn by_key(&self) -> Vec<KeyTokens> {
+        by_key(self.contents.lock().held.iter().map(|held| &held.unspent))
+    }
+
     fn clear(
         &self,
         contents: &mut Contents,
@@ -288,14 +303,11 @@ impl Held {
 impl Contents {
     /// Reads every slot after the header. `length` is that of the file before the header was written, if it was.
     fn read(file: File, length: u64) -> io::Result<Self> {
-        // A part of a slot at the end is an append that a power loss cut: it will be written over.
-        let slots = (length / SECTOR as u64).saturating_sub(1);
+        let slots = slots_in(length);
         let mut contents = Self { file, held: Vec::new(), free: Vec::new(), slots };
         let mut nonces: HashSet<Nonce> = HashSet::new();
         for slot in 0..slots {
-            let mut sector = FREE;
-            contents.file.read_exact_at(&mut sector, offset(slot))?;
-            match format::decode(&sector) {
+            match read_slot(&contents.file, slot)? {
                 Slot::Holds(unspent) if nonces.insert(unspent.token.nonce()) => {
                     contents.held.push(Held { slot, unspent: *unspent });
                 }
@@ -316,6 +328,26 @@ impl Contents {
     }
 }
 
+/// Turns the outcome of taking the lock into our error.
+fn locked(path: &Path, taken: Result<(), TryLockError>) -> Result<(), WalletError> {
+    let path = || path.to_owned();
+    taken.map_err(|error| match error {
+        TryLockError::WouldBlock => WalletError::InUse { path: path() },
+        TryLockError::Error(source) => WalletError::Io { path: path(), what: "lock", source },
+    })
+}
+
+/// Counts the slots of a file. A part of one at the end is an append that a power loss cut, which will be overwritten.
+fn slots_in(length: u64) -> u64 {
+    (length / SECTOR as u64).saturating_sub(1)
+}
+
+fn read_slot(file: &File, slot: u64) -> io::Result<Slot> {
+    let mut sector = FREE;
+    file.read_exact_at(&mut sector, offset(slot))?;
+    Ok(format::decode(&sector))
+}
+
 /// Whether a power loss came while the wallet was made: its length reached the disk, and its header did not.
 fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
     let mut sector = FREE;
@@ -327,11 +359,11 @@ fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
     Ok(sector == FREE)
 }
 
-pub(super) fn offset(slot: u64) -> u64 {
+fn offset(slot: u64) -> u64 {
     (slot + 1) * SECTOR as u64
 }
 
-pub(super) fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError> {
+fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError> {
     let mut sector = FREE;
     let checked = if length < SECTOR as u64 {
         Err(HeaderError::NotAWallet)
@@ -341,6 +373,41 @@ pub(super) fn check_header(file: &File, path: &Path, length: u64) -> Result<(), 
         format::check_header(&sector)
     };
     checked.map_err(|error| WalletError::NotAWallet { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// Counts the tokens in the wallet file at `path` by key. It writes nothing, and holds the wallet's lock while it reads.
+///
+/// # Errors
+/// There is no such file, an agent has it open, or it is no wallet.
+pub fn wallet_by_key(path: &Path) -> Result<Vec<KeyTokens>, WalletError> {
+    let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
+    let file = File::open(path).map_err(failed("open"))?;
+    locked(path, file.try_lock_shared())?;
+    let length = file.metadata().map_err(failed("read"))?.len();
+    check_header(&file, path, length)?;
+    let mut tokens = Vec::new();
+    for slot in 0..slots_in(length) {
+        if let Slot::Holds(unspent) = read_slot(&file, slot).map_err(failed("read"))? {
+            tokens.push(*unspent);
+        }
+    }
+    let _ = file.unlock(); // as in `Drop for Contents`
+    Ok(by_key(tokens.iter()))
+}
+
+fn by_key<'a>(tokens: impl Iterator<Item = &'a Unspent>) -> Vec<KeyTokens> {
+    let mut keys = BTreeMap::new();
+    for Unspent { token, not_after } in tokens {
+        let entry = keys.entry((*not_after, token.token_key_id())).or_insert((token.token_type(), 0));
+        entry.1 += 1;
+    }
+    let shown = keys.into_iter().map(|((not_after, key), (token_type, tokens))| KeyTokens {
+        key: key.short(),
+        token_type: token_type.to_string(),
+        tokens,
+        not_after,
+    });
+    shown.collect()
 }
 
 #[cfg(test)]

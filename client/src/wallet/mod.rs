@@ -1,11 +1,9 @@
 //! The tokens, and the challenge that they answer. `supply` gives them out; `file` keeps them on the disk.
 
 pub(crate) mod beside;
-pub(crate) mod by_key;
 pub(crate) mod challenge;
 pub(crate) mod clock;
 pub(crate) mod file;
 pub(crate) mod format;
 pub(crate) mod guard;
-pub(crate) mod saved_challenges;
 pub(crate) mod supply;

@@ -3,9 +3,9 @@
 //! [`refill`](crate::mint::refill) fills the wallet; this module has everything that a tunnel needs.
 
 use crate::recorder::{Fate, Recorder};
-use crate::wallet::by_key::KeyTokens;
 use crate::wallet::challenge::CurrentChallenge;
 use crate::wallet::clock::{Clock, Skew};
+use crate::wallet::file::KeyTokens;
 use crate::wallet::file::{Wallet, WalletError};
 use crate::wallet::format::Unspent;
 use crate::wallet::guard::ReservedToken;

@@ -5,6 +5,7 @@ use crate::hop::gateway::Gateway;
 use crate::hop::marks::saved::Ledger;
 use crate::hop::marks::{Marks, MarksRefused, Trial};
 use crate::wallet::challenge::CurrentChallenge;
+use postern_daemon::utc::rough;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 
@@ -96,6 +97,25 @@ impl Gateways {
         self.offering(current.digest).is_some_and(|endpoint| {
             self.with_marks(&endpoint, |marks| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
         })
+    }
+
+    /// The state of a challenge in words.
+    pub(crate) fn describe(&self, current: &CurrentChallenge) -> String {
+        if let Err(refused) = self.may_sign(current) {
+            return refused.to_string();
+        }
+        let bound =
+            if current.is_marked { "bound to the gateway's records by a mark" } else { "without a mark" };
+        match self.trial(current) {
+            _ if current.has_context => {
+                "another one for each request: tokens are minted when one is needed".to_owned()
+            }
+            Some(trial) => format!(
+                "new, {bound}: each request waits for a token of its own until it has lasted for {} more",
+                rough(trial.left.as_secs())
+            ),
+            None => format!("known, {bound}: tokens are minted ahead for it"),
+        }
     }
 
     /// All marks, to be saved.
