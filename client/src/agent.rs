@@ -12,7 +12,6 @@ use crate::mint::consistency::Consistency;
 use crate::mint::failure::MintingStatus;
 use crate::mint::refill::Refill;
 use crate::mint::source::TokenSource;
-use crate::page;
 use crate::recorder::{Answers, Recorder};
 use crate::reload::{self, Approach, Gates, Prepared, Reloadable};
 use crate::start::{StartError, check};
@@ -171,29 +170,29 @@ impl Hop {
             let consistency = Consistency::open(position, &path, &compared);
             Ok((wallet, SavedChallenges::read(&path), SavedMarks::read(&path), consistency))
         });
-        let (wallet, saved, (saved_marks, marks), consistency) = opening.await.unwrap_or_else(|error| {
-            let (path, source) = (config.wallet.path.clone(), std::io::Error::other(error));
-            Err(WalletError::Io { path, what: "open", source })
-        })?;
+        let (wallet, saved_challenges, (saved_marks, marks), consistency) =
+            opening.await.unwrap_or_else(|error| {
+                let (path, source) = (config.wallet.path.clone(), std::io::Error::other(error));
+                Err(WalletError::Io { path, what: "open", source })
+            })?;
         let recorder = Arc::new(Recorder::new(position, wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet, recorder.clone()));
         let gate = process.readiness.gate(gates.gateway);
-        let gateways = Arc::new(Gateways::new(gateways, &saved, marks, supply.clone(), gate));
-        let status = MintingStatus::new(process.readiness.gate(gates.tokens), recorder.clone());
+        let gateways = Arc::new(Gateways::new(gateways, &saved_challenges, marks, supply.clone(), gate));
         let (settings, changes) = watch::channel(HopSettings::of(config));
-        page::add(&process.live, position, (answers, &recorder), changes.clone());
-        status::add(&process.reports, position, (&gateways, &supply, &recorder), changes.clone());
-        let (cap, failed) = (Arc::new(Cap::new(changes.clone())), Arc::default());
+        let cap = Arc::new(Cap::new(changes.clone()));
+        let opener = Opener { gateways, supply, recorder, cap, failed: Arc::default() };
+        status::add(process, position, answers, &opener, changes.clone());
         let refill = Refill::new(
-            supply.clone(),
-            gateways.clone(),
+            &opener,
             (source, consistency?),
-            (saved, saved_marks),
+            (saved_challenges, saved_marks),
             changes,
-            status,
+            MintingStatus::new(process.readiness.gate(gates.tokens), opener.recorder.clone()),
         );
-        let reloadable = Reloadable::new(gateways.clone(), approach, config.gateway.clone(), settings);
-        Ok((Self { opener: Opener { gateways, supply, recorder, cap, failed }, refill }, reloadable))
+        let config = config.gateway.clone();
+        let reloadable = Reloadable { gateways: opener.gateways.clone(), approach, config, settings };
+        Ok((Self { opener, refill }, reloadable))
     }
 
     /// Fills the wallet and watches the gateways until the stop.

@@ -2,7 +2,7 @@
 //! a gateway that is reached through a first hop, which would learn this machine's address.
 
 use crate::catalogue::Position;
-use crate::config::{Config, HopConfig, Urls, server_url};
+use crate::config::{Config, HopConfig, server_url};
 use crate::hop::fetch_challenge::fetch_challenge_from;
 use crate::hop::gateway::Gateway;
 use crate::mint::issuer::{IssuerClient, Published};
@@ -54,7 +54,7 @@ async fn find(config: &Config) -> Vec<Finding> {
                 begin_gateway(url, hop, &mut examinations);
             }
         }
-        for url in hop.issuer.url.iter().flat_map(Urls::list) {
+        for url in hop.issuer.urls() {
             begin_issuer(url, hop, &mut examinations);
         }
     }
@@ -68,7 +68,7 @@ fn is_hidden(config: &Config, position: Position) -> bool {
 
 fn hosts(hop: HopConfig<'_>, hidden: bool) -> Vec<String> {
     let gateways = hop.gateway.url.list().iter().filter(|_| !hidden);
-    let urls = gateways.chain(hop.issuer.url.iter().flat_map(Urls::list));
+    let urls = gateways.chain(hop.issuer.urls());
     let host = |url: &String| Some(server_url(url)?.host_str()?.trim_matches(['[', ']']).to_owned());
     urls.filter_map(host).collect()
 }

@@ -20,7 +20,6 @@ mod front;
 mod hop;
 pub mod join;
 pub mod mint;
-mod page;
 mod recorder;
 mod reload;
 mod sentence;

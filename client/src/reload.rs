@@ -53,11 +53,11 @@ pub(crate) struct Approach {
 
 /// A running hop, as far as a reload changes it.
 pub(crate) struct Reloadable {
-    gateways: Arc<Gateways>,
-    approach: Approach,
+    pub(crate) gateways: Arc<Gateways>,
+    pub(crate) approach: Approach,
     /// What is in force.
-    config: GatewayConfig,
-    settings: watch::Sender<HopSettings>,
+    pub(crate) config: GatewayConfig,
+    pub(crate) settings: watch::Sender<HopSettings>,
 }
 
 /// Gateways that a configuration names, not in use yet.
@@ -124,15 +124,6 @@ pub(crate) async fn keep(
 }
 
 impl Reloadable {
-    pub(crate) fn new(
-        gateways: Arc<Gateways>,
-        approach: Approach,
-        config: GatewayConfig,
-        settings: watch::Sender<HopSettings>,
-    ) -> Self {
-        Self { gateways, approach, config, settings }
-    }
-
     /// What `new` has of this hop.
     fn of<'a>(&self, new: &'a Config) -> Option<HopConfig<'a>> {
         new.hop(self.approach.position)

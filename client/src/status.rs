@@ -1,17 +1,18 @@
-//! What `postern client status` shows: one report for each hop, as JSON on the admin listener.
-//!
-//! It has no token, no API key and no destination. What the agent does next is computed by the rules that the refill goes by.
+//! What `postern client status` and the live page show of each hop. Neither has a token, an API key or a destination. The
+//! agent's next step is computed by the rules that the refill goes by.
 
-use crate::catalogue::Position;
+use crate::catalogue::{AgentOutcome, Position};
 use crate::config::HopSettings;
 pub use crate::hop::gateways::GatewayStatus;
 use crate::hop::gateways::Gateways;
 use crate::hop::marks::Trial;
+use crate::hop::tunnel::Opener;
 use crate::mint::refill::Stock;
-use crate::recorder::Recorder;
+use crate::recorder::{Answers, Fate, Part, Recorder, Trouble};
 use crate::wallet::file::KeyTokens;
 use crate::wallet::supply::{Demand, Supply};
-use postern_admin::Reports;
+use postern_admin::ProcessContext;
+use postern_admin::live::{Endings, Section, Show, Stages, Table, Tokens, words};
 use postern_daemon::utc::rough;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
@@ -57,21 +58,35 @@ pub struct FailureStatus {
     pub sentence: String,
 }
 
-/// Adds a hop's report. It does not keep the agent alive.
+/// Adds a hop's report, and its section of the live page. Requests of programs stand in the section of the last hop. Neither
+/// keeps the agent alive.
 pub(crate) fn add(
-    reports: &Reports,
+    process: &ProcessContext,
     hop: Position,
-    (gateways, supply, recorder): (&Arc<Gateways>, &Arc<Supply>, &Arc<Recorder>),
+    answers: &Arc<Answers>,
+    opener: &Opener,
     settings: watch::Receiver<HopSettings>,
 ) {
-    let parts = (Arc::downgrade(gateways), Arc::downgrade(supply), Arc::downgrade(recorder));
-    reports.add(report_name(hop), move || {
+    let weak =
+        (Arc::downgrade(&opener.gateways), Arc::downgrade(&opener.supply), Arc::downgrade(&opener.recorder));
+    let reported = settings.clone();
+    process.reports.add(report_name(hop), move || {
         let (Some(gateways), Some(supply), Some(recorder)) =
-            (parts.0.upgrade(), parts.1.upgrade(), parts.2.upgrade())
+            (weak.0.upgrade(), weak.1.upgrade(), weak.2.upgrade())
         else {
             return Value::Null;
         };
-        json!(HopStatus::of(&gateways, &supply, &recorder, &settings.borrow()))
+        json!(HopStatus::of(&gateways, &supply, &recorder, &reported.borrow()))
+    });
+    let recorder = Arc::downgrade(&opener.recorder);
+    process
+        .live
+        .tokens(move || recorder.upgrade().map_or_else(Vec::new, |recorder| held_and_lost(&recorder)));
+    let mut section = section(hop, &opener.recorder, settings);
+    let (answers, recorder) = (Arc::downgrade(answers), Arc::downgrade(&opener.recorder));
+    process.live.add(move || match (answers.upgrade(), recorder.upgrade()) {
+        (Some(answers), Some(recorder)) => section(&answers, &recorder),
+        _ => Section::new(section_name(hop).0, "An agent that has stopped"),
     });
 }
 
@@ -98,7 +113,7 @@ impl HopStatus {
 fn next(demand: &Demand, settings: &HopSettings, trial: Option<Trial>, now: Instant) -> String {
     let Some(current) = &demand.current else { return "waits for the gateway's challenge".to_owned() };
     let HopSettings { low, high, delay, .. } = *settings;
-    let stock = Stock::of(demand, low, high);
+    let stock = Stock::of(demand, settings);
     let count = stock.to_mint(trial, !current.has_context);
     let pause = demand.failure.as_ref().map(|failure| failure.next_attempt.saturating_duration_since(now));
     let held = demand.level + demand.older;
@@ -126,6 +141,76 @@ fn next(demand: &Demand, settings: &HopSettings, trial: Option<Trial>, now: Inst
 
 fn tokens(count: usize) -> String {
     if count == 1 { "1 token".to_owned() } else { format!("{count} tokens") }
+}
+
+// ---- The live page: its own thread makes it once a second, from counts kept for the metrics ----
+
+fn section_name(hop: Position) -> (&'static str, &'static str) {
+    match hop {
+        Position::First => ("first-hop", "Agent, first hop"),
+        Position::Last => ("agent", "Agent"),
+    }
+}
+
+fn section(
+    hop: Position,
+    recorder: &Recorder,
+    settings: watch::Receiver<HopSettings>,
+) -> impl FnMut(&Answers, &Recorder) -> Section + Send + use<> {
+    let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
+    let mut endings = Endings::default();
+    move |answers, recorder| {
+        let (low, high) = {
+            let settings = settings.borrow();
+            (settings.low, settings.high)
+        };
+        let (key, title) = section_name(hop);
+        let mut section = Section::new(key, title)
+            .tile("Wallet", Show::Count, recorder.wallet() as f64)
+            .tile("Low water", Show::Count, low as f64)
+            .tile("High water", Show::Count, high as f64);
+        if hop == Position::Last {
+            let totals = AgentOutcome::ALL.iter().map(|outcome| (outcome.as_str(), answers.total(*outcome)));
+            let (outcomes, requests) = endings.tick("Answers by outcome", "No requests yet.", totals);
+            section = section.tile("Requests", Show::Rate, requests);
+            section.tables.push(outcomes);
+        }
+        section = section.tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
+        section.latency = Some(parts.tick());
+        section.tables.extend([minting(recorder.trouble()), fates(recorder)]);
+        section
+    }
+}
+
+fn held_and_lost(recorder: &Recorder) -> Vec<(Tokens, u64)> {
+    let lost = Fate::ALL.iter().filter(|fate| fate.is_lost()).map(|fate| recorder.fates(*fate)).sum();
+    vec![(Tokens::Held, u64::try_from(recorder.wallet()).unwrap_or(0)), (Tokens::Lost, lost)]
+}
+
+/// What became of the tokens since the start.
+fn fates(recorder: &Recorder) -> Table {
+    let columns = [("tokens", Show::Text), ("in all", Show::Count)];
+    let mut table = Table::new("Tokens since the start", "None was minted or used yet.", &columns);
+    for fate in Fate::ALL {
+        match recorder.fates(*fate) {
+            0 => {}
+            number => table.row(vec![json!(words(fate.as_str())), json!(number)]),
+        }
+    }
+    table
+}
+
+fn minting(trouble: Option<Trouble>) -> Table {
+    let columns = [("last failure", Show::State), ("next attempt in", Show::Age)];
+    let mut table = Table::new("Minting", "The last attempt did not fail.", &columns);
+    if let Some(Trouble { sentence, next_attempt, is_stocked }) = trouble {
+        let state = if is_stocked { "warn" } else { "bad" };
+        // Once the pause is over, the next attempt comes when a token is needed.
+        let pause = next_attempt.checked_duration_since(Instant::now());
+        let pause = pause.map_or(Value::Null, |pause| json!(pause.as_secs_f64().ceil()));
+        table.row(vec![json!(format!("{state}: {sentence}")), pause]);
+    }
+    table
 }
 
 #[cfg(test)]

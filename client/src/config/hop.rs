@@ -217,6 +217,11 @@ pub struct IssuerConfig {
 }
 
 impl IssuerConfig {
+    /// The issuers in order of preference; none where the challenge names one.
+    pub(crate) fn urls(&self) -> &[String] {
+        self.url.as_ref().map_or(&[], Urls::list)
+    }
+
     /// What is shown to an issuer that requires a certificate.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)

@@ -1,5 +1,8 @@
+use super::string::{PREFIX, VERSION, checksum};
 use super::*;
 use crate::config::Listen;
+use postern_config::Secret;
+use postern_token::encode_base64url;
 use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,12 +1,24 @@
-//! Writes the configuration of an agent that joins, with the API key and the certificates in files beside its wallet.
+//! Writes the configuration of an agent that joins, with the API key and the certificates in files beside its wallet, and
+//! checks that the agent would get tokens.
 
-use super::Join;
+use super::string::Join;
 use crate::config::{Config, Listen};
+use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge_from};
+use crate::hop::gateway::{Gateway, GatewayUrlError};
+use crate::mint::error::MintError;
+use crate::mint::issuer::IssuerClient;
 use crate::start::{StartError, check};
 use postern_config::ConfigError;
 use postern_daemon::files::{private_directory, write_private};
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long each gateway may take.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Where an agent that joins keeps its files.
 #[derive(Clone, Debug)]
@@ -58,6 +70,23 @@ pub enum JoinWriteError {
     /// An agent would not start with it.
     #[error("an agent cannot start with this join string: {0}")]
     Start(#[from] StartError),
+}
+
+/// Why an agent would get no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinCheckError {
+    /// A gateway's address or certificates.
+    #[error(transparent)]
+    Url(#[from] GatewayUrlError),
+    /// A gateway gives no challenge.
+    #[error(transparent)]
+    Challenge(#[from] ChallengeFetchError),
+    /// A gateway does not answer.
+    #[error("the gateway {0} did not answer within {PATIENCE:?}: it hangs, or the way to it does")]
+    Silent(String),
+    /// The issuer, or its keys.
+    #[error(transparent)]
+    Mint(#[from] MintError),
 }
 
 /// Writes the configuration, and returns it. It is written last, so that one that is there is complete.
@@ -192,6 +221,30 @@ high = 128
         issuer_ca = file("ca", "The certificates to trust for the issuer.", &files.issuer_ca),
         wallet = quoted_path(&files.wallet),
     )
+}
+
+/// Fetches the challenge of each gateway of `config`, and each issuer's key for it; and has each issuer sign one token, which is given
+/// up: whether it takes the API key, no other request shows.
+///
+/// # Errors
+/// The first thing that would keep the agent from minting.
+pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
+    let hop = config.last_hop();
+    let issuers = IssuerClient::all(hop.issuer)?;
+    let mut is_tried = false;
+    for url in hop.gateway.url.list() {
+        let gateway = Arc::new(Gateway::new(url, hop.gateway)?);
+        let fetching = timeout(PATIENCE, fetch_challenge_from(&gateway)).await;
+        let challenge = fetching.map_err(|_| JoinCheckError::Silent(url.clone()))??;
+        for issuer in &issuers {
+            let key = issuer.key_for(&challenge).await?;
+            if !is_tried {
+                issuer.mint(&challenge.bytes, &key, 1, 0, |_| ControlFlow::Continue(())).await?;
+            }
+        }
+        is_tried = true;
+    }
+    Ok(())
 }
 
 /// A TOML string. JSON's are TOML's, but for the one control character that JSON does not escape.

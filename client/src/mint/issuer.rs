@@ -77,6 +77,14 @@ impl IssuerClient {
         Self::showing(url, api_key(config)?, config.ca.clone(), own)
     }
 
+    /// The clients for all issuers of `config`, in order of preference; none where the challenge names the issuer.
+    ///
+    /// # Errors
+    /// As [`IssuerClient::configured`].
+    pub(crate) fn all(config: &IssuerConfig) -> Result<Vec<Self>, MintError> {
+        config.urls().iter().map(|url| Self::configured(url, config)).collect()
+    }
+
     /// The same for an account that is known by a certificate, beside an API key or without one.
     ///
     /// # Errors

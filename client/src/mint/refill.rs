@@ -9,6 +9,7 @@ use crate::config::HopSettings;
 use crate::hop::gateways::Gateways;
 use crate::hop::marks::Trial;
 use crate::hop::marks::saved::SavedMarks;
+use crate::hop::tunnel::Opener;
 use crate::wallet::challenge::{CurrentChallenge, SavedChallenges};
 use crate::wallet::format::Unspent;
 use crate::wallet::supply::{Demand, Failure, Supply};
@@ -32,10 +33,7 @@ pub(crate) struct Refill {
     saved_challenges: SavedChallenges,
     saved_marks: SavedMarks,
     settings: watch::Receiver<HopSettings>,
-    low: usize,
-    high: usize,
-    /// The longest that minting ahead is put off, and until when it is.
-    delay: Duration,
+    /// When minting ahead that was put off begins.
     put_off: Option<Instant>,
     status: MintingStatus,
     /// The issuer's present key for which the gateway's challenge was fetched again and named another key.
@@ -46,28 +44,20 @@ pub(crate) struct Refill {
 
 impl Refill {
     pub(crate) fn new(
-        supply: Arc<Supply>,
-        gateways: Arc<Gateways>,
+        opener: &Opener,
         (source, consistency): (TokenSource, Consistency),
         (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
         settings: watch::Receiver<HopSettings>,
         status: MintingStatus,
     ) -> Self {
-        let (low, high, delay) = {
-            let settings = settings.borrow();
-            (settings.low, settings.high, settings.delay)
-        };
         Self {
-            supply,
-            gateways,
+            supply: opener.supply.clone(),
+            gateways: opener.gateways.clone(),
             source,
             consistency,
             saved_challenges,
             saved_marks,
             settings,
-            low,
-            high,
-            delay,
             put_off: None,
             status,
             asked_about: None,
@@ -100,7 +90,7 @@ impl Refill {
         loop {
             let now = Instant::now();
             if self.next_tidy <= now {
-                self.supply.tidy(self.high);
+                self.supply.tidy(self.settings.borrow().high);
                 self.next_tidy = now + TIDY_EVERY;
             }
             if let Some(spoil) = self.supply.spoils_in() {
@@ -111,7 +101,12 @@ impl Refill {
             if let Some(trial) = trial {
                 self.next_tidy = self.next_tidy.min(now + trial.left); // and tokens are minted ahead then
             }
-            self.status.publish(&demand, self.supply.skew(), self.low == 0, trial.is_some());
+            self.status.publish(
+                &demand,
+                self.supply.skew(),
+                self.settings.borrow().low == 0,
+                trial.is_some(),
+            );
             let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
             let put_off = self.put_off(&demand, is_needed, now);
             let until = match &demand.failure {
@@ -136,16 +131,17 @@ impl Refill {
 
     /// Until when what is needed is put off, if nobody waits for it.
     fn put_off(&mut self, demand: &Demand, is_needed: bool, now: Instant) -> Option<Instant> {
-        let can_wait = is_needed && !demand.has_doubts && Stock::of(demand, self.low, self.high).can_wait();
-        let moment = || now + self.delay.mul_f64(rand::random());
+        let can_wait =
+            is_needed && !demand.has_doubts && Stock::of(demand, &self.settings.borrow()).can_wait();
+        let moment = || now + self.settings.borrow().delay.mul_f64(rand::random());
         self.put_off = can_wait.then(|| self.put_off.unwrap_or_else(moment));
         self.put_off
     }
 
     /// The configuration was read again: what failed before may work now.
     fn apply(&mut self) {
-        let HopSettings { issuer, low, high, delay, .. } = self.settings.borrow_and_update().clone();
-        (self.low, self.high, self.delay, self.put_off) = (low, high, delay, None);
+        let issuer = self.settings.borrow_and_update().issuer.clone();
+        self.put_off = None;
         let compared = self.consistency.replace(&issuer.consistency);
         if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {
             // The reload checked it, so a file has changed since.
@@ -158,7 +154,7 @@ impl Refill {
     /// How many tokens to mint; none while no challenge is known.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
         let Some(current) = &demand.current else { return 0 };
-        let stock = Stock::of(demand, self.low, self.high);
+        let stock = Stock::of(demand, &self.settings.borrow());
         stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 
@@ -217,7 +213,7 @@ impl Refill {
             self.status.clock_skew_changed(skew);
         }
         if is_first {
-            self.supply.tidy(self.high); // what has spoiled since the last run was kept until now
+            self.supply.tidy(self.settings.borrow().high); // what has spoiled since the last run was kept until now
         }
         if self.is_superseded(current, &published) {
             *current = self.gateways.fetch_challenge().await?;
@@ -312,8 +308,8 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// What a wallet that is filled between `low` and `high` holds, and what is wanted of it.
-    pub(crate) fn of(demand: &Demand, low: usize, high: usize) -> Self {
+    pub(crate) fn of(demand: &Demand, settings: &HopSettings) -> Self {
+        let HopSettings { low, high, .. } = *settings;
         Self { level: demand.level, older: demand.older, waiting: demand.waiting, low, high }
     }
 

@@ -5,7 +5,7 @@
 //! does; and while it has no more for the account (429), for as long as it says: issuers that share accounts each give a part of
 //! the quota. An account that is refused (401, 403) is refused by all of them, and no other one is tried.
 
-use crate::config::{IssuerConfig, Urls};
+use crate::config::IssuerConfig;
 use crate::mint::error::MintError;
 use crate::mint::issuer::IssuerClient;
 use crate::recorder::Attempts;
@@ -41,14 +41,12 @@ impl TokenSource {
     /// The issuers of `config`, whose requests `live` shows.
     pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
         let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
-        let client = |url: &String| {
-            let client = IssuerClient::configured(url, &config)?;
+        let recorded = |client: IssuerClient| {
             let attempts = attempts(&client.address());
-            Ok(client.recorded(attempts))
+            client.recorded(attempts)
         };
-        let urls = config.url.as_ref().map_or(&[][..], Urls::list);
-        let issuers = Issuers::new(urls.iter().map(client).collect::<Result<Vec<_>, MintError>>()?);
-        let attempts = if urls.is_empty() { attempts(BY_CHALLENGE) } else { Attempts::default() };
+        let issuers = Issuers::new(IssuerClient::all(&config)?.into_iter().map(recorded));
+        let attempts = if issuers.len() == 0 { attempts(BY_CHALLENGE) } else { Attempts::default() };
         Ok(Self { live: live.clone(), config, issuers, attempts, named: None })
     }
 

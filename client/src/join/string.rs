@@ -1,10 +1,26 @@
-//! Reads a join string, and checks the values before they are written into a configuration.
+//! The join string: all that an agent needs to use a gateway and its issuer, on one line.
+//!
+//! ```text
+//! postern-join-1.<base64url of a JSON object>.<CRC-32 of what stands before this dot, 8 hex digits>
+//! ```
+//!
+//! The object has the fields of [`Join`], in their order and without white space, and leaves out what is absent; `ca` stands for both
+//! `gateway_ca` and `issuer_ca` where they are the same. The number
+//! is the version of the format: a change that an older agent would misunderstand gets another one. An API key makes the
+//! string a secret, so no error has anything of its values.
 
-use super::{Fields, JOIN_LIMIT, Join, JoinError, PREFIX, VERSION, checksum};
 use crate::config::{MOST_GATEWAYS, MOST_ISSUERS, each_once, server_url};
 use postern_config::Secret;
-use postern_token::decode_base64url_vec;
+use postern_token::{decode_base64url_vec, encode_base64url};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+/// The longest join string, in bytes: some certificates of a private authority and the most gateways fit many times over.
+pub const JOIN_LIMIT: usize = 64 * 1024;
+/// What every join string begins with, of any version.
+pub(super) const PREFIX: &str = "postern-join-";
+/// The version that is written and read.
+pub(super) const VERSION: &str = "1";
 
 /// The names of all fields, and of those that have to be there.
 const FIELDS: [&str; 7] = ["gateways", "origin", "gateway_ca", "ca", "issuers", "issuer_ca", "api_key"];
@@ -15,7 +31,117 @@ const VALUE_LIMIT: usize = 2_048;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
+/// What a join string holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// URLs of gateways, in order of preference: 1 to 32.
+    pub gateways: Vec<String>,
+    /// The origin name of the gateways' challenges, where it is not the host of their URLs.
+    pub origin: Option<String>,
+    /// PEM certificates to trust for the gateways instead of the platform's.
+    pub gateway_ca: Option<String>,
+    /// URLs of the issuer, or of several with the same keys, in order of preference: 1 to 8.
+    pub issuers: Vec<String>,
+    /// PEM certificates to trust for the issuer instead of the platform's.
+    pub issuer_ca: Option<String>,
+    /// The account's API key; absent where the issuer has no accounts.
+    pub api_key: Option<Secret>,
+}
+
+/// The JSON object.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    gateways: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gateway_ca: Option<String>,
+    /// In place of the other two where they are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ca: Option<String>,
+    issuers: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    issuer_ca: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    api_key: Option<String>,
+}
+
+/// Why a text is no join string that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// No word of the text begins like one.
+    #[error("there is no join string: it is one word that begins with \"{PREFIX}{VERSION}.\"")]
+    Missing,
+    /// The text is too long to be read.
+    #[error("the join string is longer than {JOIN_LIMIT} bytes, which none is: is this the right file?")]
+    TooLong,
+    /// Another format.
+    #[error(
+        "the join string is of format {0}, and this version of postern reads format {VERSION}: update postern, or ask for a \
+         join string of format {VERSION}"
+    )]
+    Version(u32),
+    /// The end is missing.
+    #[error("the join string is not whole, its end is missing: copy all of it, on one line")]
+    Truncated,
+    /// A character that it cannot have.
+    #[error(
+        "character {0} of the join string is none that it can have: copy it again, without quotes or line breaks"
+    )]
+    Character(usize),
+    /// The checksum is that of another text.
+    #[error(
+        "the join string has been changed: its checksum does not match, so a character in it is missing, added or mistyped. \
+         Copy it again"
+    )]
+    Checksum,
+    /// The checksum matches, and the contents do not.
+    #[error(
+        "the join string holds no settings that can be read: make another one with `postern issuer account add --join`"
+    )]
+    Contents,
+    /// A field of a later version.
+    #[error(
+        "the join string has a field {0} that this version of postern does not know, so a newer one made it: update postern"
+    )]
+    UnknownField(String),
+    /// A field that has to be there.
+    #[error("the join string has no {0}: make another one with `postern issuer account add --join`")]
+    NoField(&'static str),
+    /// A value that cannot be used.
+    #[error("the join string's {field} cannot be used: {reason}")]
+    Field {
+        /// Which one.
+        field: &'static str,
+        /// What it has to be.
+        reason: &'static str,
+    },
+}
+
 impl Join {
+    /// The join string.
+    ///
+    /// # Errors
+    /// A value that [`Join::find`] would refuse, by the field's name, or more than [`JOIN_LIMIT`] bytes.
+    pub fn format(&self) -> Result<Secret, JoinError> {
+        self.check()?;
+        let Self { gateways, origin, gateway_ca, issuers, issuer_ca, api_key } = self.clone();
+        let api_key = api_key.map(|key| key.expose().to_owned());
+        let (gateway_ca, issuer_ca, ca) =
+            if gateway_ca == issuer_ca { (None, None, gateway_ca) } else { (gateway_ca, issuer_ca, None) };
+        let fields = Fields { gateways, origin, gateway_ca, ca, issuers, issuer_ca, api_key };
+        // Strings and lists of them only, which JSON can always represent.
+        let json = serde_json::to_vec(&fields).unwrap_or_default();
+        let payload = encode_base64url(&json);
+        let body = format!("{PREFIX}{VERSION}.{}", payload.trim_end_matches('='));
+        let text = format!("{body}.{}", checksum(&body));
+        if text.len() > JOIN_LIMIT {
+            return Err(JoinError::TooLong);
+        }
+        Ok(Secret::new(text))
+    }
+
     /// Reads the join string in `text`, which may have other words around it, such as the whole output of
     /// `postern issuer account add`.
     ///
@@ -145,4 +271,9 @@ pub fn certificates(pem: &str) -> Option<String> {
         is_inside &= line != END;
     }
     (!found.is_empty() && !is_inside).then_some(found)
+}
+
+/// Finds a mistyped, missing or added character; it is no protection against an attacker.
+pub(super) fn checksum(body: &str) -> String {
+    format!("{:08x}", crc32fast::hash(body.as_bytes()))
 }
