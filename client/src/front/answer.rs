@@ -2,7 +2,7 @@
 
 use crate::catalogue::AgentOutcome;
 use crate::hop::connection::{ExchangeError, Refused};
-use crate::hop::health::{Outage, OutageKind};
+use crate::hop::health::OutageKind;
 use crate::hop::tunnel::OpenError;
 use crate::sentence::full_stop;
 use crate::wallet::supply::Shortage;
@@ -58,10 +58,10 @@ pub(crate) enum Refusal {
     LastHop,
 }
 
-/// One row: HTTP status, RFC 9209 error type, SOCKS5 reply (RFC 1928, section 6), the metric's outcome.
+/// HTTP status, RFC 9209 error type, SOCKS5 reply, the metric's outcome.
 type Row = (StatusCode, &'static str, Reply, AgentOutcome);
 
-/// The replies that SOCKS5 has (RFC 1928, section 6).
+/// The replies of SOCKS5 (RFC 1928, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Reply {
@@ -80,59 +80,49 @@ impl Refusal {
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         use OpenError as E;
-        match self {
+        use Reply::{GeneralFailure, HostUnreachable, NetworkUnreachable};
+        use StatusCode as S;
+        let malformed = "http_request_error";
+        let error = match self {
             // Not 421, which a proxy must not send (RFC 9110, section 15.5.20).
-            Self::Target(_) | Self::Request(_) | Self::NoTunnel(E::ForGateway) => {
-                (StatusCode::BAD_REQUEST, "http_request_error", Reply::GeneralFailure, BadRequest)
+            Self::Target(_) | Self::Request(_) => {
+                return (S::BAD_REQUEST, malformed, GeneralFailure, BadRequest);
             }
-            Self::HeaderTooLarge => (
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                "http_request_error",
-                Reply::GeneralFailure,
-                BadRequest,
-            ),
-            Self::LastHop => {
-                (StatusCode::FORBIDDEN, "http_request_denied", Reply::GeneralFailure, BadRequest)
+            Self::HeaderTooLarge => {
+                return (S::REQUEST_HEADER_FIELDS_TOO_LARGE, malformed, GeneralFailure, BadRequest);
             }
-            Self::NoTunnel(E::Passed(Refused {
-                status: status @ (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS),
-                ..
-            })) => (*status, "", Reply::GeneralFailure, GatewayFailed),
-            Self::NoTunnel(E::Passed(refused)) => (refused.status, "", reply_to(refused), TargetFailed),
-            Self::NoTunnel(E::Outage(Outage { kind: OutageKind::Unavailable, .. }))
-            | Self::NoTunnel(E::FirstHop(Outage { kind: OutageKind::Unavailable, .. })) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "destination_unavailable",
-                Reply::GeneralFailure,
-                GatewayFailed,
-            ),
-            Self::NoTunnel(E::Outage(_)) | Self::NoTunnel(E::FirstHop(_)) => {
-                (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
-            }
-            Self::NoTunnel(E::Exchange(ExchangeError::Silent { .. })) => {
-                (StatusCode::GATEWAY_TIMEOUT, "http_response_timeout", Reply::HostUnreachable, GatewayFailed)
-            }
-            Self::NoTunnel(E::Exchange(ExchangeError::NotHttp { .. })) => {
-                (StatusCode::BAD_GATEWAY, "http_protocol_error", Reply::GeneralFailure, GatewayFailed)
-            }
-            Self::NoTunnel(E::Exchange(ExchangeError::Broken { .. } | ExchangeError::Dead { .. })) => {
-                (StatusCode::BAD_GATEWAY, "connection_terminated", Reply::GeneralFailure, GatewayFailed)
-            }
-            Self::NoTunnel(E::TokensRefused { .. }) => {
-                (StatusCode::BAD_GATEWAY, "http_request_denied", Reply::GeneralFailure, TokensRefused)
-            }
-            Self::NoTunnel(E::Shortage(Shortage::Gateway(_))) => {
-                (StatusCode::BAD_GATEWAY, "destination_unavailable", Reply::NetworkUnreachable, GatewayFailed)
-            }
-            Self::NoTunnel(E::Shortage(_)) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "proxy_internal_error", Reply::GeneralFailure, NoToken)
-            }
-            Self::NoTunnel(E::AboveCap(_)) => {
-                (StatusCode::TOO_MANY_REQUESTS, "http_request_denied", Reply::GeneralFailure, NoToken)
-            }
-            Self::Upstream(fault) => {
-                (StatusCode::BAD_GATEWAY, fault.error(), Reply::GeneralFailure, TargetFailed)
-            }
+            Self::LastHop => return (S::FORBIDDEN, "http_request_denied", GeneralFailure, BadRequest),
+            Self::Upstream(fault) => return (S::BAD_GATEWAY, fault.error(), GeneralFailure, TargetFailed),
+            Self::NoTunnel(error) => error,
+        };
+        let away = "destination_unavailable";
+        match error {
+            E::ForGateway => (S::BAD_REQUEST, malformed, GeneralFailure, BadRequest),
+            E::Passed(refused) => match refused.status {
+                S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS => {
+                    (refused.status, "", GeneralFailure, GatewayFailed)
+                }
+                status => (status, "", reply_to(refused), TargetFailed),
+            },
+            E::Outage(outage) | E::FirstHop(outage) => match outage.kind {
+                OutageKind::Unavailable => (S::SERVICE_UNAVAILABLE, away, GeneralFailure, GatewayFailed),
+                _ => (S::BAD_GATEWAY, away, NetworkUnreachable, GatewayFailed),
+            },
+            E::Exchange(error) => match error {
+                ExchangeError::Silent { .. } => {
+                    (S::GATEWAY_TIMEOUT, "http_response_timeout", HostUnreachable, GatewayFailed)
+                }
+                ExchangeError::NotHttp { .. } => {
+                    (S::BAD_GATEWAY, "http_protocol_error", GeneralFailure, GatewayFailed)
+                }
+                ExchangeError::Broken { .. } | ExchangeError::Dead { .. } => {
+                    (S::BAD_GATEWAY, "connection_terminated", GeneralFailure, GatewayFailed)
+                }
+            },
+            E::TokensRefused { .. } => (S::BAD_GATEWAY, "http_request_denied", GeneralFailure, TokensRefused),
+            E::Shortage(Shortage::Gateway(_)) => (S::BAD_GATEWAY, away, NetworkUnreachable, GatewayFailed),
+            E::Shortage(_) => (S::SERVICE_UNAVAILABLE, "proxy_internal_error", GeneralFailure, NoToken),
+            E::AboveCap(_) => (S::TOO_MANY_REQUESTS, "http_request_denied", GeneralFailure, NoToken),
         }
     }
 
@@ -202,6 +192,7 @@ fn reply_to(refused: &Refused) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hop::health::Outage;
 
     #[test]
     fn a_sentence_that_asks_has_no_full_stop_behind_its_question_mark() {

@@ -7,6 +7,7 @@
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Refusal, Reply};
 use crate::front::state::{Admission, AgentState};
+use postern_daemon::farewell::part;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::{Host, Target, TargetError};
 use std::io;
@@ -48,7 +49,7 @@ pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &A
         Ok(Ok(target)) => target,
         Ok(Err(RequestError::Refused(reply))) => {
             state.count(AgentOutcome::BadRequest);
-            return close_with(stream, &response(reply)).await;
+            return part(stream, &response(reply)).await;
         }
         Ok(Err(RequestError::Broken)) | Err(_) => return state.count(AgentOutcome::BadRequest),
     };
@@ -69,7 +70,7 @@ pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &A
             let refusal = Refusal::from(error);
             state.count(refusal.outcome());
             state.log_failure(&refusal);
-            close_with(stream, &response(refusal.socks_reply())).await;
+            part(stream, &response(refusal.socks_reply())).await;
         }
     }
 }
@@ -77,21 +78,13 @@ pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &A
 /// Refuses whatever is requested.
 pub(crate) async fn turn_away(mut stream: TcpStream) {
     if matches!(timeout(TURNED_AWAY_TIMEOUT, request(&mut stream)).await, Ok(Ok(_))) {
-        close_with(stream, &response(Reply::GeneralFailure)).await;
+        part(stream, &response(Reply::GeneralFailure)).await;
     }
 }
 
 /// Tells a SOCKS4 client, in its own words, that it is not served.
 pub(crate) async fn refuse_version_4(stream: TcpStream) {
-    close_with(stream, &SOCKS4_REJECTED).await;
-}
-
-async fn close_with(mut stream: TcpStream, last: &[u8]) {
-    // Whoever has gone away in the meantime needs no answer.
-    let _ = stream.write_all(last).await;
-    let _ = stream.shutdown().await;
-    // Bytes left unread would turn the close into a reset, which can overtake the answer.
-    let _ = timeout(Duration::from_secs(1), tokio::io::copy(&mut stream, &mut tokio::io::sink())).await;
+    part(stream, &SOCKS4_REJECTED).await;
 }
 
 /// Reads the greeting, chooses "no authentication", and reads the request; not one byte beyond it.

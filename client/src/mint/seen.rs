@@ -128,8 +128,8 @@ pub(crate) struct SeenFile {
 impl SeenFile {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Seen) {
-        let file = FileBeside::of(wallet, ".keys");
-        let parse = |text: String| serde_json::from_str(&text).map_err(|error| error.to_string());
+        let mut file = FileBeside::of(wallet, ".keys");
+        let parse = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string());
         let seen: Seen = file.load(parse, "The issuer's keys are compared with what is seen from now on");
         (Self { file, seen: seen.clone() }, seen)
     }
@@ -146,7 +146,7 @@ impl SeenFile {
         // Strings and numbers only, which JSON can always represent.
         let text = serde_json::to_string_pretty(seen).unwrap_or_default();
         let loss = "after a restart the issuer's keys are not compared with those of before";
-        if self.file.save(&text, loss).await {
+        if self.file.save(text, loss).await {
             self.seen = seen.clone();
         }
     }

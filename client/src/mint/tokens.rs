@@ -81,57 +81,41 @@ impl IssuerClient {
         self.singly_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Hundreds of microseconds of CPU to blind, tens to finalize, both off the async workers.
+    /// Mints one token, in a request of its own.
     async fn mint_one(&self, challenge: ChallengeDigest, key: MintKey) -> Result<Token, MintError> {
         let url = self.request_url(&key)?;
         let (issuer_key, token_type) = (key.key.clone(), key.key.token_type());
-        let blind = |source| MintError::Blind { url: url.clone(), source };
-        let (request, pending) = spawn_blocking(move || issuer_key.request(challenge))
-            .await
-            .unwrap_or(Err(BlindError::Blind))
-            .map_err(blind)?;
-        let post = self
-            .authorized(self.http.post(url.clone()))
-            .header(CONTENT_TYPE, REQUEST_MEDIA_TYPE)
-            .body(request.serialize());
-        let (_, body) = self.send(url, post, ANSWER_LIMIT).await?;
+        let (request, pending) =
+            off_workers(url, BlindError::Blind, move || issuer_key.request(challenge)).await?;
+        let post =
+            self.http.post(url.clone()).header(CONTENT_TYPE, REQUEST_MEDIA_TYPE).body(request.serialize());
+        let (_, body) = self.send(url, self.authorized(post), ANSWER_LIMIT).await?;
         let response = TokenResponse::parse(token_type, &body)
             .map_err(|error| MintError::Unusable { url: url.clone(), reason: error.to_string() })?;
-        spawn_blocking(move || pending.finalize(&response))
-            .await
-            .unwrap_or(Err(BlindError::BadResponse))
-            .map_err(blind)
+        off_workers(url, BlindError::BadResponse, move || pending.finalize(&response)).await
     }
 
+    /// Mints up to `size` tokens in one request.
     async fn mint_batch(
         &self,
         challenge: ChallengeDigest,
         key: &MintKey,
         size: usize,
     ) -> Result<Batch, MintError> {
-        let url = self.request_url(key)?;
-        let issuer_key = key.key.clone();
-        let blind = |source| MintError::Blind { url: url.clone(), source };
-        let (request, pending) = spawn_blocking(move || issuer_key.request_batch(challenge, size))
-            .await
-            .unwrap_or(Err(BlindError::Blind))
-            .map_err(blind)?;
-        let post = self
-            .authorized(self.http.post(url.clone()))
-            .header(CONTENT_TYPE, request.media_type())
-            .body(request.serialize());
-        let (wanted, limit) =
-            ([StatusCode::OK, StatusCode::PARTIAL_CONTENT], ANSWER_LIMIT + size * BATCHED_LIMIT);
-        let (headers, body) = self.send_for(&wanted, url, post, limit).await?;
+        let (url, issuer_key) = (self.request_url(key)?, key.key.clone());
+        let blinding = move || issuer_key.request_batch(challenge, size);
+        let (request, pending) = off_workers(url, BlindError::Blind, blinding).await?;
+        let post =
+            self.http.post(url.clone()).header(CONTENT_TYPE, request.media_type()).body(request.serialize());
+        let wanted = [StatusCode::OK, StatusCode::PARTIAL_CONTENT];
+        let limit = ANSWER_LIMIT + size * BATCHED_LIMIT;
+        let (headers, body) = self.send_for(&wanted, url, self.authorized(post), limit).await?;
         let media_type = request.response_media_type();
         if headers.get(CONTENT_TYPE).is_none_or(|found| found != media_type) {
             let reason = format!("it answers a batch with another Content-Type than {media_type}");
             return Err(MintError::Unusable { url: url.clone(), reason });
         }
-        spawn_blocking(move || pending.finalize(&body))
-            .await
-            .unwrap_or(Err(BlindError::BadResponse))
-            .map_err(blind)
+        off_workers(url, BlindError::BadResponse, move || pending.finalize(&body)).await
     }
 
     /// Where requests for tokens go: the API key is for the issuer alone.
@@ -142,6 +126,17 @@ impl IssuerClient {
         }
         Ok(url)
     }
+}
+
+/// Runs `work` off the async workers: hundreds of microseconds of CPU to blind a token, tens to finalize it. A panic counts as
+/// `panicked`.
+async fn off_workers<T: Send + 'static>(
+    url: &Url,
+    panicked: BlindError,
+    work: impl FnOnce() -> Result<T, BlindError> + Send + 'static,
+) -> Result<T, MintError> {
+    let done = spawn_blocking(work).await.unwrap_or(Err(panicked));
+    done.map_err(|source| MintError::Blind { url: url.clone(), source })
 }
 
 impl Means {

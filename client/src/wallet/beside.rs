@@ -6,8 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 
+/// A text file beside the wallet, and the text that it is known to hold.
 pub(crate) struct FileBeside {
     path: PathBuf,
+    saved: String,
     /// Whether a failure to write has been logged.
     complained: bool,
 }
@@ -16,27 +18,25 @@ impl FileBeside {
     pub(crate) fn of(wallet: &Path, ending: &str) -> Self {
         let mut name = OsString::from(wallet);
         name.push(ending);
-        Self { path: name.into(), complained: false }
+        Self { path: name.into(), saved: String::new(), complained: false }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its text; none while there is no file. Blocks on the disk.
-    pub(crate) fn read(&self) -> io::Result<Option<String>> {
-        match std::fs::read_to_string(&self.path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// What `parse` makes of its text. Where there is no file or a wrong one it is the default; of a wrong one the log says so, and
-    /// that `loss` follows. Blocks on the disk.
-    pub(crate) fn load<T: Default>(&self, parse: impl FnOnce(String) -> Result<T, String>, loss: &str) -> T {
-        let read = self.read().map_err(|error| error.to_string());
-        let parsed = read.and_then(|text| text.map_or_else(|| Ok(T::default()), parse));
+    /// Returns what `parse` makes of the file's text, or the default without a file. Logs why a file cannot be used, and that
+    /// `loss` follows. Blocks on the disk.
+    pub(crate) fn load<T: Default>(
+        &mut self,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+        loss: &str,
+    ) -> T {
+        let parsed = match std::fs::read_to_string(&self.path) {
+            Ok(text) => parse(&text).inspect(|_| self.saved = text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
+            Err(error) => Err(error.to_string()),
+        };
         parsed.unwrap_or_else(|reason| {
             tracing::warn!(
                 "{} is not used: {reason}. {loss}; delete the file, or mend it and start again",
@@ -46,17 +46,16 @@ impl FileBeside {
         })
     }
 
-    /// Replaces its text.
-    pub(crate) async fn write(&self, text: &str) -> io::Result<()> {
+    /// Replaces the file's text where it differs and is not empty, and returns whether the file holds it. Of failures in a row
+    /// the first is logged, with the `loss` that follows.
+    pub(crate) async fn save(&mut self, text: String, loss: &str) -> bool {
+        if text.is_empty() || text == self.saved {
+            return true;
+        }
         let (path, bytes) = (self.path.clone(), text.as_bytes().to_vec());
         let written = spawn_blocking(move || write_private(&path, &bytes)).await;
-        written.unwrap_or_else(|error| Err(io::Error::other(error)))
-    }
-
-    /// Replaces its text, and returns whether that worked. Of failures in a row the first is logged, with the `loss` that follows.
-    pub(crate) async fn save(&mut self, text: &str, loss: &str) -> bool {
-        match self.write(text).await {
-            Ok(()) => self.complained = false,
+        match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(()) => (self.saved, self.complained) = (text, false),
             Err(error) => {
                 if !std::mem::replace(&mut self.complained, true) {
                     tracing::warn!("cannot write {}: {error}; {loss}. Check the disk", self.path.display());

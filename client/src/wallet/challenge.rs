@@ -98,20 +98,22 @@ pub(crate) fn mark_of(challenge: &TokenChallenge) -> Option<Mark> {
 /// `postern token inspect` reads. A file with other contents is overwritten: it holds nothing of value.
 pub(crate) struct SavedChallenges {
     file: FileBeside,
-    saved: String,
+    /// What an earlier run saved.
+    read: String,
 }
 
 impl SavedChallenges {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> Self {
-        let file = FileBeside::of(wallet, ".challenge");
-        let saved = file.read().ok().flatten().unwrap_or_default();
-        Self { file, saved }
+        let mut file = FileBeside::of(wallet, ".challenge");
+        let read = file
+            .load(|text| Ok(text.to_owned()), "The gateway's challenge is fetched before the first tunnel");
+        Self { file, read }
     }
 
     /// The gateway's last known challenge.
     pub(crate) fn challenge(&self, gateway_url: &str) -> Option<CurrentChallenge> {
-        let mut lines = self.saved.lines();
+        let mut lines = self.read.lines();
         while let (Some(first), Some(second)) = (lines.next(), lines.next()) {
             if first.strip_prefix("gateway ") == Some(gateway_url) {
                 let challenge =
@@ -132,16 +134,9 @@ impl SavedChallenges {
                 format!("gateway {url}\n{}\n", challenge.format(Quoting::Quoted))
             })
             .collect();
-        if text == self.saved || text.is_empty() {
-            return;
-        }
-        if let Err(error) = self.file.write(&text).await {
-            tracing::warn!(
-                "cannot write {}: {error}; the next start must fetch the gateway's challenge before its first tunnel",
-                self.file.path().display()
-            );
-        }
-        self.saved = text; // do not retry a full disk on every call
+        self.file
+            .save(text, "the next start must fetch the gateway's challenge before its first tunnel")
+            .await;
     }
 }
 

@@ -11,32 +11,29 @@ use std::path::Path;
 /// The marks of all gateways, by origin name or address.
 pub(crate) type Ledger = BTreeMap<String, Marks>;
 
-/// The file and its contents.
-pub(crate) struct SavedMarks {
-    file: FileBeside,
-    saved: String,
-}
+/// The file of the marks.
+pub(crate) struct SavedMarks(FileBeside);
 
 #[derive(Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
-    gateways: BTreeMap<String, Entry>,
+    gateways: BTreeMap<String, SavedGateway>,
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct SavedGateway {
     /// Where it uses marks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<String>,
     /// Oldest first.
-    known: Vec<Line>,
+    known: Vec<SavedChallenge>,
 }
 
 /// One challenge; digests and ids are in hexadecimal.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct SavedChallenge {
     challenge: String,
     key: Option<String>,
     since: UnixSeconds,
@@ -48,31 +45,22 @@ struct Line {
 impl SavedMarks {
     /// Reads the file beside `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Ledger) {
-        let file = FileBeside::of(wallet, ".marks");
-        let parse = |text: String| match text.as_str() {
-            "" => Ok((text, Ledger::new())),
-            _ => parse(&text).map(|ledger| (text, ledger)),
-        };
-        let (saved, ledger) = file.load(parse, "The challenges of gateways are counted anew");
-        (Self { file, saved }, ledger)
+        let mut file = FileBeside::of(wallet, ".marks");
+        let parse = |text: &str| if text.is_empty() { Ok(Ledger::new()) } else { parse(text) };
+        let ledger = file.load(parse, "The challenges of gateways are counted anew");
+        (Self(file), ledger)
     }
 
     /// Saves the marks if they have changed.
     pub(crate) async fn save(&mut self, ledger: &Ledger) {
-        let text = format(ledger);
-        if text == self.saved || text.is_empty() {
-            return;
-        }
-        if self.file.save(&text, "after a restart the gateway's challenges are counted anew").await {
-            self.saved = text;
-        }
+        self.0.save(format(ledger), "after a restart the gateway's challenges are counted anew").await;
     }
 }
 
 fn format(ledger: &Ledger) -> String {
     let entry = |(gateway, marks): (&String, &Marks)| {
-        let known = marks.known.iter().map(Line::of).collect();
-        (gateway.clone(), Entry { names: marks.names.clone(), known })
+        let known = marks.known.iter().map(SavedChallenge::of).collect();
+        (gateway.clone(), SavedGateway { names: marks.names.clone(), known })
     };
     let has_something = |(_, marks): &(&String, &Marks)| marks.names.is_some() || !marks.known.is_empty();
     let gateways: BTreeMap<_, _> = ledger.iter().filter(has_something).map(entry).collect();
@@ -85,15 +73,15 @@ fn format(ledger: &Ledger) -> String {
 
 fn parse(text: &str) -> Result<Ledger, String> {
     let document: Document = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let marks = |(gateway, entry): (String, Entry)| {
-        let known = entry.known.iter().map(Line::known).collect::<Option<_>>();
+    let marks = |(gateway, entry): (String, SavedGateway)| {
+        let known = entry.known.iter().map(SavedChallenge::known).collect::<Option<_>>();
         let known = known.ok_or("a challenge or key in it is not 64 hexadecimal digits")?;
         Ok((gateway, Marks { names: entry.names, known, ..Marks::default() }))
     };
     document.gateways.into_iter().map(marks).collect()
 }
 
-impl Line {
+impl SavedChallenge {
     fn of(known: &Known) -> Self {
         Self {
             challenge: hex(&known.digest.0),
