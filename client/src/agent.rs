@@ -36,7 +36,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 /// The listener's name in the log and in errors.
 const WHAT: &str = "the agent";
 
-/// A hop, whose tasks do not run yet.
+/// A hop on the way to the target, whose tasks do not run yet.
 struct Hop {
     opener: Opener,
     refill: Refill,
@@ -104,15 +104,15 @@ impl Agent {
         self
     }
 
-    /// The address it listens on, with the real port when the configuration has port 0.
+    /// Returns the address it listens on, with the real port if the configuration has port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Accepts until the drain begins, and ends with the stop, when nothing of it holds the wallet any more.
-    /// Connections are on the tracker of the shutdown of `process`, and go on until its
-    /// [`wait`](postern_daemon::drain::Shutdown::wait) has seen them end or its deadline has passed.
+    /// Accepts until the drain begins, and ends with the stop, when nothing holds the wallet any more. Connections are on
+    /// the tracker of the process's shutdown, and go on until its [`wait`](postern_daemon::drain::Shutdown::wait) has seen
+    /// them end or its deadline has passed.
     pub fn run(self) -> BoxFuture<'static, ()> {
         Box::pin(self.serve())
     }

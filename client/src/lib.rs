@@ -1,15 +1,15 @@
 //! The local agent: programs point a proxy setting at it, and every tunnel they open is paid for with one token.
 //!
 //! ```text
-//! accept -> HTTP or SOCKS5 -> dial the gateway -> take a token off the disk -> CONNECT -> relay
-//!                                                     ^
-//!               wallet <- mint <- challenge: refill, in the background
+//! program -> front: HTTP or SOCKS5 -> hop: choose and dial a gateway -> wallet: take a token -> hop: CONNECT -> relay
+//!                                                                         ^
+//!                          mint: issuer's directory -> key -> tokens, in the background
 //! ```
 //!
-//! [`Agent`] is the daemon. [`mint`] is what it shares with `postern token mint`. A token is never sent twice:
-//! [`Agent`] takes it off the disk before it is sent, and replaces one that was refused by another, once a tunnel.
-//! `recorder` has the counts, and `page` shows them. No destination, no token and no client's
-//! address goes to a log, a metric or a file.
+//! Four rooms, and arrows between them run one way: `front` to `hop` to `wallet`, and [`mint`] to `hop` and `wallet`.
+//! [`Agent`] puts them together, and `reload` changes what runs. A token is never sent twice: it is off the disk before it is
+//! sent, and a refused one is replaced by another, once a tunnel. `recorder` has the counts, and [`status`] shows them. No
+//! destination, token or client address goes to a log, a metric or a file.
 
 mod agent;
 pub mod catalogue;

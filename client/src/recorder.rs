@@ -1,5 +1,5 @@
-//! What the agent records of its requests and its tokens, through handles made once, for metrics and live page alike. It holds
-//! nothing about who sent a request, or for what.
+//! Records requests and tokens through handles made once, for metrics and live page alike. Holds nothing about who sent a request,
+//! or for what.
 
 pub(crate) use crate::catalogue::TokenFate as Fate;
 use crate::catalogue::{self, AgentOutcome, Position};
@@ -125,11 +125,11 @@ impl Recorder {
     }
 
     /// A tunnel is open: the gateway answered after `answer`, and all of it took `whole`.
-    pub(crate) fn opened(self: &Arc<Self>, answer: Duration, whole: Duration) -> Open {
+    pub(crate) fn opened(self: &Arc<Self>, answer: Duration, whole: Duration) -> OpenTunnel {
         self.took(Part::Answer, answer);
         self.took(Part::Open, whole);
         self.tunnels.fetch_add(1, Relaxed);
-        Open(self.clone())
+        OpenTunnel(self.clone())
     }
 
     /// Nothing was minted because of the gateway's marks.
@@ -180,9 +180,9 @@ fn marks_refused(hop: Position) -> Counter {
 }
 
 /// An open tunnel, counted until the value is dropped.
-pub(crate) struct Open(Arc<Recorder>);
+pub(crate) struct OpenTunnel(Arc<Recorder>);
 
-impl Drop for Open {
+impl Drop for OpenTunnel {
     fn drop(&mut self) {
         self.0.tunnels.fetch_sub(1, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What the agent applies when its configuration is read again (SIGHUP).
+//! Reload: reads the configuration again (SIGHUP), and changes the running hops.
 
 use crate::catalogue::{self, Position};
 use crate::config::{Config, GatewayConfig, HopConfig, HopSettings};
@@ -35,32 +35,32 @@ pub const FIXED: [Fixed; 7] = [
     Fixed { key: "first_hop.wallet.fsync", why: OTHER_WALLET },
 ];
 
-/// How long a connection to a gateway stays open that carries nothing.
+/// Time after which an idle connection to a gateway is closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// The same where another one costs a token of the hop before; less than a gateway allows it (`limits.idle_timeout`).
+/// The same if another one costs a token of the hop before; less than a gateway's `limits.idle_timeout`.
 const PAID_IDLE: Duration = Duration::from_mins(5);
 
-/// How the gateways of a hop are reached.
+/// The way to a hop's gateways.
 pub(crate) struct Approach {
     position: Position,
     /// The hop before it.
     before: Option<Opener>,
-    /// Of the certificate that the gateways are shown.
+    /// Renews the agent's certificate.
     renewal: Option<AbortHandle>,
     gate: Option<Gate>,
     process: ProcessContext,
 }
 
-/// A running hop, as far as a reload changes it.
+/// The part of a running hop that a reload changes.
 pub(crate) struct Reloadable {
     pub(crate) gateways: Arc<Gateways>,
     pub(crate) approach: Approach,
-    /// What is in force.
+    /// The configuration in force.
     pub(crate) config: GatewayConfig,
     pub(crate) settings: watch::Sender<HopSettings>,
 }
 
-/// Gateways that a configuration names, not in use yet.
+/// The gateways of a configuration, not in use yet.
 pub(crate) struct Prepared {
     pub(crate) gateways: Vec<Arc<Gateway>>,
     pub(crate) own: Option<OwnCertificate>,
@@ -124,12 +124,12 @@ pub(crate) async fn keep(
 }
 
 impl Reloadable {
-    /// What `new` has of this hop.
+    /// Finds this hop in a configuration.
     fn of<'a>(&self, new: &'a Config) -> Option<HopConfig<'a>> {
         new.hop(self.approach.position)
     }
 
-    /// The gateways of `new`, where their section has changed.
+    /// Prepares the gateways of `new` if their section has changed.
     ///
     /// # Errors
     /// A certificate that cannot be read. Nothing has changed.
@@ -137,7 +137,7 @@ impl Reloadable {
         differ(&self.config, new.gateway).then(|| self.approach.prepare(new.gateway)).transpose()
     }
 
-    /// Applies what was read, and has minting tried again at once even if nothing has changed.
+    /// Applies a configuration, and has minting tried again at once even if nothing has changed.
     fn apply(&mut self, new: Option<HopConfig<'_>>, prepared: Option<Prepared>) {
         let Some(new) = new else { return self.settings.send_modify(|_| {}) };
         if let Some(Prepared { gateways, own }) = prepared {
@@ -178,7 +178,7 @@ impl Approach {
         Ok(Prepared { gateways, own })
     }
 
-    /// Renews this certificate from now on, and no longer the one before.
+    /// Renews this certificate instead of the one before.
     pub(crate) fn renew(&mut self, own: Option<OwnCertificate>) {
         self.renewal.take().into_iter().for_each(|before| before.abort());
         let position = self.position;

@@ -1,4 +1,4 @@
-//! What a start refuses.
+//! The checks and errors of a start.
 
 use crate::config::{Config, ConfigProblem};
 use crate::hop::gateway::{Gateway, GatewayUrlError};
@@ -8,7 +8,7 @@ use crate::mint::issuer::IssuerClient;
 use crate::wallet::file::WalletError;
 use postern_daemon::listen::BindError;
 
-/// Why the agent does not start.
+/// The reason why the agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration cannot be served. Daemons exit with [`postern_daemon::exit::CONFIG`].
@@ -29,7 +29,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// The exit code that belongs to it.
+    /// Returns the process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {

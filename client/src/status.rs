@@ -1,5 +1,5 @@
-//! What `postern client status` and the live page show of each hop. Neither has a token, an API key or a destination. The
-//! agent's next step is computed by the rules that the refill goes by.
+//! The report of each hop for `postern client status`, and its section of the live page. Neither has a token, an API key or a
+//! destination. The next step is computed by the rules of the refill.
 
 use crate::catalogue::{AgentOutcome, Position};
 use crate::config::HopSettings;

@@ -1,4 +1,4 @@
-//! Every answer that is not a tunnel: one table from what went wrong to the HTTP status and the SOCKS5 reply.
+//! Answers without a tunnel: one table from errors to HTTP statuses and SOCKS5 replies.
 
 use crate::catalogue::AgentOutcome;
 use crate::hop::connection::{ExchangeError, Refused};
@@ -17,18 +17,15 @@ use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
-/// What of the gateway's answer is for the user. Its other fields are about its connection with us.
+/// Fields of the gateway's answer that are for the user. The others are about its connection with the agent.
 const PASSED_FIELDS: [HeaderName; 3] = [PROXY_STATUS, CONTENT_TYPE, RETRY_AFTER];
 
-/// The body of any answer.
 pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Makes a body of these bytes.
 pub(crate) fn full(bytes: Bytes) -> Body {
     boxed(Full::new(bytes))
 }
 
-/// Boxes a whole body.
 pub(crate) fn boxed(body: Full<Bytes>) -> Body {
     body.map_err(|never| match never {}).boxed()
 }
@@ -45,13 +42,13 @@ pub(crate) enum Refusal {
     /// A tunnel was opened, and the target's answer to a plain request cannot be passed on.
     #[error("{0}; the token is spent: check the target, or try again")]
     Upstream(#[from] AnswerFault),
-    /// The request is none for this proxy.
+    /// The request is not one for a proxy.
     #[error("{0}")]
     Request(&'static str),
     /// The request's head is too large.
     #[error("the request's head has more than 1000 fields or 32 KiB: send fewer or shorter fields")]
     HeaderTooLarge,
-    /// A TRACE or OPTIONS that this proxy is the last to get.
+    /// A TRACE or OPTIONS that must not be forwarded.
     #[error(
         "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS: leave it out to reach the target"
     )]
@@ -76,7 +73,7 @@ pub(crate) enum Reply {
 }
 
 impl Refusal {
-    /// The table.
+    /// Looks up the answer: this is the table.
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         use OpenError as E;
@@ -155,7 +152,7 @@ impl Refusal {
         response
     }
 
-    /// The answer as bytes, the last ones on its connection.
+    /// Formats the answer as the last bytes on its connection.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         let sentence = full_stop(&self.to_string()) + "\n";
         let mut head = self.into_response().into_parts().0;

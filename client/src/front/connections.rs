@@ -1,4 +1,4 @@
-//! Connections of programs: how many there may be, and which protocol each of them speaks.
+//! Connections of programs: admits them up to a limit, and tells their protocols apart.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::http_proxy;
@@ -17,22 +17,21 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a client may take to send its first byte. Browsers open connections ahead of need, and open others when those
-/// are closed.
+/// Time limit for a client's first byte. Browsers open connections ahead of need, and open others when those are closed.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for one that is not served, and reads why.
+/// Time limit for the first byte of a rejected client, which then reads the reason.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a client may leave unread what the agent itself answers, and what a target answers.
+/// Time limits for a client to read the agent's own answers, and those of a target.
 const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Duration::from_mins(10) };
 
-/// The connections that are open. Each takes two file descriptors at most: its own, and the one to the gateway.
+/// The open connections. Each takes at most two file descriptors: its own, and the one to the gateway.
 pub(crate) struct Connections {
     places: Places,
     limit: Limit,
     sources: SourceLimits,
 }
 
-/// How many connections there may be. Clones share it.
+/// The limit on connections, shared by its clones.
 #[derive(Clone)]
 pub(crate) struct Limit {
     most: Arc<AtomicUsize>,
@@ -40,7 +39,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// So many as are wanted, if there are descriptors for them.
+    /// Sets the limit to `wanted`, or to what the file descriptors allow.
     pub(crate) fn set(&self, wanted: usize) {
         self.most.store(self.descriptors.connections("[listen] connections", wanted, 2), Ordering::Relaxed);
     }
@@ -57,17 +56,16 @@ impl Connections {
         Self { places: Places::default(), limit, sources: SourceLimits::default() }
     }
 
-    /// How many there may be, for a reload.
     pub(crate) fn limit(&self) -> Limit {
         self.limit.clone()
     }
 
-    /// To be awaited before one is accepted. Cancel safe.
+    /// Waits until the next connection may be accepted. Cancel safe.
     pub(crate) async fn settled(&self) {
         self.places.settled(self.limit.most()).await;
     }
 
-    /// Serves a connection that was accepted, or lets its client read that there are too many.
+    /// Serves an accepted connection, or tells its client that there are too many.
     pub(crate) fn admit(&self, stream: TcpStream, from: SocketAddr, state: Arc<AgentState>) {
         let exchange = Exchange::new(PATIENCE);
         let connections = self.limit.most();
@@ -121,7 +119,8 @@ async fn turn_away(stream: TcpStream) {
     }
 }
 
-/// The first byte distinguishes the protocols: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
+/// Peeks at the first byte, which tells the protocols apart: 5 and 4 are versions of SOCKS, and no HTTP method begins with
+/// them.
 async fn first_byte(stream: &TcpStream, patience: Duration) -> Option<u8> {
     let mut first = [0];
     match timeout(patience, stream.peek(&mut first)).await {

@@ -24,59 +24,59 @@ use postern_proxy::headers::to_origin_form;
 use postern_proxy::plain::{self, AnswerFault};
 use postern_proxy::target::{Target, TargetError};
 
-/// The most tunnels kept for one client connection; most programs use a connection for one target only.
+/// Maximum tunnels kept for one client connection; most programs use a connection for one target only.
 const MOST_KEPT: usize = 4;
 
 /// The tunnels of one client connection that are open for further requests.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<(Target, Upstream)>>);
+pub(crate) struct KeptTunnels(Mutex<Vec<(Target, Upstream)>>);
 
 /// A tunnel to a target that speaks HTTP.
 struct Upstream {
     sender: SendRequest<Body>,
-    /// Of the answer that is awaited.
+    /// Limits the head of the awaited answer.
     limit: HeadLimit,
 }
 
-/// Why a request has no answer of its target.
-pub(crate) enum Failed {
+/// The reason why a request has no answer of its target.
+pub(crate) enum ForwardError {
     Refused(Refusal),
     /// The target closed a kept tunnel as the request went out, and the request cannot be sent again.
     Lost,
 }
 
-impl From<Refusal> for Failed {
+impl From<Refusal> for ForwardError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<OpenError> for Failed {
+impl From<OpenError> for ForwardError {
     fn from(error: OpenError) -> Self {
         Self::Refused(error.into())
     }
 }
 
-impl From<TargetError> for Failed {
+impl From<TargetError> for ForwardError {
     fn from(error: TargetError) -> Self {
         Self::Refused(error.into())
     }
 }
 
-impl From<AnswerFault> for Failed {
+impl From<AnswerFault> for ForwardError {
     fn from(fault: AnswerFault) -> Self {
         Self::Refused(fault.into())
     }
 }
 
-impl Kept {
+impl KeptTunnels {
     /// Sends a request through a kept tunnel or a new one, and returns the target's answer. Interim answers go to `exchange`.
     pub(crate) async fn forward(
         &self,
         request: Request<Incoming>,
         exchange: &Exchange,
         state: &AgentState,
-    ) -> Result<Response<Body>, Failed> {
+    ) -> Result<Response<Body>, ForwardError> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
         let target = Target::parse(authority, Some(80))?;
         let (mut head, body) = request.into_parts();
@@ -104,7 +104,7 @@ impl Kept {
         head: Parts,
         (is_empty, body): (bool, Body),
         state: &AgentState,
-    ) -> Result<(Upstream, Response<Incoming>), Failed> {
+    ) -> Result<(Upstream, Response<Incoming>), ForwardError> {
         // A kept tunnel may be closed by the target at any moment. A request that it may have seen is sent again only
         // if it changes nothing there and has no body (RFC 9110, section 9.2.2).
         let spare = (head.method.is_idempotent() && is_empty).then(|| head.clone());
@@ -147,19 +147,19 @@ impl Kept {
     }
 }
 
-/// An exchange that failed. Where a kept tunnel was closed, the client sees what it would see without an agent if its own connection to
-/// the target had been: it knows whether the request may be repeated, and does so on a connection that it had used before.
-fn failed(error: &hyper::Error, was_kept: bool) -> Failed {
+/// Classifies a failed exchange. If a kept tunnel was closed, the client sees what it would see without an agent: its
+/// connection closes. Only the client knows whether the request may be repeated.
+fn failed(error: &hyper::Error, was_kept: bool) -> ForwardError {
     if error.is_user() {
         return Refusal::Request("The request's body is not valid, or it broke off").into();
     }
     match AnswerFault::of(error) {
-        AnswerFault::Closed if was_kept => Failed::Lost,
+        AnswerFault::Closed if was_kept => ForwardError::Lost,
         fault => fault.into(),
     }
 }
 
-async fn open(target: &Target, state: &AgentState) -> Result<Upstream, Failed> {
+async fn open(target: &Target, state: &AgentState) -> Result<Upstream, ForwardError> {
     let tunnel = state.opener.open(target).await?;
     let (limit, received) = (HeadLimit::begun(), tunnel.received());
     let (sender, connection) = plain::handshake(tunnel, limit.clone()).await?;

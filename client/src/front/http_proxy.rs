@@ -2,8 +2,8 @@
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Body, Refusal, boxed, full};
-use crate::front::forward::{Failed, Kept};
-use crate::front::own_pages::{self, Ends};
+use crate::front::forward::{ForwardError, KeptTunnels};
+use crate::front::own_pages::{self, ConnectionEnds};
 use crate::front::state::{Admission, AgentState};
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
@@ -31,22 +31,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// How long a client may take for a request's header, and how long a connection may lie idle between requests.
+/// Time limit for a request's header, and for an idle connection between requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest header, in bytes. Cookies make plain requests long.
+/// Maximum size of a header, in bytes. Cookies make plain requests long.
 const HEADER_LIMIT: usize = 32 * 1024;
 
-/// A connection that is closed without an answer, so that its client does what it does when a server's connection ends.
+/// A closed connection without an answer: the client reacts as to a server that closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("the target closed the connection that the request was sent on")]
 struct Unanswered;
 
 /// Serves one client connection.
 pub(crate) async fn serve(stream: TcpStream, admission: Admission, state: Arc<AgentState>) {
-    let kept = Arc::new(Kept::default());
+    let kept = Arc::new(KeptTunnels::default());
     let shutdown = state.shutdown.clone();
     let Admission { place, exchange } = admission;
-    let Ok(ends) = Ends::of(&stream) else { return }; // it is gone already
+    let Ok(ends) = ConnectionEnds::of(&stream) else { return }; // it is gone already
     // A tunnel goes on in a task of its own.
     let place = Arc::new(Mutex::new(place));
     let (answers, gives_way) = (state.clone(), exchange.clone());
@@ -100,7 +100,7 @@ fn is_unanswered(error: &hyper::Error) -> bool {
     error.source().is_some_and(|cause| cause.is::<Unanswered>())
 }
 
-/// The answer to what hyper could not read.
+/// Chooses the answer to a request that hyper could not read.
 fn last_refusal(error: &hyper::Error) -> Option<Refusal> {
     const MALFORMED: &str = "This is no request of HTTP/1.1. In a URL, \", <, >, ` and what is not ASCII are written with a percent \
                              sign (RFC 3986, section 2.1)";
@@ -113,9 +113,9 @@ fn last_refusal(error: &hyper::Error) -> Option<Refusal> {
 
 async fn respond(
     request: Request<Incoming>,
-    ends: Ends,
+    ends: ConnectionEnds,
     state: Arc<AgentState>,
-    kept: &Kept,
+    kept: &KeptTunnels,
     exchange: &Exchange,
     place: Arc<Mutex<Place>>,
 ) -> Result<Response<Body>, Unanswered> {
@@ -138,18 +138,18 @@ async fn respond(
             state.count(AgentOutcome::Opened);
             Ok(response)
         }
-        Err(Failed::Refused(refusal)) => {
+        Err(ForwardError::Refused(refusal)) => {
             state.count(refusal.outcome());
             Ok(refusal.into_response().map(boxed))
         }
-        Err(Failed::Lost) => {
+        Err(ForwardError::Lost) => {
             state.count(AgentOutcome::TargetFailed);
             Err(Unanswered)
         }
     }
 }
 
-/// Whether the client has a token of its own, be it malformed, and so takes this agent for a gateway.
+/// Tells whether the client presents a token of its own, even a malformed one: it takes this agent for a gateway.
 fn brings_a_token(headers: &HeaderMap) -> bool {
     let is_token = |value: &HeaderValue| match parse_authorization(value.as_bytes()) {
         Ok(presented) => matches!(presented, Presentation::Token(_)),
@@ -158,7 +158,7 @@ fn brings_a_token(headers: &HeaderMap) -> bool {
     headers.get_all(PROXY_AUTHORIZATION).iter().any(is_token)
 }
 
-/// Refuses what is no request for a proxy, or could be read in two ways.
+/// Refuses requests that are not for a proxy or are ambiguous.
 fn check(head: &Parts) -> Result<(), Refusal> {
     if brings_a_token(&head.headers) {
         return Err(OpenError::ForGateway.into()); // it stays unspent

@@ -1,5 +1,5 @@
-//! What programs on this machine speak to: HTTP and SOCKS5 on one port, and the agent's own pages. `connections` accepts and
-//! tells the protocols apart; `answer` chooses every status.
+//! The front: HTTP and SOCKS5 on one port for the programs of this machine, and the agent's own pages. `connections` admits a
+//! connection; `http_proxy` (with `forward`) or `socks` serves it; `answer` chooses every status.
 
 pub(crate) mod answer;
 pub(crate) mod connections;

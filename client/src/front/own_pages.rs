@@ -1,4 +1,4 @@
-//! What the agent answers about itself: how to use it, and the two files that configure a browser by one URL.
+//! The agent's own pages: how to use it, and the two files that configure a browser by one URL.
 //!
 //! `/proxy.pac` is a script in the form that browsers have read since Netscape's (RFC 3040, section 6.2). `/.well-known/pvd` is
 //! the additional information of a provisioning domain (RFC 8801, section 4.3) with the keys for proxies of
@@ -26,25 +26,24 @@ use tokio::net::TcpStream;
 const HOW_TO_USE: &str = "/";
 const PAC: &str = "/proxy.pac";
 const PVD: &str = "/.well-known/pvd";
-/// How long a client may use a copy of the provisioning domain, in seconds: after a change of `[listen] address` it should ask
-/// again on the same day.
+/// Lifetime of a copy of the provisioning domain, in seconds: clients notice a new `[listen] address` within a day.
 const PVD_LIFETIME: u64 = 24 * 60 * 60;
 
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    /// The agent's address that the client reached, of those it may have.
+pub(crate) struct ConnectionEnds {
+    /// The address at which the client reached the agent.
     agent: SocketAddr,
     client: SocketAddr,
 }
 
-impl Ends {
+impl ConnectionEnds {
     pub(crate) fn of(stream: &TcpStream) -> io::Result<Self> {
         Ok(Self { agent: canonical(stream.local_addr()?), client: canonical(stream.peer_addr()?) })
     }
 
-    /// Whether a request is to the agent and not through it: in origin form, or with the agent's own address, through which a
-    /// tunnel would lead back at best (RFC 9112, section 3.2.2).
+    /// Tells whether a request is to the agent itself: in origin form, or with the agent's own address, to which a tunnel
+    /// would at best lead back (RFC 9112, section 3.2.2).
     pub(crate) fn are_meant_by(&self, uri: &Uri) -> bool {
         uri.authority().is_none_or(|authority| authority.as_str() == self.agent.to_string())
     }
@@ -54,13 +53,17 @@ impl Ends {
     }
 }
 
-/// A listener for both families shows IPv4 addresses as IPv6 ones.
+/// Converts IPv4-mapped addresses, which a listener for both families reports.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Answers a request to the agent itself. Nothing of it goes to a gateway.
-pub(crate) fn answer<B>(request: &Request<B>, ends: Ends, state: &AgentState) -> Response<Full<Bytes>> {
+pub(crate) fn answer<B>(
+    request: &Request<B>,
+    ends: ConnectionEnds,
+    state: &AgentState,
+) -> Response<Full<Bytes>> {
     let refuse = |response| {
         state.count(AgentOutcome::BadRequest);
         response
@@ -147,8 +150,11 @@ fn pvd(agent: SocketAddr, now: UnixSeconds) -> String {
 mod tests {
     use super::*;
 
-    fn ends(agent: &str, client: &str) -> Ends {
-        Ends { agent: canonical(agent.parse().unwrap()), client: canonical(client.parse().unwrap()) }
+    fn ends(agent: &str, client: &str) -> ConnectionEnds {
+        ConnectionEnds {
+            agent: canonical(agent.parse().unwrap()),
+            client: canonical(client.parse().unwrap()),
+        }
     }
 
     #[test]

@@ -22,19 +22,19 @@ const NO_AUTHENTICATION: u8 = 0;
 const NO_ACCEPTABLE_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 
-/// How long a client may take to send its request.
+/// Time limit for a client's request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for one that is not served.
+/// Time limit for the request of a rejected client.
 const TURNED_AWAY_TIMEOUT: Duration = Duration::from_secs(2);
 /// SOCKS4's "request rejected or failed": version 0, code 91, six bytes that mean nothing.
 const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
 
-/// What keeps a request from being served.
+/// The reason why a request is not served.
 #[derive(Debug)]
 enum RequestError {
     /// The client went away or speaks another protocol: no reply is sent.
     Broken,
-    /// To be answered.
+    /// The client gets this reply.
     Refused(Reply),
 }
 
@@ -75,19 +75,19 @@ pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &A
     }
 }
 
-/// Refuses whatever is requested.
+/// Rejects a client, whatever it requests.
 pub(crate) async fn turn_away(mut stream: TcpStream) {
     if matches!(timeout(TURNED_AWAY_TIMEOUT, request(&mut stream)).await, Ok(Ok(_))) {
         part(stream, &response(Reply::GeneralFailure)).await;
     }
 }
 
-/// Tells a SOCKS4 client, in its own words, that it is not served.
+/// Rejects a SOCKS4 client in its own protocol.
 pub(crate) async fn refuse_version_4(stream: TcpStream) {
     part(stream, &SOCKS4_REJECTED).await;
 }
 
-/// Reads the greeting, chooses "no authentication", and reads the request; not one byte beyond it.
+/// Reads the greeting, chooses "no authentication", and reads the request, without a byte beyond it.
 async fn request(
     stream: &mut (impl AsyncRead + tokio::io::AsyncWrite + Unpin),
 ) -> Result<Target, RequestError> {
@@ -134,7 +134,7 @@ async fn read<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Resu
     Ok(bytes)
 }
 
-/// The bound address is never sent: it would be the gateway's.
+/// Formats a reply. The bound address is never sent: it would be the gateway's.
 fn response(reply: Reply) -> [u8; 10] {
     [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
 }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// How long the body of a refusal may take; it is an explanation, and the status stands without it.
+/// Time limit for the body of a refusal. It only explains the status.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a shared connection may leave a request without an answer before it is asked for a sign of life.
+/// Silence on a shared connection after which it is probed.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// A connection, or room on one, on which nothing has been sent.
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     way: Way,
 }
 
-/// Why a request that was sent has no answer.
+/// The reason why a request that was sent has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     /// The connection ended or broke before the answer was whole.
@@ -57,7 +57,7 @@ pub(crate) enum Answer {
 }
 
 impl Gateway {
-    /// Connects, over TLS where the address says https, or finds room on a connection. Nothing is sent yet.
+    /// Connects, over TLS if the address says https, or finds room on a shared connection. Sends nothing yet.
     pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, NoWay> {
         let (url, limit) = (|| self.url().to_owned(), self.dial_limit());
         let began = Instant::now();
@@ -83,7 +83,7 @@ impl Gateway {
 }
 
 impl Way {
-    /// Watches over a connection that is shared: one of a tunnel's own breaks with it.
+    /// Returns a watch over a shared connection. A tunnel's own connection breaks with the tunnel.
     fn vigil(&self) -> Option<Vigil> {
         match self {
             Self::Alone(..) => None,
@@ -93,7 +93,7 @@ impl Way {
 }
 
 impl Connection {
-    /// Whether the gateway is still there, if nothing came over the connection for a second: getting a token may have taken long.
+    /// Checks that a quiet connection is still alive: getting a token may have taken long.
     pub(crate) fn answers(&self) -> impl Future<Output = bool> + use<> {
         let vigil = self.way.vigil();
         async move {
@@ -172,7 +172,7 @@ pub(crate) struct Refused {
     pub(crate) headers: HeaderMap,
     /// At most [`postern_proxy::tunnel::BODY_LIMIT`] bytes.
     pub(crate) body: Bytes,
-    /// What a challenge must name.
+    /// The origin that a challenge must name.
     pub(crate) origin: Option<String>,
 }
 
@@ -182,12 +182,12 @@ impl Refused {
         Self { status, headers, body, origin: None }
     }
 
-    /// The first challenge for a token of a type that can be minted, in the gateway's order of preference. Other schemes, other
-    /// types, other gateways' challenges (RFC 9577, section 2.1.3: a gateway that presents such a challenge could spend the
-    /// token there) and those that cannot be read are passed over.
+    /// Returns the first usable challenge in the gateway's order of preference. Skips other schemes, types that cannot be
+    /// minted, unreadable challenges, and those of other gateways, where the token could be spent (RFC 9577, section
+    /// 2.1.3).
     ///
     /// # Errors
-    /// A sentence about what was there instead.
+    /// A sentence about what the answer has instead.
     pub(crate) fn challenge(&self) -> Result<Challenge, String> {
         let (mut reasons, mut other_types, mut values) = (Vec::new(), false, 0);
         for value in self.headers.get_all(PROXY_AUTHENTICATE) {
@@ -218,18 +218,18 @@ impl Refused {
         })
     }
 
-    /// Whether it says that nothing is served now, whatever is asked for.
+    /// Tells whether the gateway serves nothing now, whatever the target.
     pub(crate) fn is_unavailable(&self) -> bool {
         use StatusCode as S;
         matches!(self.status, S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS | S::LOOP_DETECTED)
     }
 
-    /// To be read after the name of whoever answered this.
+    /// Describes the answer, to be read after the server's name.
     pub(crate) fn words(&self) -> String {
         format!("answered {}{}", self.status, quoted(&one_line(&self.body)))
     }
 
-    /// Why a challenge is none of this gateway's.
+    /// Explains why a challenge is not this gateway's own.
     fn foreign(&self, challenge: &TokenChallenge) -> Option<String> {
         if challenge.redemption_context().is_some() && mark_of(challenge).is_some() {
             return Some(
@@ -243,7 +243,7 @@ impl Refused {
         ))
     }
 
-    /// Whether the gateway refused this token itself as spent, and not its key.
+    /// Tells whether the gateway refused the token as spent, rather than its key.
     pub(crate) fn says_spent(&self) -> bool {
         let statuses = self.headers.get_all("proxy-status");
         statuses.iter().any(|value| value.as_bytes().windows(13).any(|text| text == b"already spent"))

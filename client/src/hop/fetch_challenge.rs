@@ -14,10 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a challenge is asked for with: a name that cannot exist (RFC 6761, section 6.4). An agent opens no tunnel there.
+/// The target of a request for a challenge: a name that cannot exist (RFC 6761, section 6.4). An agent opens no tunnel
+/// there.
 pub(crate) const CHALLENGE_TARGET: &str = "challenge.invalid:443";
 
-/// Why a gateway gave no challenge.
+/// The reason why a gateway gave no challenge.
 #[derive(Debug, thiserror::Error)]
 pub enum ChallengeFetchError {
     /// The gateway's address is invalid.
@@ -66,7 +67,7 @@ impl From<NoWay> for ChallengeFetchError {
 }
 
 impl ChallengeFetchError {
-    /// What a 503 or 429 says.
+    /// Describes a 503 or 429.
     fn unavailable(url: String, refused: &Refused) -> Self {
         let retry_after = retry_after(&refused.headers);
         Self::Unavailable { url, status: refused.status, text: one_line(&refused.body), retry_after }

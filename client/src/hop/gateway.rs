@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
-/// Longer than the pause between two probes (`health.rs`).
+/// Lifetime of a looked-up address: longer than the pause between two probes (`health.rs`).
 const LOOKUP_KEPT: Duration = Duration::from_secs(15);
 
 /// The gateway, and how to reach it.
@@ -28,27 +28,27 @@ pub(crate) struct Gateway {
     url: String,
     host: String,
     port: u16,
-    /// What its challenges must name; `None` where it has no name.
+    /// The name that its challenges must have, if it has one.
     origin: Option<String>,
     route: Route,
     tls: Option<Tls>,
-    /// What names the certificates to trust.
+    /// The configuration key of the trusted certificates, for errors.
     pub(super) ca_key: &'static str,
     connect_timeout: Duration,
     pub(super) answer_timeout: Duration,
     pub(super) attempts: Attempts,
-    /// Connections that tunnels share; `None` where each has its own.
+    /// Connections that tunnels share; `None` if each tunnel has its own.
     lines: Option<Lines>,
 }
 
 struct Tls {
     connector: TlsConnector,
-    /// What is shown to a gateway that requires a certificate.
+    /// The agent's certificate, for a gateway that requires one.
     own: Option<OwnCertificate>,
     name: tokio_rustls::rustls::pki_types::ServerName<'static>,
 }
 
-/// How a gateway is reached.
+/// The route to a gateway.
 enum Route {
     /// Over TCP.
     Direct(Lookup),
@@ -62,7 +62,7 @@ pub(crate) trait HopBefore: Send + Sync {
     fn open_way<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Tunnel, RouteError>>;
 }
 
-/// Why a route to a gateway is not open.
+/// The reason why a route is not open.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     #[error(transparent)]
@@ -71,10 +71,10 @@ pub(crate) enum RouteError {
     FirstHop(Outage),
 }
 
-/// A stream to a gateway, on which nothing was sent.
+/// An open route: a stream to a gateway on which nothing was sent.
 struct Reached {
     stream: Box<dyn Io>,
-    /// To be kept taking by the task that reads the stream.
+    /// The task that reads the stream must keep taking from it.
     received: Received,
 }
 
@@ -96,7 +96,7 @@ impl Route {
     }
 }
 
-/// Why a gateway's address cannot be used.
+/// The reason why a gateway's address cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayUrlError {
     /// Not a URL that names a gateway.
@@ -109,7 +109,7 @@ pub enum GatewayUrlError {
     Tls(#[from] TlsError),
 }
 
-/// Why there is no connection to the gateway. No token was needed for finding out.
+/// The reason why the gateway could not be dialled. It cost no token.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialError {
     /// Resolving, connecting or the TLS handshake failed.
@@ -132,13 +132,13 @@ pub enum DialError {
     },
 }
 
-/// Why there is no connection to a gateway.
+/// The reason why there is no connection to a gateway, through whatever route.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoWay {
     /// The gateway cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The hop before it opens no way there, for a reason that is not this gateway's.
+    /// The hop before it opens no way there, for a reason of its own.
     #[error("{0}")]
     FirstHop(Outage),
 }
@@ -151,12 +151,12 @@ impl From<DialError> for Outage {
 }
 
 impl Gateway {
-    /// The gateway at `address`, with the connection settings of `config`.
+    /// Prepares the gateway at `address` with the connection settings of `config`.
     pub(crate) fn new(address: &str, config: &GatewayConfig) -> Result<Self, GatewayUrlError> {
         Self::shown(address, config, config.own_certificate()?)
     }
 
-    /// The same, which is shown this certificate where it requires one.
+    /// As [`Gateway::new`], with the agent's certificate already loaded.
     pub(crate) fn shown(
         address: &str,
         config: &GatewayConfig,
@@ -195,12 +195,12 @@ impl Gateway {
         self
     }
 
-    /// Is a hop before another.
+    /// Marks a gateway of the first hop, for its errors.
     pub(crate) fn in_front(self) -> Self {
         Self { ca_key: "first_hop.gateway.ca", ..self }
     }
 
-    /// Is reached through another hop, which opens a tunnel there.
+    /// Routes connections through the hop before it.
     pub(crate) fn behind(mut self, first: Arc<dyn HopBefore>) -> Result<Self, GatewayUrlError> {
         let target = Target::parse(&format!("{}:{}", self.host, self.port), None);
         let target = target.map_err(|_| GatewayUrlError::Url(self.url.clone()))?;
@@ -208,27 +208,25 @@ impl Gateway {
         Ok(self)
     }
 
-    /// Whether a connection there is paid for with a token of the hop before.
+    /// Tells whether a connection costs a token of the hop before.
     pub(crate) fn costs_a_token(&self) -> bool {
         matches!(self.route, Route::Through(..))
     }
 
-    /// Takes challenges for any origin: for who mints and does not spend.
+    /// Accepts challenges for any origin: for commands that mint and do not spend.
     pub(crate) fn of_any_origin(self) -> Self {
         Self { origin: None, ..self }
     }
 
-    /// The address as it was configured.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// What its challenges must name, where it has a name.
     pub(crate) fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
     }
 
-    /// Lets tunnels share connections, where the gateway is reached over TLS and speaks HTTP/2.
+    /// Lets tunnels share connections if the gateway speaks HTTP/2 over TLS.
     pub(crate) fn sharing(mut self, sharing: Sharing) -> Self {
         if let Some(tls) = self.tls.as_mut().filter(|_| sharing.tunnels > 1) {
             tls.connector = TlsConnector::from(tls::offering_http2(Arc::clone(tls.connector.config())));
@@ -237,7 +235,7 @@ impl Gateway {
         self
     }
 
-    /// How long a dial may take. A hop before this one may have to get a token first, and says why if none comes.
+    /// Returns the time limit for a dial. A hop before this one may have to get a token first, and says why if none comes.
     pub(super) fn dial_limit(&self) -> Duration {
         self.connect_timeout + if self.costs_a_token() { supply::PATIENCE } else { Duration::ZERO }
     }
@@ -273,7 +271,7 @@ impl Gateway {
     }
 }
 
-/// The host of a URL, if it is a name that means the same everywhere.
+/// Returns the host of a URL if it is a name that means the same everywhere.
 fn name_of(url: &Url) -> Option<String> {
     let name = url.domain()?;
     (!is_localhost(name)).then(|| name.to_owned())

@@ -1,4 +1,4 @@
-//! The gateways in order of preference: which of them is used, and when those that failed are probed.
+//! The gateways in order of preference: chooses the one to use, and probes those that failed.
 //!
 //! A gateway that fails a request, or answers 503, gets no more tokens until it has answered a **probe**: the CONNECT
 //! without a token that also learns its challenge. While one is away the next in the list is used; one that comes back
@@ -28,36 +28,36 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-/// How long a request waits for a gateway that serves.
+/// Longest wait of a request for a gateway that serves.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a probe may take: no target is dialled for it.
+/// Time limit for a probe, for which no target is dialled.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same through a hop before it, which may have to get a token first, and says why if none comes.
+/// Time limit for a probe through the hop before, which may have to get a token first.
 const PAID_PROBE_TIMEOUT: Duration = PROBE_TIMEOUT.saturating_add(PATIENCE_FOR_A_TOKEN);
-/// A request without an answer for this long makes us doubt its gateway.
+/// Silence after which a request makes its gateway doubtful.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long a probe may last before the next gateway of the list is probed beside it.
+/// Duration of a probe after which the next gateway of the list is probed as well.
 const HEAD_START: Duration = Duration::from_millis(500);
-/// How old the last answer may be when someone looks whether the agent is ready.
+/// Maximum age of the last answer when readiness is queried; older answers cause a probe.
 const NEWS: Duration = Duration::from_secs(5);
-/// The same where a probe may cost a token of the hop before.
+/// The same for a gateway whose probes may cost a token.
 const PAID_NEWS: Duration = Duration::from_mins(1);
 
 /// The gateways, shared by all connections.
 pub(crate) struct Gateways {
-    /// A reload may put another one in its place.
+    /// In order of preference. A reload replaces the list.
     list: ArcSwap<Vec<Arc<Endpoint>>>,
     supply: Arc<Supply>,
     /// Locked before any endpoint's challenge.
     marks: Mutex<Ledger>,
     gate: Gate,
-    /// The keeper should look: a probe may be due.
+    /// Wakes the keeper: a probe may be due.
     due: Notify,
-    /// Counts what waiters should look at.
+    /// Wakes those who wait for a gateway.
     progress: watch::Sender<u64>,
 }
 
-/// One gateway.
+/// A gateway in the status report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayStatus {
     /// As configured.
@@ -75,14 +75,14 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether the last answer of the gateway is too old to judge its health by.
+    /// Tells whether the last answer is too old to judge the gateway by.
     fn is_old_news(&self) -> bool {
         let news = if self.gateway.costs_a_token() { PAID_NEWS } else { NEWS };
         self.health.lock().last_heard().is_none_or(|heard| heard.elapsed() >= news)
     }
 }
 
-/// A gateway that serves, as far as is known.
+/// A gateway that serves, as far as the agent knows.
 #[derive(Clone)]
 pub(crate) struct Chosen {
     endpoint: Arc<Endpoint>,
@@ -95,7 +95,7 @@ impl Chosen {
 }
 
 impl Gateways {
-    /// The gateways of the configuration, with what an earlier run learned of them.
+    /// Starts with the gateways of the configuration and what an earlier run learned of them.
     pub(crate) fn new(
         gateways: Vec<Arc<Gateway>>,
         saved: &SavedChallenges,
@@ -111,8 +111,7 @@ impl Gateways {
         made
     }
 
-    /// Uses these from now on, in this order. What was learned of one that was there before stays known; requests that are under
-    /// way end where they are.
+    /// Replaces the list. What was learned of a gateway that stays is kept; requests under way end where they are.
     pub(crate) fn replace(&self, gateways: Vec<Arc<Gateway>>) {
         let before = self.challenges();
         let known =
@@ -123,7 +122,7 @@ impl Gateways {
         self.due.notify_one();
     }
 
-    /// `known` has what was learned of a gateway by its URL.
+    /// Sets the list; `known` returns the challenge learned from a gateway's URL.
     fn use_those(&self, gateways: Vec<Arc<Gateway>>, known: impl Fn(&str) -> Option<CurrentChallenge>) {
         let endpoint = |gateway: Arc<Gateway>| {
             let known = known(gateway.url());
@@ -138,8 +137,7 @@ impl Gateways {
         self.settle();
     }
 
-    /// The gateway to use: the first that serves. Waits [`PATIENCE`] at most, and not at all when none can come back in
-    /// that time.
+    /// Chooses the first gateway that serves. Waits [`PATIENCE`] at most, and not at all if none can come back by then.
     pub(crate) async fn choose(&self) -> Result<Chosen, Outage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
@@ -163,8 +161,8 @@ impl Gateways {
         }
     }
 
-    /// Runs an exchange with the gateway; when it takes long, the gateway is probed beside it, so that a gateway that
-    /// hangs is not sent one token after the other.
+    /// Runs an exchange with the gateway. Probes the gateway if the exchange takes long, so that one that hangs is not sent
+    /// one token after the other.
     pub(crate) async fn watch<T>(&self, chosen: &Chosen, exchange: impl Future<Output = T>) -> T {
         let mut exchange = pin!(exchange);
         tokio::select! {
@@ -178,23 +176,23 @@ impl Gateways {
         }
     }
 
-    /// The gateway answered, with whatever status.
+    /// Records an answer, whatever its status.
     pub(crate) fn heard(&self, chosen: &Chosen) {
         chosen.endpoint.health.lock().heard(Instant::now());
     }
 
-    /// A request to the gateway failed for a reason that is not the request's.
+    /// Records a failure of the gateway rather than of a request.
     pub(crate) fn failed(&self, chosen: &Chosen, outage: Outage) {
         self.fail(&chosen.endpoint, outage, false);
     }
 
-    /// The gateway broke a request off: whether it serves is to be found out before another token is sent.
+    /// Has a gateway probed that broke off a request, before another token is sent.
     pub(crate) fn doubt(&self, chosen: &Chosen) {
         chosen.endpoint.health.lock().doubt();
         self.due.notify_one();
     }
 
-    /// The gateway answered 503 to a request with a token.
+    /// Records a 503 or 429 to a request with a token.
     pub(crate) fn unavailable(&self, chosen: &Chosen, refused: &Refused) {
         self.failed(chosen, Outage::unavailable(chosen.gateway().url(), refused));
     }
@@ -202,15 +200,15 @@ impl Gateways {
     /// Learns the challenge of a 407.
     ///
     /// # Errors
-    /// A sentence: it is not taken.
+    /// A sentence about why the challenge is not accepted.
     pub(crate) fn learn(&self, chosen: &Chosen, current: CurrentChallenge) -> Result<(), String> {
         self.take_in(&chosen.endpoint, current)?;
         self.settle();
         Ok(())
     }
 
-    /// Fetches the present challenge of the gateway in use, for the refill, when a challenge is too old to mint for, or
-    /// the issuer does not sign for it any more.
+    /// Fetches the present challenge of the gateway in use, for a refill whose challenge is too old or no longer signed
+    /// for.
     pub(crate) async fn fetch_challenge(&self) -> Result<Arc<CurrentChallenge>, Outage> {
         let chosen = self.choose().await?;
         self.probe(&chosen.endpoint).await?;
@@ -218,7 +216,7 @@ impl Gateways {
         current.ok_or_else(|| Outage::no_answer("the gateway's challenge was withdrawn"))
     }
 
-    /// Challenges and the gateways that gave them, to be kept for the next start.
+    /// Returns the challenges by gateway URL, for the next start.
     pub(crate) fn challenges(&self) -> Vec<(String, Arc<CurrentChallenge>)> {
         let known = |endpoint: &Arc<Endpoint>| {
             Some((endpoint.gateway.url().to_owned(), endpoint.current.lock().clone()?))
@@ -226,7 +224,7 @@ impl Gateways {
         self.list.load().iter().filter_map(known).collect()
     }
 
-    /// Each gateway in order of preference, with its health in words.
+    /// Reports each gateway in order of preference, with its health in words.
     pub(crate) fn status(&self) -> Vec<GatewayStatus> {
         let in_use = self.serving();
         let now = Instant::now();
@@ -248,8 +246,7 @@ impl Gateways {
         status.collect()
     }
 
-    /// Probes what is due, and the gateway in use when someone looks at `readiness`, until the state of `shutdown` is
-    /// *stopped*.
+    /// Probes what is due, and the gateway in use when `readiness` is queried, until the state of `shutdown` is *stopped*.
     pub(crate) async fn keep(self: Arc<Self>, readiness: Readiness, shutdown: Shutdown) {
         let work = async {
             // What an earlier run learned is used at once, and checked at once.
@@ -277,8 +274,9 @@ impl Gateways {
         shutdown.until_stopped(work).await;
     }
 
-    /// The gateways to probe now, and when to look again. Those before the one in use are probed, that they may take
-    /// over again. When none is in use, one after the other is: the next when the one before is away or slow.
+    /// Returns the gateways to probe now, and when to look again. Gateways before the one in use are probed so that they
+    /// can take over again. Without one in use they are probed one after the other: the next when the one before is away or
+    /// slow.
     fn plan(&self, now: Instant) -> (Vec<Arc<Endpoint>>, Option<Instant>) {
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
         for endpoint in self.list.load().iter() {
@@ -307,8 +305,8 @@ impl Gateways {
         (due, next)
     }
 
-    /// Begins a probe in a task of its own, unless one is under way. That is decided here and not in the task: one that
-    /// starts late would send a second probe after the first has ended.
+    /// Begins a probe in a task of its own, unless one is under way. The decision is made before the task starts: a late
+    /// task would send a second probe.
     fn begin_probe(self: &Arc<Self>, endpoint: Arc<Endpoint>, probes: &mut JoinSet<()>) {
         if endpoint.health.lock().begin_probe(Instant::now()) {
             let gateways = self.clone();
@@ -320,7 +318,7 @@ impl Gateways {
         }
     }
 
-    /// One probe. Callers that come while one is under way share its outcome.
+    /// Probes once. Concurrent callers share the outcome.
     async fn probe(&self, endpoint: &Endpoint) -> Result<(), Outage> {
         if endpoint.health.lock().begin_probe(Instant::now()) {
             let _probing = Probing { gateways: self, endpoint };
@@ -388,7 +386,7 @@ impl Gateways {
         first.unwrap_or_else(|| Outage::no_answer("the gateway has not answered yet"))
     }
 
-    /// Tokens are for the gateway in use.
+    /// Hands the challenge of the gateway in use to the supply, and wakes everyone concerned.
     fn settle(&self) {
         let in_use = self.serving().or_else(|| self.list.load().first().cloned());
         let current = in_use.as_ref().and_then(|endpoint| endpoint.current.lock().clone());
@@ -402,7 +400,6 @@ impl Gateways {
         self.progress.send_modify(|count| *count += 1);
     }
 
-    /// Tells how the gateways are.
     fn publish_readiness(&self) {
         let outage = |endpoint: &Arc<Endpoint>| endpoint.health.lock().outage().cloned();
         let list = self.list.load();

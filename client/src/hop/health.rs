@@ -4,29 +4,29 @@ use postern_daemon::backoff::{Backoff, jittered};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pauses of our own choice.
+/// Pauses between probes.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
-/// The same where each probe costs a token of the hop before.
+/// Pauses if each probe costs a token of the hop before.
 const PAID_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_mins(5) };
-/// The longest that a gateway can keep us away.
+/// Limit on a gateway's `Retry-After`.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// How soon after one probe a request of a user may have the next one sent.
+/// Minimum pause between probes while a request waits.
 const HURRIED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a gateway serves nothing now.
+/// The reason why a gateway serves nothing now.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Outage {
     pub(crate) sentence: String,
-    /// The same in our own words alone, without URLs and the gateway's text.
+    /// The reason without URLs or the gateway's text.
     pub(crate) cause: &'static str,
-    /// What the user's program is answered with.
+    /// The category, which decides the answer to the user's program.
     pub kind: OutageKind,
     /// The gateway's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
-/// What the user's program is answered with.
+/// The category, which decides the answer to the user's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageKind {
     /// No connection, or no answer that can be read.
@@ -38,7 +38,7 @@ pub enum OutageKind {
 }
 
 impl Outage {
-    /// It does not answer, or not as a gateway does.
+    /// Describes a gateway that does not answer, or not as a gateway does.
     pub fn no_answer(sentence: impl ToString) -> Self {
         let cause = "the gateway does not answer";
         Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
@@ -51,10 +51,10 @@ pub struct Health {
     standing: Standing,
     /// Failed probes in a row.
     failures: u32,
-    /// When the last probe began.
+    /// Start of the last probe.
     probed: Option<Instant>,
     is_probing: bool,
-    /// When it last answered anything.
+    /// Time of the last answer of any kind.
     heard: Option<Instant>,
     backoff: Backoff,
 }
@@ -71,24 +71,24 @@ enum Standing {
 }
 
 impl Health {
-    /// `is_trusted`: an earlier run learned its challenge, so it may be sent tokens before a probe.
+    /// Starts as serving if `is_trusted`: an earlier run learned the challenge, so tokens may be sent before a probe.
     pub fn new(is_trusted: bool) -> Self {
         let standing = if is_trusted { Standing::Serving } else { Standing::Unasked };
         Self { standing, failures: 0, probed: None, is_probing: false, heard: None, backoff: BACKOFF }
     }
 
-    /// The same, of a gateway each of whose probes costs a token of the hop before: they come less often.
+    /// Probes less often: each probe costs a token of the hop before.
     #[must_use]
     pub fn with_paid_probes(self) -> Self {
         Self { backoff: PAID_BACKOFF, ..self }
     }
 
-    /// Whether it is sent tokens.
+    /// Tells whether tokens are sent there.
     pub const fn is_serving(&self) -> bool {
         matches!(self.standing, Standing::Serving)
     }
 
-    /// Why it serves nothing, while that is so.
+    /// Returns the present outage.
     pub const fn outage(&self) -> Option<&Outage> {
         match &self.standing {
             Standing::Away { outage, .. } => Some(outage),
@@ -96,7 +96,7 @@ impl Health {
         }
     }
 
-    /// When it is to be probed; never while it serves, and now while it is being probed.
+    /// Returns when the next probe is due: never while it serves, now while it is being probed.
     pub fn next_probe(&self, now: Instant) -> Option<Instant> {
         match self.standing {
             Standing::Unasked => Some(now),
@@ -106,7 +106,7 @@ impl Health {
         }
     }
 
-    /// Someone waits for it: the next probe comes sooner, and no more than one a second.
+    /// Brings the next probe forward because a request waits, to at most one a second.
     pub fn hurry(&mut self, now: Instant) {
         let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
         // The gateway's `Retry-After` takes precedence.
@@ -117,7 +117,7 @@ impl Health {
         }
     }
 
-    /// A probe begins, unless one is under way.
+    /// Begins a probe unless one is under way; returns true if it began.
     pub fn begin_probe(&mut self, now: Instant) -> bool {
         let begins = !self.is_probing;
         if begins {
@@ -126,34 +126,34 @@ impl Health {
         begins
     }
 
-    /// The probe that was under way has ended.
+    /// Ends the probe under way.
     pub fn end_probe(&mut self) {
         self.is_probing = false;
     }
 
-    /// Whether a probe is under way.
+    /// Tells whether a probe is under way.
     pub const fn is_probing(&self) -> bool {
         self.is_probing
     }
 
-    /// When the probe that is under way will have lasted for `limit`.
+    /// Returns when the probe under way will have lasted for `limit`.
     pub fn slow_at(&self, limit: Duration) -> Option<Instant> {
         self.probed.filter(|_| self.is_probing).map(|began| began + limit)
     }
 
-    /// It answered as it should; whether it was away before.
+    /// Records a success; returns true if the gateway was away before.
     pub fn served(&mut self, now: Instant) -> bool {
         let was_away = self.outage().is_some();
         (self.standing, self.failures, self.heard) = (Standing::Serving, 0, Some(now));
         was_away
     }
 
-    /// It answered something.
+    /// Records an answer of any kind.
     pub fn heard(&mut self, now: Instant) {
         self.heard = Some(now);
     }
 
-    /// A probe or a request failed; whether that is news. `jitter` as in [`jittered`].
+    /// Records a failed probe or request; returns true if that is news. `jitter` as in [`jittered`].
     pub fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
         if !was_probe && self.outage().is_some() {
             return false; // one of several requests that were under way: the probes have the word now
@@ -166,15 +166,15 @@ impl Health {
         is_news
     }
 
-    /// A request broke off: it is probed before it is sent another token.
+    /// Has the gateway probed before the next token, because a request broke off.
     pub fn doubt(&mut self) {
         if self.is_serving() {
             self.standing = Standing::Unasked;
         }
     }
 
-    /// A request has had no answer for `silence`: unless others had one meanwhile, it is probed before it is sent
-    /// another token. Whether it is doubted now.
+    /// Has the gateway probed before the next token, because a request had no answer for `silence` and no other one had
+    /// either. Returns true if it is doubted now.
     pub fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
         let others_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < silence);
         let is_doubted = self.is_serving() && !others_heard;
@@ -184,7 +184,7 @@ impl Health {
         is_doubted
     }
 
-    /// When it last answered anything.
+    /// Time of the last answer of any kind.
     pub const fn last_heard(&self) -> Option<Instant> {
         self.heard
     }

@@ -1,5 +1,5 @@
-//! What keeps a page in a browser, or any other program, from burning the account: targets that failed a moment ago cost no further
-//! token, and the tokens of a minute have a limit.
+//! Limits that keep a web page or another program from burning the account: a target that failed a moment ago costs no further
+//! token, and the tokens of a minute are bounded.
 
 use super::connection::Refused;
 use crate::config::HopSettings;
@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long a gateway's answer about a target is given again. Programs that try again wait as long.
+/// Duration for which a gateway's answer about a target is repeated. Programs that retry wait as long.
 const REMEMBERED: Duration = Duration::from_secs(5);
-/// Targets that are remembered. With more, those leave that failed first.
+/// Maximum remembered targets. The oldest failure leaves first.
 const MOST_TARGETS: usize = 512;
-/// How much of an answer's body is kept, in bytes.
+/// Maximum of an answer's body that is kept, in bytes.
 const MOST_BODY: usize = 2 * 1024;
-/// What the user reads behind an answer that is given again.
+/// Appended to an answer that is repeated.
 const AGAIN: &str = "The agent gives this answer of a few seconds ago again, and has sent no token.\n";
 
 /// Targets that failed a moment ago, in memory alone.
@@ -25,7 +25,7 @@ const AGAIN: &str = "The agent gives this answer of a few seconds ago again, and
 pub(crate) struct FailedTargets(Mutex<HashMap<Target, (Instant, Refused)>>);
 
 impl FailedTargets {
-    /// The gateway's answer about this target, if it is recent.
+    /// Returns the gateway's recent answer about this target.
     pub(crate) fn answer(&self, target: &Target, now: Instant) -> Option<Refused> {
         let mut targets = self.0.lock();
         let (at, refused) = targets.get(target)?;
@@ -37,7 +37,7 @@ impl FailedTargets {
         Some(Refused { body: body.into(), ..refused.clone() })
     }
 
-    /// The gateway has answered so about this target.
+    /// Remembers the gateway's answer about this target.
     pub(crate) fn add(&self, target: &Target, refused: &Refused, now: Instant) {
         let mut targets = self.0.lock();
         if targets.len() >= MOST_TARGETS {
@@ -52,14 +52,14 @@ impl FailedTargets {
     }
 }
 
-/// The tokens that may be sent in a minute, as `[wallet] most_per_minute` says at each moment.
+/// The limit on tokens sent in a minute: the present `[wallet] most_per_minute`.
 pub(crate) struct Cap {
     settings: watch::Receiver<HopSettings>,
     bucket: Mutex<Bucket>,
     line: Seldom,
 }
 
-/// As many tokens were sent as may be.
+/// The limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AboveCap {
     pub(crate) retry_after: Duration,
@@ -70,7 +70,7 @@ impl Cap {
         Self { settings, bucket: Mutex::default(), line: Seldom::every(Duration::from_secs(60)) }
     }
 
-    /// Counts a token that is about to be sent, or warns of the program that sends too many.
+    /// Counts a token that is about to be sent, or warns that a program sends too many.
     pub(crate) fn count(&self, now: Instant) -> Result<(), AboveCap> {
         let most = self.settings.borrow().most_per_minute;
         if most == 0 {

@@ -16,49 +16,49 @@ use postern_daemon::backoff::Backoff;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::time::Duration;
 
-/// New challenges in an hour for which tokens are signed without a pause, beside the first one of each token key.
+/// New challenges in an hour that are accepted without a pause, beside the first one of each token key.
 const WITHOUT_PAUSE: usize = 4;
 /// Pauses before further ones. A gateway that tells clients apart gets 370 a day
 /// (`new_marks_of_a_hostile_gateway_in_a_day`), and is in the log meanwhile.
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(240) };
-/// For how long at least a challenge has to be offered before tokens are minted ahead for it, if it is not the first of its
-/// token key.
+/// Minimum time that a challenge must be offered before tokens are minted ahead for it, unless it is the first of its token
+/// key.
 const TRIAL: Duration = Duration::from_secs(600);
-/// Changes from one known challenge to another in an hour after which none is signed for marks, and nothing is minted ahead
-/// without them: the gateways of a fleet agree on a mark within seconds, and on what is in their files soon after.
+/// Changes between known challenges in an hour after which nothing is signed for marks, and nothing minted ahead without
+/// them. Gateways of a fleet agree on a mark within seconds, and on their files soon after.
 const CHANGES_IN_AN_HOUR: usize = 20;
 const HOUR: Duration = Duration::from_secs(3600);
-/// Tokens of an older mark that are refused in a row before the rest are dropped. With one of three servers lost, a third
+/// Consecutive refusals of an older mark's tokens after which the rest are dropped. With one of three servers lost, a third
 /// of them are refused.
 const REFUSED_IN_A_ROW: u32 = 5;
-/// Marks that are remembered: far more than have tokens.
+/// Maximum remembered challenges: far more than have tokens.
 const KEPT: usize = 64;
 
-/// What one gateway has offered.
+/// The challenges that one gateway has offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// Its name, or names, in marked challenges.
+    /// The gateway's names in marked challenges.
     names: Option<String>,
-    /// The challenges for which tokens were signed, oldest first.
-    known: Vec<Known>,
-    /// One that is offered, and for which none was signed yet.
-    pending: Option<Known>,
+    /// Challenges for which tokens were signed, oldest first.
+    known: Vec<KnownChallenge>,
+    /// An offered challenge for which no token was signed yet.
+    pending: Option<KnownChallenge>,
     current: Option<ChallengeDigest>,
-    /// When it changed from one known challenge to another.
+    /// Times of changes from one known challenge to another.
     changes: Vec<UnixSeconds>,
-    /// By how much a trial lasts longer than [`TRIAL`].
+    /// Added to [`TRIAL`].
     longer: Duration,
 }
 
 /// A challenge, with or without a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct KnownChallenge {
     digest: ChallengeDigest,
     key: Option<TokenKeyId>,
-    /// When it was first and last offered.
+    /// First and last time it was offered.
     since: UnixSeconds,
     seen: UnixSeconds,
-    /// When it was counted as a new one, if it was.
+    /// Time at which it was counted as a new one.
     counted: Option<UnixSeconds>,
     /// Its tokens are not sent any more.
     is_given_up: bool,
@@ -67,16 +67,16 @@ struct Known {
     is_proven: bool,
 }
 
-/// A challenge that has not lasted yet.
+/// The trial of a challenge that has not lasted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// For how long it has to last.
+    /// Time that it still has to last.
     pub left: Duration,
     /// One of its tokens was accepted.
     pub is_proven: bool,
 }
 
-/// Why no token is signed for a challenge.
+/// The reason why no token is signed for a challenge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MarksRefused {
     #[error(
@@ -125,7 +125,7 @@ pub enum MarksRefused {
 }
 
 impl MarksRefused {
-    /// Until the same challenge is taken, where that is known.
+    /// Returns the time until the same challenge is accepted, if known.
     #[must_use]
     pub fn left(&self) -> Option<Duration> {
         match self {
@@ -136,18 +136,18 @@ impl MarksRefused {
 }
 
 impl Marks {
-    /// Lets trials last longer, by a share of ten minutes (0 to 1) that each agent draws: all learn of a loss within seconds, and
-    /// would fill their wallets in one second.
+    /// Prolongs trials by a share of ten minutes (0 to 1) that each agent draws: all agents learn of a loss within seconds,
+    /// and would fill their wallets in the same second.
     #[must_use]
     pub fn with_longer_trials(mut self, share: f64) -> Self {
         self.longer = TRIAL.mul_f64(share.clamp(0.0, 1.0));
         self
     }
 
-    /// Takes note of the gateway's present challenge.
+    /// Records the gateway's present challenge.
     ///
     /// # Errors
-    /// A sentence about what it holds beside our name and one mark, from a gateway that uses marks.
+    /// A sentence: a gateway that uses marks sent more than its names and one mark.
     pub fn offered(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) -> Result<(), String> {
         if !self.is_used() && !challenge.is_marked {
             if !challenge.has_context {
@@ -171,7 +171,7 @@ impl Marks {
         Ok(())
     }
 
-    /// From now on it uses marks. Of the challenges before, the last one counts like an older mark, of no token key.
+    /// Begins to use marks. The last challenge before counts as an older mark without a token key.
     fn begin_marks(&mut self) {
         self.known.extend(self.pending.take());
         for known in &mut self.known {
@@ -198,15 +198,15 @@ impl Marks {
             }
             None => match &mut self.pending {
                 Some(pending) if pending.digest == digest => pending.offered(now),
-                pending => *pending = Some(Known::new(digest, key, now)),
+                pending => *pending = Some(KnownChallenge::new(digest, key, now)),
             },
         }
     }
 
-    /// Whether a token may be signed for a challenge under a key.
+    /// Checks whether a token may be signed for a challenge under a key.
     ///
     /// # Errors
-    /// The mark comes too soon after others.
+    /// The challenge comes too soon after others.
     pub fn may_sign(
         &self,
         gateway: &str,
@@ -234,11 +234,11 @@ impl Marks {
         })
     }
 
-    /// A token is about to be signed for a challenge, under `key`, which the issuer publishes. True when this is news, to
-    /// be saved before.
+    /// Records that a token is about to be signed under `key`, which the issuer publishes. True if this is news, to be
+    /// saved before.
     ///
     /// # Errors
-    /// The mark comes too soon after others.
+    /// The challenge comes too soon after others.
     pub fn sign(
         &mut self,
         gateway: &str,
@@ -252,7 +252,7 @@ impl Marks {
         }
         // The gateway may offer another one already.
         let pending = self.pending.take_if(|pending| pending.digest == digest);
-        let mut new = pending.unwrap_or_else(|| Known::new(digest, Some(key), now));
+        let mut new = pending.unwrap_or_else(|| KnownChallenge::new(digest, Some(key), now));
         new.counted = (!self.is_first_of(Some(key))).then_some(now);
         new.key = Some(key);
         self.known.push(new);
@@ -262,7 +262,7 @@ impl Marks {
         Ok(true)
     }
 
-    /// Whether `digest` is offered and has not lasted yet.
+    /// Returns the trial that the challenge `digest` is still on.
     #[must_use]
     pub fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
@@ -274,7 +274,7 @@ impl Marks {
             .then_some(Trial { left, is_proven: offered.is_proven })
     }
 
-    /// Whether `digest` may have lasted, which one more look at the gateway's challenge tells.
+    /// Tells whether `digest` may have lasted, which one more fetch of the challenge shows.
     #[must_use]
     pub fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
         self.find(digest).is_some_and(|offered| {
@@ -284,8 +284,7 @@ impl Marks {
         })
     }
 
-    /// The challenges before the present one whose tokens are still sent, oldest first. Without marks they are not good any
-    /// more.
+    /// Returns the earlier challenges whose tokens are still sent, oldest first; none without marks.
     #[must_use]
     pub fn older(&self) -> Vec<ChallengeDigest> {
         if !self.is_used() {
@@ -295,14 +294,14 @@ impl Marks {
         sent.map(|known| known.digest).collect()
     }
 
-    /// A token for `digest` was accepted.
+    /// Records an accepted token.
     pub fn accepted(&mut self, digest: ChallengeDigest) {
         if let Some(known) = self.known.iter_mut().find(|known| known.digest == digest) {
             (known.refused_in_a_row, known.is_proven) = (0, true);
         }
     }
 
-    /// A token for `digest` was refused. True when its other tokens are given up by that.
+    /// Records a refused token. True if the other tokens for `digest` are given up.
     pub fn refused(&mut self, digest: ChallengeDigest) -> bool {
         let is_current = self.current == Some(digest);
         let Some(known) = self.known.iter_mut().find(|known| known.digest == digest && !is_current) else {
@@ -313,10 +312,10 @@ impl Marks {
         known.is_given_up
     }
 
-    /// Forgets the oldest challenge whose token key has another one: the first one of a key is not counted.
+    /// Forgets the oldest challenge whose token key has another one: the first one of a key stays.
     fn forget_one(&mut self) {
         let has_another =
-            |known: &&Known| self.known.iter().filter(|other| other.key == known.key).count() > 1;
+            |known: &&KnownChallenge| self.known.iter().filter(|other| other.key == known.key).count() > 1;
         let oldest = self.known.iter().find(has_another).unwrap_or(&self.known[0]).digest;
         self.known.retain(|known| known.digest != oldest);
     }
@@ -333,22 +332,22 @@ impl Marks {
         self.changes.iter().filter(|when| when.until(now) < HOUR).count()
     }
 
-    /// A new token key brings a new mark by itself, and only the issuer makes keys. The key of a challenge is the one of the
-    /// first signature: a gateway that claims another one later gets nothing by it.
+    /// Tells whether a key has no challenge yet. A new key brings a new mark, and only the issuer makes keys. A challenge
+    /// keeps the key of its first signature, so a gateway gains nothing by claiming another one later.
     fn is_first_of(&self, key: Option<TokenKeyId>) -> bool {
         key.is_some() && self.known.iter().all(|known| known.key != key)
     }
 
-    /// Whether a challenge has to last. The first one of a token key does not: there is nothing of that key to compare it with,
-    /// and tokens of the key before end with that key.
-    fn is_tried(&self, offered: &Known) -> bool {
+    /// Tells whether a challenge must last. The first one of a token key need not: tokens of the key before end with that
+    /// key.
+    fn is_tried(&self, offered: &KnownChallenge) -> bool {
         match self.is_new(offered.digest) {
             true => !self.known.is_empty() && !self.is_first_of(offered.key),
             false => offered.counted.is_some(),
         }
     }
 
-    fn has_lasted(&self, offered: &Known) -> bool {
+    fn has_lasted(&self, offered: &KnownChallenge) -> bool {
         offered.since.until(offered.seen) >= self.trial_lasts()
     }
 
@@ -356,12 +355,12 @@ impl Marks {
         TRIAL + self.longer
     }
 
-    fn find(&self, digest: ChallengeDigest) -> Option<&Known> {
+    fn find(&self, digest: ChallengeDigest) -> Option<&KnownChallenge> {
         self.known.iter().chain(&self.pending).find(|known| known.digest == digest)
     }
 }
 
-impl Known {
+impl KnownChallenge {
     fn new(digest: ChallengeDigest, key: Option<TokenKeyId>, now: UnixSeconds) -> Self {
         Self {
             digest,
@@ -375,7 +374,7 @@ impl Known {
         }
     }
 
-    /// It is offered at `now`. A time noted by a clock that was ahead would last for too long.
+    /// Records an offer. Corrects a time noted by a clock that was ahead, which would last too long.
     fn offered(&mut self, now: UnixSeconds) {
         (self.seen, self.since) = (now, self.since.min(now));
     }

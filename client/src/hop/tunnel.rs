@@ -25,9 +25,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many tokens of older marks one request may lose before it takes one for the present challenge.
+/// Tokens of older marks that one request may lose before it takes one for the present challenge.
 pub const OLDER_TOKENS: usize = 2;
-/// How often one request may choose a gateway anew for one token.
+/// Times that one request may choose a gateway for one token.
 const CHOICES: usize = 4;
 
 /// Opens tunnels. Cheap to clone.
@@ -40,7 +40,7 @@ pub(crate) struct Opener {
     pub(crate) failed: Arc<FailedTargets>,
 }
 
-/// Why there is no tunnel. The sentences are for the user, and never name the target.
+/// The reason why there is no tunnel. The sentences are for the user, and never name the target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// The request is one to a gateway: for a challenge, or with a token.
@@ -137,17 +137,17 @@ impl HopBefore for Opener {
     }
 }
 
-/// What became of one token.
+/// The fate of one token.
 enum Attempt {
     Opened(Tunnel),
     /// Another token may do.
     Failed(OpenError),
-    /// It was of an older mark, which the gateway does not take any more, or not for this token.
+    /// The token was of an older mark, and the gateway does not take it any more.
     Outdated,
 }
 
 impl Opener {
-    /// A tunnel to `target`, unless the gateway could open none a moment ago: then its answer, and no token is sent.
+    /// Opens a tunnel to `target`. If the gateway failed to a moment ago, returns its answer and sends no token.
     pub(crate) async fn open(&self, target: &Target) -> Result<Tunnel, OpenError> {
         if target.authority() == CHALLENGE_TARGET {
             return Err(OpenError::ForGateway); // of an agent or `token mint` that takes this agent for a gateway
@@ -164,8 +164,8 @@ impl Opener {
         opened
     }
 
-    /// A tunnel to `target`, paid for with one token, or two when the first one was no good. Up to [`OLDER_TOKENS`] of
-    /// older marks are tried before.
+    /// Pays for a tunnel with one token, or two if the first one was no good. Up to [`OLDER_TOKENS`] of older marks are
+    /// tried before.
     async fn pay(&self, target: &Target) -> Result<Tunnel, OpenError> {
         let began = Instant::now();
         let (mut first, mut outdated) = (None, 0);
@@ -185,7 +185,7 @@ impl Opener {
         }
     }
 
-    /// One token, sent once. `Err` is final; after [`Attempt::Failed`] another token may do.
+    /// Sends one token once. `Err` is final; after [`Attempt::Failed`] another token may do.
     async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, OpenError> {
         let (chosen, connection, taken) = self.fund(wanted).await?;
         let asked = Instant::now();
@@ -241,7 +241,7 @@ impl Opener {
         }
     }
 
-    /// A gateway, a connection to it, and a token for it. The connection comes first: a gateway that is down costs
+    /// Gets a gateway, a connection to it, and a token for it. The connection comes first: a gateway that is down costs
     /// nothing, and the next one of the list is tried.
     async fn fund(&self, wanted: Wanted) -> Result<(Chosen, Connection, ReservedToken), OpenError> {
         let mut waited_for = None;
@@ -290,8 +290,8 @@ impl Opener {
         }
     }
 
-    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted. Returns why
-    /// the challenge is not taken, if it is not.
+    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted. Returns why the
+    /// challenge is not accepted, if so.
     fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) -> Option<String> {
         let current = match answer.challenge() {
             Ok(challenge) => CurrentChallenge::new(challenge),

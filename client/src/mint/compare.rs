@@ -1,4 +1,4 @@
-//! Whether several addresses show the same keys and the same challenge: `postern token inspect --compare`.
+//! Compares the keys and challenges that several addresses show: `postern token inspect --compare`.
 
 use super::seen::{Times, ids};
 use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// What one address shows.
+/// An address, and what it shows.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The address.
     pub url: String,
-    /// What is there.
+    /// Its contents.
     pub shown: Shown,
 }
 
-/// What there is at an address.
+/// The contents of an address.
 #[derive(Clone, Debug)]
 pub enum Shown {
     /// An issuer's directory, or a mirror's copy of one.
@@ -28,7 +28,7 @@ pub enum Shown {
     Challenge(Challenge),
 }
 
-/// There is neither.
+/// The address has neither.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} gives neither an issuer's directory nor a gateway's challenge: {directory}; {challenge}")]
 pub struct NothingShown {
@@ -38,8 +38,8 @@ pub struct NothingShown {
 }
 
 impl View {
-    /// Fetches the directory at `url`, or else the challenge of the gateway there. Certificates of `ca` are trusted instead of
-    /// the platform's.
+    /// Fetches the directory at `url`, or else the challenge of the gateway there. Trusts the certificates in `ca` instead
+    /// of the platform's.
     ///
     /// # Errors
     /// [`NothingShown`], with the reasons.
@@ -60,7 +60,7 @@ impl View {
     }
 }
 
-/// What differs between views, a sentence each; nothing where they agree. Each is compared with the first of its kind, and each
+/// Lists the differences between views, a sentence each. Compares each view with the first of its kind, and each
 /// challenge's key with every directory.
 #[must_use]
 pub fn differences(views: &[View], now: UnixSeconds) -> Vec<String> {

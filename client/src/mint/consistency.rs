@@ -1,4 +1,5 @@
-//! Whether the issuer shows this client the keys that it shows everyone: a key made for one client alone marks its tokens.
+//! Key consistency: the issuer must show this client the keys that it shows everyone, because a key made for one client marks
+//! its tokens.
 //!
 //! ```text
 //! a key to mint for -> listed with other times than before? -> refused
@@ -29,7 +30,7 @@ pub(crate) struct Consistency {
     refused: Counter,
 }
 
-/// Why no token is minted for a key.
+/// The reason why no token is minted for a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Inconsistent {
     #[error(
@@ -52,14 +53,14 @@ pub(crate) enum Inconsistent {
 }
 
 impl Inconsistent {
-    /// Whether something differs, rather than not being known.
+    /// Tells whether something differs, rather than being unknown.
     pub(crate) const fn is_difference(&self) -> bool {
         !matches!(self, Self::Unconfirmed { .. })
     }
 }
 
 impl Consistency {
-    /// With what earlier runs have seen, from the file beside `wallet`. Blocks on the disk.
+    /// Reads what earlier runs have seen from the file beside `wallet`. Blocks on the disk.
     pub(crate) fn open(hop: Position, wallet: &Path, config: &ConsistencyConfig) -> Result<Self, MintError> {
         let (file, seen) = SeenFile::read(wallet);
         let refused = counter!(catalogue::AGENT_KEYS_REFUSED, Position::LABEL => hop.as_str());
@@ -67,13 +68,13 @@ impl Consistency {
         Ok(Self { file, seen, mirrors: mirrors(config)?, refused })
     }
 
-    /// Other mirrors from now on. Keys that were confirmed stay confirmed.
+    /// Replaces the mirrors. Confirmed keys stay confirmed.
     pub(crate) fn replace(&mut self, config: &ConsistencyConfig) -> Result<(), MintError> {
         self.mirrors = mirrors(config)?;
         Ok(())
     }
 
-    /// Whether tokens may be minted for `key`, which `published` lists.
+    /// Checks whether tokens may be minted for `key`, which `published` lists.
     pub(crate) async fn check(&mut self, published: &Published, key: TokenKeyId) -> Result<(), Inconsistent> {
         let (url, name) = (&published.url, key.short());
         let news = self.seen.look(url.as_str(), &published.directory, UnixSeconds::now());
@@ -132,7 +133,6 @@ async fn directory_of(mirror: IssuerClient) -> Result<Published, MintError> {
     mirror.mirrored().await
 }
 
-/// The mirrors of a configuration.
 pub(crate) fn mirrors(config: &ConsistencyConfig) -> Result<Vec<IssuerClient>, MintError> {
     config.mirrors.iter().map(|url| IssuerClient::new(url, None, config.ca.clone())).collect()
 }

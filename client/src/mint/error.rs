@@ -1,4 +1,4 @@
-//! Why there are no tokens: sentences for the user, and what minting makes of each.
+//! Errors of minting: sentences for the user, and whether a retry helps.
 
 use crate::sentence::quoted;
 use crate::wallet::clock::Skew;
@@ -9,7 +9,7 @@ use reqwest::Url;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there are no tokens. Every one is a sentence that names the URL and what to do.
+/// The reason why there are no tokens: a sentence with the URL and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum MintError {
     /// The issuer's address is not one.
@@ -129,7 +129,7 @@ pub enum MintError {
 }
 
 impl MintError {
-    /// Whether a retry is pointless until an operator changes an account, a key or an address.
+    /// Tells whether a retry is pointless until an operator changes an account, a key or an address.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         match self {
@@ -143,8 +143,8 @@ impl MintError {
         }
     }
 
-    /// Whether the issuer does not sign with the key that the challenge names: keys may have changed, and the gateway
-    /// may require another one by now.
+    /// Tells whether the issuer does not sign with the challenge's key. Keys may have changed, and the gateway may require
+    /// another one by now.
     #[must_use]
     pub fn is_of_key(&self) -> bool {
         match self {

@@ -14,20 +14,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pauses of our own choice.
+/// Pauses between attempts.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(60) };
-/// The longest pause while gateway and issuer do not agree on a key: gateways catch up within seconds.
+/// Longest pause while gateway and issuer disagree on a key: gateways catch up within seconds.
 const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
-/// The longest pause while the gateway is away: it is probed more often than that.
+/// Longest pause while the gateway is away, which is probed more often than that.
 const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
 /// The shortest pause after a failure that needs an operator: a refused account, a missing certificate.
 const LASTING_PAUSE: Duration = Duration::from_secs(20);
-/// The longest that an issuer can have us wait: a quota that was raised meanwhile is noticed within minutes.
+/// Limit on an issuer's `Retry-After`, so that a raised quota is noticed within minutes.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(240);
-/// A lasting failure is logged again after this time.
+/// Time after which a lasting failure is logged again.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// Why an attempt failed.
+/// The failure of an attempt to mint.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttemptError {
     #[error(transparent)]
@@ -42,13 +42,13 @@ pub(crate) enum AttemptError {
     Consistency(#[from] Inconsistent),
 }
 
-/// What a failure means for the next attempt.
+/// The category of a failure, which decides the pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     Gateway,
     /// Gateway and issuer do not agree on a key.
     Key,
-    /// The gateway's challenge comes too soon after others: the pause is its own.
+    /// The gateway's challenge comes too soon after others, and has a pause of its own.
     Mark,
     /// It passes without intervention.
     Passing,
@@ -81,7 +81,7 @@ impl AttemptError {
 pub(crate) struct MintingStatus {
     gate: Gate,
     recorder: Arc<Recorder>,
-    /// The failure that was logged last, and when.
+    /// The last failure that was logged, and when.
     logged: Option<(String, Instant)>,
 }
 
@@ -90,7 +90,7 @@ impl MintingStatus {
         Self { gate, recorder, logged: None }
     }
 
-    /// An attempt to mint has ended. Logs each cause once, and again at intervals while it lasts.
+    /// Records the end of an attempt. Logs each cause once, and again at intervals while it lasts.
     pub(crate) fn attempted(&mut self, failure: Option<&Failure>) {
         if let Some(failure) = failure {
             self.recorder.mint_failed(&failure.sentence);
@@ -117,7 +117,6 @@ impl MintingStatus {
         }
     }
 
-    /// The difference between the clocks of this machine and of the issuer has changed.
     pub(crate) fn clock_skew_changed(&self, skew: Skew) {
         if skew.is_some() {
             tracing::warn!("{skew}; until then the issuer's clock is used for the times of keys");
@@ -126,7 +125,7 @@ impl MintingStatus {
         }
     }
 
-    /// `on_demand`: no tokens are kept ready, so an empty wallet is normal. `on_trial`: none are for a while.
+    /// Publishes readiness. An empty wallet is normal `on_demand`, and for a while `on_trial`.
     pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool, on_trial: bool) {
         let held = demand.level + demand.older;
         let is_stocked = demand.current.as_ref().is_some_and(|current| current.has_context || held > 0);
@@ -158,12 +157,12 @@ impl MintingStatus {
     }
 }
 
-/// Two messages that differ only in seconds or ports have one cause.
+/// Removes digits: messages that differ only in seconds or ports have one cause.
 fn without_numbers(sentence: &str) -> String {
     sentence.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// How long to leave the issuer alone; `jitter` as in [`jittered`].
+/// Returns the pause before the next attempt; `jitter` as in [`jittered`].
 pub(crate) fn pause(
     failures: u32,
     kind: FailureKind,

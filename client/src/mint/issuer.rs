@@ -26,10 +26,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The largest directory that is read, in bytes.
+/// Maximum size of a directory, in bytes.
 const DIRECTORY_LIMIT: usize = 256 * 1024;
 
-/// An issuer, and who we are to it. Cheap to clone.
+/// A client of one issuer, with an account there. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct IssuerClient {
     pub(super) http: reqwest::Client,
@@ -37,9 +37,9 @@ pub struct IssuerClient {
     pub(super) api_key: Option<Secret>,
     own: Option<OwnCertificate>,
     attempts: Attempts,
-    /// Which addresses requests may go to.
+    /// Tells whether requests may go to an address.
     allows: fn(IpAddr) -> bool,
-    /// Until when no batch is requested: the issuer refused one, and then gave a token that was requested alone.
+    /// No batches are requested before this time: the issuer refused one, and then gave a single token.
     pub(super) singly_until: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -48,19 +48,19 @@ pub struct IssuerClient {
 pub struct MintKey {
     /// The issuer's public key.
     pub key: IssuerKey,
-    /// When its tokens are no longer accepted, if the directory has that.
+    /// End of its tokens, if the directory has it.
     pub not_after: Option<UnixSeconds>,
-    /// Where requests go.
+    /// The URL for token requests.
     pub(super) request_url: Url,
-    /// The most tokens of a batch, if the directory says it.
+    /// The directory's limit on tokens in a batch.
     pub(super) batch_limit: Option<u32>,
-    /// How far this machine's clock is from the issuer's.
+    /// This machine's clock against the issuer's.
     pub skew: Skew,
 }
 
 impl IssuerClient {
-    /// A client for the issuer at `issuer_url` (its directory is at the well-known path of that host), which sends
-    /// `api_key` as a bearer token and trusts the certificates in `ca` instead of the platform's.
+    /// Makes a client for the issuer at `issuer_url` (its directory is at the well-known path of that host). It sends
+    /// `api_key` as a bearer token, and trusts the certificates in `ca` instead of the platform's.
     ///
     /// # Errors
     /// The address is not a URL with a host, or the certificates cannot be read.
@@ -68,7 +68,7 @@ impl IssuerClient {
         Self::showing(issuer_url, api_key, ca, None)
     }
 
-    /// A client for the issuer at `url` with the account of `config`. Reads the files that it names.
+    /// Makes a client for the issuer at `url` with the account of `config`, whose files it reads.
     ///
     /// # Errors
     /// As [`IssuerClient::new`], and for files that cannot be used.
@@ -77,7 +77,7 @@ impl IssuerClient {
         Self::showing(url, api_key(config)?, config.ca.clone(), own)
     }
 
-    /// The clients for all issuers of `config`, in order of preference; none where the challenge names the issuer.
+    /// Makes the clients for all issuers of `config`, in order of preference; none if the challenge names the issuer.
     ///
     /// # Errors
     /// As [`IssuerClient::configured`].
@@ -85,7 +85,7 @@ impl IssuerClient {
         config.urls().iter().map(|url| Self::configured(url, config)).collect()
     }
 
-    /// The same for an account that is known by a certificate, beside an API key or without one.
+    /// As [`IssuerClient::new`], for an account with a certificate beside its API key or instead of one.
     ///
     /// # Errors
     /// As [`IssuerClient::new`].
@@ -105,9 +105,9 @@ impl IssuerClient {
         Ok(Self { http, url, api_key, own: options.own, attempts, allows, singly_until })
     }
 
-    /// The issuer that a challenge names: `https://` and its name, which must be a host (and a port). It is connected to at
-    /// public addresses alone, whichever host its directory sends requests to: a gateway could otherwise have its clients try
-    /// what only they can reach.
+    /// Makes a client for the issuer that a challenge names: `https://` and the name, which must be a host (and a port). It
+    /// connects to public addresses only, whichever host its directory sends requests to: otherwise a gateway could probe
+    /// what only its clients can reach.
     ///
     /// # Errors
     /// As [`IssuerClient::new`].
@@ -117,26 +117,25 @@ impl IssuerClient {
         if client.url.path() == "/" { Ok(client) } else { Err(MintError::Url(client.url.to_string())) }
     }
 
-    /// Records its requests. Those to a request URI elsewhere are counted here too: the issuer chose that, and not the
-    /// operator.
+    /// Records requests in `attempts`, including those that the issuer's directory sends elsewhere.
     pub(crate) fn recorded(self, attempts: Attempts) -> Self {
         Self { attempts, ..self }
     }
 
-    /// The host and port of its address.
+    /// Returns the host and port of its address.
     pub(crate) fn address(&self) -> String {
         let port = self.url.port_or_known_default().unwrap_or(443);
         format!("{}:{port}", self.url.host_str().unwrap_or_default())
     }
 
-    /// The issuer's keys, and how far our clock is from the issuer's.
+    /// Fetches the issuer's keys, and compares clocks.
     pub(crate) async fn published(&self) -> Result<Published, MintError> {
         self.own.iter().for_each(OwnCertificate::read_if_changed); // before each batch of tokens
         let url = self.url.join(DIRECTORY_PATH).map_err(|_| MintError::Url(self.url.to_string()))?;
         self.published_at(url).await
     }
 
-    /// The same of a mirror, which may have its copy at any path: that of its address, if it has one.
+    /// Fetches a mirror's copy, which may be at any path.
     pub(crate) async fn mirrored(&self) -> Result<Published, MintError> {
         if self.url.path() == "/" {
             self.published().await
@@ -154,8 +153,8 @@ impl IssuerClient {
         }
     }
 
-    /// The key to mint with for `challenge`: the one its `token-key` gives, else the directory's preferred one. The
-    /// directory must list it: a key that is shown to one client alone would name that client in each of its tokens.
+    /// Chooses the key for `challenge`: its `token-key`, or else the directory's preferred one. The directory must list it:
+    /// a key shown to one client alone would mark each of that client's tokens.
     ///
     /// # Errors
     /// [`MintError`].
@@ -170,7 +169,7 @@ impl IssuerClient {
         }
     }
 
-    /// Sends, and returns head and body of a 200.
+    /// Sends a request, and returns head and body of a 200.
     pub(super) async fn send(
         &self,
         url: &Url,
@@ -180,7 +179,7 @@ impl IssuerClient {
         self.send_for(&[StatusCode::OK], url, request, limit).await
     }
 
-    /// Sends, and returns head and body of an answer with one of `wanted`.
+    /// Sends a request, and returns head and body of an answer whose status is in `wanted`.
     pub(super) async fn send_for(
         &self,
         wanted: &[StatusCode],
@@ -227,7 +226,7 @@ fn api_key(config: &IssuerConfig) -> Result<Option<Secret>, MintError> {
     api_key_of(&text).map(Some).map_err(|reason| refused(reason.to_owned()))
 }
 
-/// A directory, where it came from, and the clock that its times are read by.
+/// A directory, its URL, and the clock for its times.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) directory: Directory,
@@ -268,12 +267,12 @@ impl Published {
         Ok(MintKey { key, not_after: listed.not_after, request_url, batch_limit, skew })
     }
 
-    /// The issuer's preferred key for the type that a challenge names.
+    /// Returns the issuer's preferred key of the challenge's token type.
     pub(crate) fn preferred(&self, challenge: &Challenge) -> Option<TokenKeyId> {
         id_of(self.directory.preferred(type_of(challenge), self.now())?)
     }
 
-    /// Whether tokens of `key` are good by this directory.
+    /// Tells whether tokens of `key` are good by this directory.
     pub(crate) fn redeems(&self, key: TokenKeyId) -> bool {
         let listed = self.directory.token_keys.iter().find(|listed| id_of(listed) == Some(key));
         listed.is_some_and(|listed| listed.not_after.is_none_or(|not_after| self.now() < not_after))
@@ -299,7 +298,7 @@ impl Published {
     }
 }
 
-/// The type of the tokens that a challenge asks for. One that cannot be read has been passed over before.
+/// Returns the challenge's token type. Unreadable challenges were skipped before.
 fn type_of(challenge: &Challenge) -> TokenType {
     TokenChallenge::parse(&challenge.bytes).map_or(TokenType::BlindRsa2048, |parsed| parsed.token_type())
 }
@@ -308,13 +307,13 @@ fn id_of(key: &DirectoryKey) -> Option<TokenKeyId> {
     key.key_bytes().ok().map(|spki| TokenKeyId::of(&spki))
 }
 
-/// The address that a URL has in place of a name.
+/// Returns the IP address that a URL has in place of a name.
 fn address(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// By the `Date` of an answer; none where there is no such field.
+/// Compares clocks by the `Date` of an answer; none without that field.
 fn skew(headers: &HeaderMap) -> Skew {
     date(headers).map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs)))
 }

@@ -2,6 +2,9 @@
 //!
 //! The agent and `postern token mint` both go this way. The issuer sees how many tokens are requested and by which
 //! account, and never a token: what it signs is blinded.
+//!
+//! `refill` is the agent's task: `source` chooses the issuer, `consistency` approves its key, `tokens` has tokens signed, and
+//! `failure` decides what follows when that fails.
 
 pub mod compare;
 pub(crate) mod consistency;

@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// How often tokens of retired keys are looked for.
+/// Interval between removals of spoiled tokens.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// The task's own state.
+/// The task, and its state.
 pub(crate) struct Refill {
     supply: Arc<Supply>,
     gateways: Arc<Gateways>,
@@ -33,10 +33,10 @@ pub(crate) struct Refill {
     saved_challenges: SavedChallenges,
     saved_marks: SavedMarks,
     settings: watch::Receiver<HopSettings>,
-    /// When minting ahead that was put off begins.
+    /// Beginning of a batch that was put off.
     put_off: Option<Instant>,
     status: MintingStatus,
-    /// The issuer's present key for which the gateway's challenge was fetched again and named another key.
+    /// The issuer's present key for which the challenge was fetched again, and named another key.
     asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
     next_tidy: Instant,
@@ -103,7 +103,7 @@ impl Refill {
             }
             self.status.publish(
                 &demand,
-                self.supply.skew(),
+                self.supply.clock.skew(),
                 self.settings.borrow().low == 0,
                 trial.is_some(),
             );
@@ -129,7 +129,7 @@ impl Refill {
         }
     }
 
-    /// Until when what is needed is put off, if nobody waits for it.
+    /// Returns until when minting is put off, if nobody waits.
     fn put_off(&mut self, demand: &Demand, is_needed: bool, now: Instant) -> Option<Instant> {
         let can_wait =
             is_needed && !demand.has_doubts && Stock::of(demand, &self.settings.borrow()).can_wait();
@@ -138,7 +138,7 @@ impl Refill {
         self.put_off
     }
 
-    /// The configuration was read again: what failed before may work now.
+    /// Applies a reload. What failed before may work now.
     fn apply(&mut self) {
         let issuer = self.settings.borrow_and_update().issuer.clone();
         self.put_off = None;
@@ -151,14 +151,14 @@ impl Refill {
         self.supply.forgive();
     }
 
-    /// How many tokens to mint; none while no challenge is known.
+    /// Counts the tokens to mint; none without a challenge.
     fn count(&self, demand: &Demand, is_draining: bool) -> usize {
         let Some(current) = &demand.current else { return 0 };
         let stock = Stock::of(demand, &self.settings.borrow());
         stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 
-    /// One attempt with each issuer, until one works or says why none would.
+    /// Tries each issuer until one works or says why none would.
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let mut left = self.source.tries();
         loop {
@@ -208,8 +208,8 @@ impl Refill {
         }
         let mut issuer = self.source.of(current)?;
         let published = issuer.published().await?;
-        let is_first = !self.supply.has_compared_clocks();
-        if let Some(skew) = self.supply.set_clock(published.skew) {
+        let is_first = !self.supply.clock.is_compared();
+        if let Some(skew) = self.supply.clock.set(published.skew) {
             self.status.clock_skew_changed(skew);
         }
         if is_first {
@@ -230,7 +230,7 @@ impl Refill {
         self.mint(&issuer, &published, current, count, shutdown).await
     }
 
-    /// Whether the issuer uses a newer key than `current` names, and the challenge was not fetched since.
+    /// Tells whether the issuer has a newer key than `current` names, and the challenge was not fetched since.
     fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
         let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let preferred = published.preferred(&current.challenge);
@@ -292,7 +292,7 @@ impl Refill {
     }
 }
 
-/// What the wallet holds and what is wanted of it.
+/// What the wallet holds, and what is wanted of it: the rule how many tokens to mint.
 #[derive(Clone, Copy, Debug)]
 pub struct Stock {
     /// Tokens for the present challenge.
@@ -313,7 +313,7 @@ impl Stock {
         Self { level: demand.level, older: demand.older, waiting: demand.waiting, low, high }
     }
 
-    /// How many tokens to mint for the present challenge: for those who wait, and ahead where that may be done.
+    /// Counts the tokens to mint for the present challenge: for those who wait, and ahead if allowed.
     #[must_use]
     pub fn to_mint(&self, trial: Option<Trial>, may_mint_ahead: bool) -> usize {
         let held = self.level + self.older;
@@ -327,7 +327,7 @@ impl Stock {
         self.waiting.min(now).saturating_sub(self.level).max(ahead.saturating_sub(held))
     }
 
-    /// Whether what is to be minted is for no request that waits, nor for one that soon would.
+    /// Tells whether minting can wait: no request waits, and none soon will.
     #[must_use]
     pub fn can_wait(&self) -> bool {
         let held = self.level + self.older;

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The most keys that are remembered, however many a directory lists: those seen last. An issuer of ours has 16 at most.
+/// Maximum remembered keys: those seen last. A Postern issuer lists at most 16.
 const MOST_KEYS: usize = 64;
-/// A directory may be a copy that is this old: a key that is absent from it was not necessarily unpublished.
+/// Maximum age of a directory's copy, in seconds: a key absent from it was not necessarily unpublished.
 const OLDEST_COPY: u64 = 2 * 3600;
 
 /// The times of a key in a directory.
@@ -22,12 +22,12 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Those that a directory gives a key, if it lists it.
+    /// Looks up a key's times in a directory.
     pub(crate) fn of(directory: &Directory, key: TokenKeyId) -> Option<Self> {
         ids(directory).find_map(|(listed, times)| (listed == key).then_some(times))
     }
 
-    /// Whether `new` takes back what was said. An issuer may begin to publish a time that it did not publish before.
+    /// Tells whether `new` contradicts a published time. An issuer may begin to publish a time.
     fn is_contradicted_by(self, new: Self) -> bool {
         let differs = |old: Option<UnixSeconds>, new| old.is_some() && old != new;
         differs(self.not_before, new.not_before) || differs(self.not_after, new.not_after)
@@ -48,7 +48,7 @@ pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Ti
 pub(crate) struct Seen {
     /// The directory's URL.
     issuer: String,
-    /// When it was looked at last.
+    /// Time of the last look.
     looked: Option<UnixSeconds>,
     /// By id, in hexadecimal.
     keys: BTreeMap<String, KnownKey>,
@@ -65,17 +65,17 @@ struct KnownKey {
     is_confirmed: bool,
 }
 
-/// What a directory has that it did not have before.
+/// New facts in a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
-    /// Keys whose times are others than before.
+    /// Keys whose times have changed.
     pub(crate) changed: Vec<TokenKeyId>,
-    /// Keys that came into use at a time at which the directory had already been seen without them.
+    /// Keys that came into use before the last look, which did not see them.
     pub(crate) unannounced: Vec<TokenKeyId>,
 }
 
 impl Seen {
-    /// Compares a directory with what was seen, and remembers what is new. A time that has changed is not taken over.
+    /// Compares a directory with what was seen, and remembers new facts, but not changed times.
     pub(crate) fn look(&mut self, issuer: &str, directory: &Directory, now: UnixSeconds) -> News {
         if self.issuer != issuer {
             // Keys are known by their bytes, wherever they are listed; when they were absent is known of one issuer.
@@ -119,7 +119,7 @@ impl Seen {
     }
 }
 
-/// The file, and what of it is on the disk.
+/// The file, and the keys that are in it.
 pub(crate) struct SeenFile {
     file: FileBeside,
     seen: Seen,
@@ -138,7 +138,7 @@ impl SeenFile {
         self.file.path()
     }
 
-    /// Saves what was seen, if it is more than a later look.
+    /// Saves what was seen, unless only the times of looking are new.
     pub(crate) async fn save(&mut self, seen: &Seen) {
         if self.seen.is_as_good_as(seen) {
             return;
@@ -153,7 +153,7 @@ impl SeenFile {
 }
 
 impl Seen {
-    /// Whether it lacks nothing of `new` but times of looking: those are written at most once an hour.
+    /// Tells whether `new` has nothing more but times of looking, which are written at most once an hour.
     fn is_as_good_as(&self, new: &Self) -> bool {
         let hour = |seen: UnixSeconds| seen.0 / 3600;
         let same =

@@ -17,28 +17,28 @@ use postern_daemon::backoff::Backoff;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For how long one that failed is passed over.
+/// Pauses for which a failed issuer is skipped.
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(30), longest: Duration::from_secs(600) };
-/// The longest that an issuer can have itself passed over for a quota that is used up, which may be raised meanwhile.
+/// Limit on the time that an issuer is skipped for an exhausted quota, which may be raised meanwhile.
 const LONGEST_SPENT: Duration = Duration::from_secs(240);
 
-/// The link table's name for an issuer that only a challenge names. Using the challenge's name would let a gateway fill
-/// the table.
+/// Name in the link table of an issuer that only a challenge names. With the challenge's names a gateway could fill the
+/// table.
 const BY_CHALLENGE: &str = "by challenge";
 
-/// Where tokens come from.
+/// The issuers that sign the tokens.
 pub(crate) struct TokenSource {
     live: Live,
     config: IssuerConfig,
-    /// Those of the configuration; none where only challenges name one.
+    /// The issuers of the configuration; none if only challenges name one.
     issuers: Issuers<IssuerClient>,
-    /// Of the one that a challenge names, whose client is made when the challenge is known.
+    /// Records the issuer that a challenge names.
     attempts: Attempts,
     named: Option<(String, IssuerClient)>,
 }
 
 impl TokenSource {
-    /// The issuers of `config`, whose requests `live` shows.
+    /// Makes the clients of `config`, whose requests `live` shows.
     pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
         let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
         let recorded = |client: IssuerClient| {
@@ -50,18 +50,18 @@ impl TokenSource {
         Ok(Self { live: live.clone(), config, issuers, attempts, named: None })
     }
 
-    /// Other issuers, or another account at them.
+    /// Replaces the issuers, or the account there.
     pub(crate) fn replace(&mut self, config: IssuerConfig) -> Result<(), MintError> {
         *self = Self::new(config, &self.live)?;
         Ok(())
     }
 
-    /// How many issuers can be tried one after the other: one at least.
+    /// Returns the number of issuers to try: at least one.
     pub(crate) fn tries(&self) -> usize {
         self.issuers.len().max(1)
     }
 
-    /// The issuer to mint with for a challenge.
+    /// Chooses the issuer for a challenge.
     pub(crate) fn of(&mut self, current: &CurrentChallenge) -> Result<IssuerClient, MintError> {
         if let Some(client) = self.issuers.choose(Instant::now()) {
             return Ok(client.clone());
@@ -77,7 +77,7 @@ impl TokenSource {
         }
     }
 
-    /// Minting failed. Whether another issuer is to be tried at once.
+    /// Records a failure; returns true if another issuer is to be tried at once.
     pub(crate) fn turns_from(&mut self, error: &MintError) -> bool {
         let turns = self.issuers.turns_from(error, Instant::now());
         if turns {
@@ -86,30 +86,29 @@ impl TokenSource {
         turns
     }
 
-    /// How long until an issuer of the list is not away; nothing where only challenges name one.
+    /// Returns the time until an issuer of the list is not away.
     pub(crate) fn back_in(&self) -> Option<Duration> {
         self.issuers.back_in(Instant::now())
     }
 
-    /// Minting worked.
     pub(crate) fn worked(&mut self) {
         self.issuers.worked();
     }
 }
 
-/// A list of issuers in order of preference, and which of them were found away.
+/// Issuers in order of preference, and those that are away. Time is an argument.
 pub(crate) struct Issuers<T> {
-    list: Vec<Listed<T>>,
+    list: Vec<ListedIssuer<T>>,
     in_use: usize,
 }
 
-struct Listed<T> {
+struct ListedIssuer<T> {
     issuer: T,
     failures: u32,
     away: Option<Away>,
 }
 
-/// Why an issuer is passed over, and until when.
+/// The reason why an issuer is skipped, and until when.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Away {
     cause: Cause,
@@ -124,7 +123,7 @@ enum Cause {
     Spent,
 }
 
-impl<T> Listed<T> {
+impl<T> ListedIssuer<T> {
     fn away(&self, now: Instant) -> Option<Away> {
         self.away.filter(|away| now < away.until)
     }
@@ -136,19 +135,18 @@ impl<T> Listed<T> {
 
 impl<T> Issuers<T> {
     pub(crate) fn new(list: impl IntoIterator<Item = T>) -> Self {
-        let listed = |issuer| Listed { issuer, failures: 0, away: None };
+        let listed = |issuer| ListedIssuer { issuer, failures: 0, away: None };
         Self { list: list.into_iter().map(listed).collect(), in_use: 0 }
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// The one to use: the first that is not away, else the first that may have come back, else the one whose quota begins anew
-    /// first. `None` of an empty list.
+    /// Chooses the first issuer that is not away, or the first that may have come back, or the one whose quota begins anew
+    /// first.
     pub(crate) fn choose(&mut self, now: Instant) -> Option<&T> {
-        let away = |listed: &Listed<T>| listed.away(now);
+        let away = |listed: &ListedIssuer<T>| listed.away(now);
         let present = self.list.iter().position(|listed| away(listed).is_none());
         let is_out = |listed| away(listed).is_some_and(|away| away.cause == Cause::Outage);
         let soonest = || {
@@ -159,7 +157,7 @@ impl<T> Issuers<T> {
         self.list.get(self.in_use).map(|listed| &listed.issuer)
     }
 
-    /// Minting with the one in use failed. Whether there is another one to try at once.
+    /// Records a failure of the issuer in use; returns true if there is another one to try at once.
     pub(crate) fn turns_from(&mut self, error: &MintError, now: Instant) -> bool {
         let Some(cause) = cause(error) else { return false };
         if let Some(listed) = self.list.get_mut(self.in_use) {
@@ -178,15 +176,14 @@ impl<T> Issuers<T> {
         self.list.iter().any(|listed| !listed.is_away(now))
     }
 
-    /// How long until one of them is not away; nothing of an empty list.
+    /// Returns the time until an issuer is not away.
     pub(crate) fn back_in(&self, now: Instant) -> Option<Duration> {
-        let left = |listed: &Listed<T>| {
+        let left = |listed: &ListedIssuer<T>| {
             listed.away(now).map_or(Duration::ZERO, |away| away.until.saturating_duration_since(now))
         };
         self.list.iter().map(left).min()
     }
 
-    /// Minting with the one in use worked.
     pub(crate) fn worked(&mut self) {
         if let Some(listed) = self.list.get_mut(self.in_use) {
             (listed.failures, listed.away) = (0, None);
@@ -194,7 +191,7 @@ impl<T> Issuers<T> {
     }
 }
 
-/// Why an issuer is away, if it is, and another one may not be.
+/// Returns the reason to skip an issuer, if another one may serve.
 fn cause(error: &MintError) -> Option<Cause> {
     match error {
         MintError::Unreachable { .. } | MintError::Unusable { .. } => Some(Cause::Outage),

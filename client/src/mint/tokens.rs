@@ -11,18 +11,18 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, spawn_blocking};
 
-/// The most tokens that one request asks for.
+/// Maximum tokens in one request.
 const BATCH: usize = 100;
-/// The largest response to a request for one token that is read, in bytes, and the largest refusal.
+/// Maximum size of a response for one token, and of a refusal, in bytes.
 const ANSWER_LIMIT: usize = 16 * 1024;
-/// More than one token takes in the response to a batch, in bytes.
+/// Upper bound of a token's share in the response to a batch, in bytes.
 const BATCHED_LIMIT: usize = 300;
 
-/// After this long an issuer that did not know batches may have learnt them.
+/// Time after which an issuer that did not know batches is asked for one again.
 const SINGLY_FOR: Duration = Duration::from_secs(3_600);
 
-/// What the refusal of a batch may mean, where a token that is requested alone is given.
-enum Means {
+/// The meaning of a refused batch, if a single token is given.
+enum BatchRefusal {
     /// The issuer does not know batches.
     NoBatches,
     /// It asked for too many.
@@ -65,11 +65,13 @@ impl IssuerClient {
                 Ok(left_out) if left_out > 0 && minting.left > 0 => minting.one().await?,
                 Ok(_) => {}
                 Err(error) => {
-                    let Some(means) = Means::of(&error) else { return Err(error) };
+                    let Some(means) = BatchRefusal::of(&error) else { return Err(error) };
                     minting.one().await?; // or the reason why there is none
                     match means {
-                        Means::NoBatches => *self.singly_until.lock() = Some(Instant::now() + SINGLY_FOR),
-                        Means::TooMany => most = (size / 2).max(1),
+                        BatchRefusal::NoBatches => {
+                            *self.singly_until.lock() = Some(Instant::now() + SINGLY_FOR)
+                        }
+                        BatchRefusal::TooMany => most = (size / 2).max(1),
                     }
                 }
             }
@@ -118,7 +120,7 @@ impl IssuerClient {
         off_workers(url, BlindError::BadResponse, move || pending.finalize(&body)).await
     }
 
-    /// Where requests for tokens go: the API key is for the issuer alone.
+    /// Returns the URL for token requests. The API key is for the issuer alone.
     fn request_url<'k>(&self, key: &'k MintKey) -> Result<&'k Url, MintError> {
         let url = &key.request_url;
         if self.api_key.is_some() && url.origin() != self.url.origin() {
@@ -139,8 +141,8 @@ async fn off_workers<T: Send + 'static>(
     done.map_err(|source| MintError::Blind { url: url.clone(), source })
 }
 
-impl Means {
-    /// Nothing where a token alone would be refused as well.
+impl BatchRefusal {
+    /// Interprets a refusal; `None` if a single token would be refused as well.
     fn of(refusal: &MintError) -> Option<Self> {
         match refusal {
             // An issuer that reads any body as one request, and answers it as one.
@@ -165,7 +167,7 @@ impl Means {
     }
 }
 
-/// Minting under way.
+/// A run of [`IssuerClient::mint`].
 struct Minting<'m, F> {
     issuer: &'m IssuerClient,
     key: &'m MintKey,
@@ -191,7 +193,7 @@ impl<F: FnMut(Token) -> ControlFlow<()>> Minting<'_, F> {
         Ok(())
     }
 
-    /// Returns how many of the batch were not issued.
+    /// Mints a batch; returns how many tokens of it were not issued.
     async fn batch(&mut self, size: usize) -> Result<usize, MintError> {
         let Batch { tokens, not_issued, bad } = self.issuer.mint_batch(self.digest, self.key, size).await?;
         tokens.into_iter().for_each(|token| self.hand_over(token));
@@ -202,7 +204,7 @@ impl<F: FnMut(Token) -> ControlFlow<()>> Minting<'_, F> {
         Ok(not_issued)
     }
 
-    /// All that are left, each in a request of its own.
+    /// Mints all that are left, each in a request of its own.
     async fn singly(&mut self) -> Result<(), MintError> {
         let at_a_time = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         let (mut to_request, mut failure) = (self.left, None);

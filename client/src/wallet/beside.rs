@@ -1,4 +1,4 @@
-//! A file beside the wallet, of what a restart should not forget: its name is the wallet's, with an ending.
+//! Files beside the wallet that outlive a restart. Their names are the wallet's with an ending.
 
 use postern_daemon::files::write_private;
 use std::ffi::OsString;

@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// For how long a challenge without `max-age` is minted for. RFC 9577 leaves it open.
+/// Lifetime of a challenge without `max-age`. RFC 9577 leaves it open.
 const DEFAULT_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A gateway's challenge.
 #[derive(Clone, Debug)]
 pub struct CurrentChallenge {
     pub(crate) challenge: Challenge,
-    /// What its tokens carry.
+    /// The digest that its tokens carry.
     pub digest: ChallengeDigest,
     pub(crate) issuer_name: String,
-    /// A challenge with a context (RFC 9577, section 2.1.1.2) may be another one each time: nothing is minted ahead.
+    /// It has a redemption context (RFC 9577, section 2.1.1.2) and may be another one each time: nothing is minted ahead.
     pub(crate) has_context: bool,
-    /// Its origins without the mark, joined by commas; `None` where it is for any origin.
+    /// Its origins without the mark, joined by commas; `None` if it is for any origin.
     pub(crate) names: Option<String>,
     /// Its last name is a mark below the first.
     pub(crate) is_marked: bool,
@@ -30,7 +30,7 @@ pub struct CurrentChallenge {
     learned: Option<Learned>,
 }
 
-/// When a challenge came. The one clock does not run while the machine sleeps, the other may be set.
+/// The arrival of a challenge. One clock does not run while the machine sleeps, the other may be set.
 #[derive(Clone, Copy, Debug)]
 struct Learned {
     monotonic: Instant,
@@ -38,14 +38,14 @@ struct Learned {
 }
 
 impl CurrentChallenge {
-    /// A challenge that the gateway has just given. `None` when the bytes are not a `TokenChallenge`.
+    /// Parses a challenge that the gateway has just given. `None` if the bytes are not a `TokenChallenge`.
     #[must_use]
     pub fn new(challenge: Challenge) -> Option<Self> {
         let learned = Learned { monotonic: Instant::now(), wall: SystemTime::now() };
         Some(Self { learned: Some(learned), ..Self::from_saved(challenge)? })
     }
 
-    /// A challenge of an earlier run. `None` when the bytes are not a `TokenChallenge`.
+    /// Parses a challenge of an earlier run. `None` if the bytes are not a `TokenChallenge`.
     #[must_use]
     pub fn from_saved(challenge: Challenge) -> Option<Self> {
         let parsed = challenge.token_challenge().ok()?;
@@ -64,7 +64,7 @@ impl CurrentChallenge {
         })
     }
 
-    /// Whether tokens may still be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
+    /// Tells whether tokens may be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         let max_age = self.challenge.max_age.map_or(DEFAULT_MAX_AGE, Duration::from_secs);
@@ -74,18 +74,18 @@ impl CurrentChallenge {
         })
     }
 
-    /// Whether tokens for the one come from the same key of the same issuer as tokens for the other.
+    /// Tells whether tokens for both come from the same key of the same issuer.
     pub(crate) fn has_source_of(&self, other: &Self) -> bool {
         self.issuer_name == other.issuer_name && self.challenge.token_key == other.challenge.token_key
     }
 
-    /// Whether both are for the same tokens, regardless of their max-age.
+    /// Tells whether both are for the same tokens, regardless of their max-age.
     pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         self.challenge.bytes == other.challenge.bytes && self.has_source_of(other)
     }
 }
 
-/// The mark of a challenge, whosever it is: the last of its names, below the first. A fleet may have several names.
+/// Returns the mark of any gateway's challenge: the last of its names, below the first. A fleet may have several names.
 pub(crate) fn mark_of(challenge: &TokenChallenge) -> Option<Mark> {
     let [first, .., last] = challenge.origin_info() else { return None };
     let pair = TokenChallenge::new(challenge.token_type(), "issuer", None, &[first, last]).ok()?;
@@ -111,7 +111,7 @@ impl SavedChallenges {
         Self { file, read }
     }
 
-    /// The gateway's last known challenge.
+    /// Returns the challenge that an earlier run learned.
     pub(crate) fn challenge(&self, gateway_url: &str) -> Option<CurrentChallenge> {
         let mut lines = self.read.lines();
         while let (Some(first), Some(second)) = (lines.next(), lines.next()) {
@@ -124,7 +124,7 @@ impl SavedChallenges {
         None
     }
 
-    /// Saves the challenges if they have changed. A failure only costs one request at the next start.
+    /// Saves the challenges. A failure only costs one request at the next start.
     pub(crate) async fn save(&mut self, challenges: &[(String, Arc<CurrentChallenge>)]) {
         // One with a context may be another each time. Those that differ in max-age alone are the same.
         let kept = challenges.iter().filter(|(_, current)| !current.has_context);

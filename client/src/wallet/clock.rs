@@ -7,28 +7,28 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Differences up to here are the network's and the second's that a `Date` is cut to.
+/// Tolerated difference, due to the network and the whole seconds of a `Date`.
 const TOLERATED: Duration = Duration::from_secs(60);
 
-/// How far this machine's clock is from the issuer's: positive where it is ahead, in seconds.
+/// The difference between this machine's clock and the issuer's, in seconds; positive if this machine is ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skew(i64);
 
 impl Skew {
-    /// The difference between this machine's clock and the `Date` of an answer. What is within a minute is none.
+    /// Compares this machine's clock with the `Date` of an answer. Less than a minute counts as none.
     #[must_use]
     pub fn between(ours: UnixSeconds, theirs: UnixSeconds) -> Self {
         let ahead = i64::try_from(i128::from(ours.0) - i128::from(theirs.0)).unwrap_or_default();
         Self(if ahead.unsigned_abs() > TOLERATED.as_secs() { ahead } else { 0 })
     }
 
-    /// Whether the clocks differ.
+    /// Tells whether the clocks differ.
     #[must_use]
     pub const fn is_some(self) -> bool {
         self.0 != 0
     }
 
-    /// What the other clock shows when this machine's shows `ours`.
+    /// Converts this machine's time to the issuer's.
     #[must_use]
     pub const fn corrected(self, ours: UnixSeconds) -> UnixSeconds {
         UnixSeconds(ours.0.saturating_add_signed(self.0.saturating_neg()))
@@ -55,23 +55,21 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Now, by the issuer's clock.
+    /// Returns the present time by the issuer's clock.
     pub(crate) fn now(&self) -> UnixSeconds {
         self.skew().corrected(UnixSeconds::now())
     }
 
-    /// What the issuer's last answer showed.
     pub(crate) fn skew(&self) -> Skew {
         Skew(self.skew.load(Relaxed))
     }
 
-    /// Whether an answer of the issuer has been compared with. Before that, nothing that cannot be undone may be done
-    /// on this clock's word.
+    /// Tells whether an answer of the issuer has been compared. Until then nothing irreversible may depend on this clock.
     pub(crate) fn is_compared(&self) -> bool {
         self.is_compared.load(Relaxed)
     }
 
-    /// Takes over the skew of an answer; returns it when it is news.
+    /// Sets the skew of an answer; returns it if it is news.
     pub(crate) fn set(&self, skew: Skew) -> Option<Skew> {
         let before = Skew(self.skew.swap(skew.0, Relaxed));
         self.is_compared.store(true, Relaxed);

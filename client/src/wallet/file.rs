@@ -33,7 +33,7 @@ struct Contents {
     file: File,
     held: Vec<Held>,
     free: Vec<u64>,
-    /// How many slots the file has.
+    /// Number of slots in the file.
     slots: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct KeyTokens {
     pub not_after: Option<UnixSeconds>,
 }
 
-/// Why a wallet cannot be opened or written.
+/// The reason why a wallet cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
     /// Another process has it open.
@@ -98,8 +98,7 @@ pub enum WalletError {
 }
 
 impl Wallet {
-    /// Opens the wallet of a hop at `path`, or makes an empty one (mode 0600; the directory must exist). Torn slots are
-    /// cleared.
+    /// Opens the wallet of a hop at `path`, or makes an empty one (mode 0600; the directory must exist). Clears torn slots.
     ///
     /// # Errors
     /// In use by another process, not a wallet, or an I/O error.
@@ -127,17 +126,17 @@ impl Wallet {
         Ok(wallet)
     }
 
-    /// Whether a call that writes waits for the disk, and so belongs on a blocking thread.
+    /// Tells whether a write waits for the disk, and so belongs on a blocking thread.
     pub(crate) fn blocks(&self) -> bool {
         self.fsync
     }
 
-    /// How many tokens there are, of any challenge, as metrics and live page show it.
+    /// Returns the number of tokens of any challenge, as metrics and live page show it.
     pub(crate) fn shown(&self) -> &Arc<ReadableGauge> {
         &self.level
     }
 
-    /// How many tokens there are for `challenge` whose key is neither retired at `now` nor one of `doubted`.
+    /// Counts the tokens for `challenge` whose key is neither retired at `now` nor one of `doubted`.
     pub(crate) fn level(
         &self,
         challenge: ChallengeDigest,
@@ -147,14 +146,14 @@ impl Wallet {
         self.contents.lock().held.iter().filter(|held| held.answers(challenge, now, doubted)).count()
     }
 
-    /// The first moment after `now` at which a key of the tokens here retires.
+    /// Returns the first moment after `now` at which a key of the tokens retires.
     pub(crate) fn next_retirement(&self, now: UnixSeconds) -> Option<UnixSeconds> {
         let contents = self.contents.lock();
         contents.held.iter().filter_map(|held| held.unspent.not_after).filter(|moment| *moment > now).min()
     }
 
-    /// Takes a token for `challenge`: of those whose key is neither retired at `now` nor one of `doubted`, one whose
-    /// key retires first. When this returns it is no longer in the file, and nothing will return it again.
+    /// Takes the token for `challenge` whose key retires first, if the key is neither retired at `now` nor one of
+    /// `doubted`. On return it is no longer in the file, and nothing will return it again.
     ///
     /// # Errors
     /// The slot could not be zeroed. The token stays in the file, and is not given out by this value again.
@@ -178,7 +177,7 @@ impl Wallet {
         Ok(Some(held.unspent))
     }
 
-    /// Makes sure that `count` more tokens can be kept: a disk that is full is found out before tokens are paid for.
+    /// Makes room for `count` more tokens, so that a full disk is noticed before tokens are paid for.
     ///
     /// # Errors
     /// The file cannot grow.
@@ -276,8 +275,8 @@ impl Wallet {
         Ok(())
     }
 
-    /// Called wherever the number changes, before the lock is given back: two changes at once are then shown in their
-    /// order, and one whose caller has gone away is shown too.
+    /// Publishes the number of tokens. Called under the lock, so that concurrent changes are shown in order, and also those
+    /// whose caller has gone away.
     fn show(&self, contents: &Contents) {
         self.level.set(i64::try_from(contents.held.len()).unwrap_or(i64::MAX));
     }
@@ -348,7 +347,7 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Slot> {
     Ok(format::decode(&sector))
 }
 
-/// Whether a power loss came while the wallet was made: its length reached the disk, and its header did not.
+/// Tells whether a power loss interrupted the making of the wallet: its length reached the disk, its header did not.
 fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
     let mut sector = FREE;
     let length = usize::try_from(length).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! What a power cut costs a wallet: it runs on a disk that forgets what was not synced.
+//! The cost of a power cut: a wallet on a disk that forgets unsynced writes.
 
 use super::*;
 use postern_testkit::forgetful::{ForgetfulDisk, Survivors, Syncs};

@@ -4,9 +4,8 @@
 
 use crate::recorder::{Fate, Recorder};
 use crate::wallet::challenge::CurrentChallenge;
-use crate::wallet::clock::{Clock, Skew};
-use crate::wallet::file::KeyTokens;
-use crate::wallet::file::{Wallet, WalletError};
+use crate::wallet::clock::Clock;
+use crate::wallet::file::{KeyTokens, Wallet, WalletError};
 use crate::wallet::format::Unspent;
 use crate::wallet::guard::ReservedToken;
 use parking_lot::Mutex;
@@ -18,28 +17,30 @@ use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a request waits for a token when there is none.
+/// Longest wait of a request for a token.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Tokens are not used in a key's last second: clocks are cut to whole seconds, and a token needs time to reach its
-/// gateway.
+/// A key's last second, in which its tokens are not used: clocks are cut to whole seconds, and a token needs time to reach
+/// its gateway.
 const LAST_SECOND: Duration = Duration::from_secs(1);
 
 /// Tokens for the gateway's present challenge, shared by all connections.
 pub(crate) struct Supply {
     wallet: Arc<Wallet>,
-    clock: Clock,
+    /// The issuer's clock, as its answers show it.
+    pub(crate) clock: Clock,
     recorder: Arc<Recorder>,
-    state: Mutex<State>,
-    /// Wakes the refill: the wallet's level, the waiters or the challenge have changed.
+    state: Mutex<SupplyState>,
+    /// Wakes the refill: the wallet, the waiters or the challenge have changed.
     wanted: Notify,
     /// Wakes the waiters: a token came, or an attempt failed.
     progress: watch::Sender<u64>,
 }
 
+/// The challenge, the requests that wait, and the last attempt to mint.
 #[derive(Default)]
-struct State {
+struct SupplyState {
     current: Option<Arc<CurrentChallenge>>,
-    /// Challenges of older marks, oldest first, whose tokens are sent before those for the present one.
+    /// Challenges of older marks, oldest first. Their tokens are sent before those for the present one.
     older: Vec<ChallengeDigest>,
     waiting: usize,
     /// A request began to wait after the last attempt began.
@@ -50,18 +51,18 @@ struct State {
     doubted: BTreeSet<TokenKeyId>,
 }
 
-/// Why the last attempt to mint failed.
+/// The failure of the last attempt to mint.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) sentence: String,
     /// The gateway gave no challenge, without which there is no tunnel.
     pub(crate) is_gateway: bool,
-    /// The gateway's marks are the cause: another challenge may be free of it, and a retry costs nothing.
+    /// The gateway's marks are the cause. Another challenge may be acceptable, and a retry costs nothing.
     pub(crate) is_of_marks: bool,
     pub(crate) next_attempt: Instant,
 }
 
-/// Which tokens may be sent.
+/// The tokens that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Those of older marks first.
@@ -70,7 +71,7 @@ pub(crate) enum Wanted {
     Current,
 }
 
-/// What the refill has to look at.
+/// A snapshot of what is held and wanted, for the refill.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
     pub(crate) current: Option<Arc<CurrentChallenge>>,
@@ -84,7 +85,7 @@ pub(crate) struct Demand {
     pub(crate) failure: Option<Failure>,
 }
 
-/// Why there is no token.
+/// The reason why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Shortage {
     /// The gateway gave no challenge.
@@ -115,7 +116,7 @@ impl Supply {
         }
     }
 
-    /// A token, if there is one now. It is no longer on disk when this returns.
+    /// Takes a token, if there is one now. It is no longer on disk when this returns.
     pub(crate) async fn take(&self, wanted: Wanted) -> Result<Option<ReservedToken>, WalletError> {
         let (digests, doubted) = {
             let state = self.state.lock();
@@ -144,13 +145,13 @@ impl Supply {
         taken
     }
 
-    /// The time at which a key must still be good for its tokens to be used.
+    /// Returns the time until which a key must be good for its tokens to be used.
     fn now(&self) -> UnixSeconds {
         self.clock.now().saturating_add(LAST_SECOND)
     }
 
-    /// Waits for a token, [`PATIENCE`] at most. Waiting requests share one refill. Fails early when the gateway gives
-    /// no challenge, or when minting failed and the next attempt comes too late.
+    /// Waits for a token, [`PATIENCE`] at most. Waiting requests share one refill. Fails early if the gateway gives no
+    /// challenge, or if minting failed and the next attempt comes too late.
     pub(crate) async fn wait(&self, wanted: Wanted) -> Result<ReservedToken, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
@@ -183,15 +184,15 @@ impl Supply {
         }
     }
 
-    /// The gateway refused `token` and requires tokens of another key. The remaining tokens of the refused key stay in
-    /// the wallet, unused, until the issuer's directory shows whether the gateway is ahead of us or behind.
+    /// Doubts the key of `token`, because the gateway requires another one. Its other tokens stay in the wallet, unused,
+    /// until the issuer's directory shows whether the gateway is ahead or behind.
     pub(crate) fn doubt(&self, token: &Token) {
         self.state.lock().doubted.insert(token.token_key_id());
         self.wanted.notify_one();
     }
 
-    /// Decides about the doubted keys, whose tokens for `challenge` are dropped where the gateway `is_up_to_date`, or where the
-    /// key is not one that is redeemed. A gateway that is behind will require the key again.
+    /// Drops the tokens of doubted keys for `challenge` if the gateway `is_up_to_date` or nobody redeems the key. A gateway
+    /// that is behind will require the key again.
     pub(crate) fn settle_doubts(
         &self,
         challenge: ChallengeDigest,
@@ -209,8 +210,8 @@ impl Supply {
         }
     }
 
-    /// Makes this the challenge that tokens are minted for, and those of `older` digests good to send. Tokens for others
-    /// stay in the wallet, for when they are current again. `is_taken`: its mark is no reason not to mint.
+    /// Mints for this challenge from now on, and sends tokens of `older` digests as well. Tokens for others stay in the
+    /// wallet until they are current again. `is_taken`: its mark is no obstacle to minting.
     pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>, older: Vec<ChallengeDigest>, is_taken: bool) {
         let mut state = self.state.lock();
         state.older = older;
@@ -230,29 +231,13 @@ impl Supply {
         self.progress.send_modify(|count| *count += 1);
     }
 
-    /// What failed is tried again without a pause.
+    /// Lets what failed be tried again without a pause.
     pub(crate) fn forgive(&self) {
         self.state.lock().failure = None;
     }
 
-    /// The refill should look at the demand again.
     pub(crate) fn look(&self) {
         self.wanted.notify_one();
-    }
-
-    /// Takes over the clock of an issuer's answer; returns it when it is news.
-    pub(crate) fn set_clock(&self, skew: Skew) -> Option<Skew> {
-        self.clock.set(skew)
-    }
-
-    /// Whether an answer of the issuer has been compared with this machine's clock.
-    pub(crate) fn has_compared_clocks(&self) -> bool {
-        self.clock.is_compared()
-    }
-
-    /// How far this machine's clock is from the issuer's.
-    pub(crate) fn skew(&self) -> Skew {
-        self.clock.skew()
     }
 
     pub(crate) fn current(&self) -> Option<Arc<CurrentChallenge>> {
@@ -278,23 +263,21 @@ impl Supply {
         }
     }
 
-    /// The tokens by key.
     pub(crate) fn by_key(&self) -> Vec<KeyTokens> {
         self.wallet.by_key()
     }
 
-    /// How long until the next tokens spoil, if any do.
+    /// Returns the time until the next tokens spoil, if any do.
     pub(crate) fn spoils_in(&self) -> Option<Duration> {
         let now = self.now();
         self.wallet.next_retirement(now).map(|moment| now.until(moment))
     }
 
-    /// An attempt to mint begins.
     pub(crate) fn begin_attempt(&self) {
         self.state.lock().asked_anew = false;
     }
 
-    /// Records the end of an attempt and wakes the requests that wait.
+    /// Records the end of an attempt, and wakes the requests that wait.
     pub(crate) fn end_attempt(&self, failure: Option<Failure>) {
         let mut state = self.state.lock();
         state.attempts += 1;
@@ -303,12 +286,11 @@ impl Supply {
         self.progress.send_modify(|count| *count += 1);
     }
 
-    /// Makes sure that `count` more tokens can be kept.
     pub(crate) fn reserve(&self, count: usize) -> Result<(), WalletError> {
         self.wallet.reserve(count)
     }
 
-    /// Keeps a token that was minted, and wakes those who wait.
+    /// Keeps a minted token, and wakes those who wait.
     pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
         self.recorder.minted();
         let added = self.wallet.add(unspent);
@@ -319,8 +301,8 @@ impl Supply {
         added
     }
 
-    /// Drops what has spoiled: tokens of retired keys, and of other challenges more than `most`. Not before the clock
-    /// has been compared with the issuer's: tokens dropped because of a wrong clock are lost.
+    /// Drops what has spoiled: tokens of retired keys, once the clock has been compared with the issuer's, and of other
+    /// challenges more than `most`.
     pub(crate) fn tidy(&self, most: usize) {
         if self.clock.is_compared() {
             let now = self.now();
@@ -336,13 +318,11 @@ impl Supply {
         }
     }
 
-    /// Drops the tokens for a challenge.
     pub(crate) fn give_up(&self, digest: ChallengeDigest) {
         self.in_wallet(Fate::Superseded, move |wallet| wallet.drop_challenge(digest));
     }
 
-    /// Runs on a blocking thread where writing waits for the disk, so that the caller does not. `work` returns how
-    /// many tokens it dropped, which is what became of them.
+    /// Drops tokens, on a blocking thread if writing waits for the disk. `work` returns how many tokens met this `fate`.
     fn in_wallet(
         &self,
         fate: Fate,
@@ -366,7 +346,7 @@ impl Supply {
 }
 
 impl Failure {
-    /// A request that comes later is a reason to try again at once.
+    /// Tells whether a later request is a reason to try again at once.
     pub(crate) fn is_retried_on_demand(&self) -> bool {
         self.is_gateway || self.is_of_marks
     }
@@ -381,7 +361,7 @@ impl Failure {
     }
 }
 
-/// Someone who waits, counted for as long as the value lives.
+/// A waiting request, counted for as long as the value lives.
 struct Waiting<'a>(&'a Supply);
 
 impl<'a> Waiting<'a> {

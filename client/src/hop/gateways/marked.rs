@@ -10,20 +10,20 @@ use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 
 impl Gateways {
-    /// Whether a token with this digest is for the gateway: by its last challenge, or by an older one of its marks.
+    /// Tells whether the gateway takes tokens with this digest, by its last challenge or an older mark.
     pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
         self.is_current(chosen, digest) || self.older(&chosen.endpoint).contains(&digest)
     }
 
-    /// Whether tokens with this digest are for the gateway's last challenge.
+    /// Tells whether this is the digest of the gateway's last challenge.
     pub(crate) fn is_current(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
         offers(&chosen.endpoint.current.lock(), digest)
     }
 
-    /// Makes this the gateway's challenge.
+    /// Accepts a gateway's challenge.
     ///
     /// # Errors
-    /// A sentence: it holds what could tell clients apart.
+    /// A sentence: the challenge could tell clients apart.
     pub(super) fn take_in(&self, endpoint: &Endpoint, learned: CurrentChallenge) -> Result<(), String> {
         let mut ledger = self.marks.lock();
         let unknown = || Marks::default().with_longer_trials(rand::random());
@@ -33,12 +33,12 @@ impl Gateways {
         Ok(())
     }
 
-    /// A token for the gateway paid for a tunnel.
+    /// Records a token that paid for a tunnel.
     pub(crate) fn accepted(&self, chosen: &Chosen, digest: ChallengeDigest) {
         self.with_marks(&chosen.endpoint, |marks| marks.accepted(digest));
     }
 
-    /// A token for the gateway was refused. Those that the gateway will not take any more are dropped.
+    /// Records a refused token, and drops those that the gateway will not take any more.
     pub(crate) fn refused(&self, chosen: &Chosen, digest: ChallengeDigest) {
         if self.with_marks(&chosen.endpoint, |marks| marks.refused(digest)) {
             tracing::info!(
@@ -50,7 +50,7 @@ impl Gateways {
         }
     }
 
-    /// The challenges of the gateway before the present one whose tokens are still sent, oldest first.
+    /// Returns the earlier challenges whose tokens are still sent, oldest first.
     pub(super) fn older(&self, endpoint: &Endpoint) -> Vec<ChallengeDigest> {
         let mut older = self.with_marks(endpoint, |marks| marks.older());
         // Another gateway of the fleet may have a newer one.
@@ -58,7 +58,7 @@ impl Gateways {
         older
     }
 
-    /// Whether a token may be signed for `current`, as far as can be said without the issuer.
+    /// Checks whether a token may be signed for `current`, as far as is known without the issuer.
     pub(crate) fn may_sign(&self, current: &CurrentChallenge) -> Result<(), MarksRefused> {
         if current.has_context {
             return Ok(()); // minted for on demand only
@@ -70,8 +70,8 @@ impl Gateways {
         })
     }
 
-    /// A token is about to be signed for `current` under `key`: counts the challenge, if it is new. False when no gateway
-    /// has this challenge any more.
+    /// Counts the challenge, if it is new, before a token is signed for it under `key`. False if no gateway has it any
+    /// more.
     pub(crate) fn sign(&self, current: &CurrentChallenge, key: TokenKeyId) -> Result<bool, MarksRefused> {
         let Some(endpoint) = self.offering(current.digest) else { return Ok(false) };
         if current.has_context {
@@ -86,20 +86,20 @@ impl Gateways {
         Ok(true)
     }
 
-    /// Whether `current` has not lasted yet.
+    /// Returns the trial that `current` is still on.
     pub(crate) fn trial(&self, current: &CurrentChallenge) -> Option<Trial> {
         let endpoint = self.offering(current.digest)?;
         self.with_marks(&endpoint, |marks| marks.trial(current.digest, UnixSeconds::now()))
     }
 
-    /// Whether the challenge has to be fetched once more before tokens are minted ahead for it.
+    /// Tells whether the challenge must be fetched once more before tokens are minted ahead for it.
     pub(crate) fn is_to_be_confirmed(&self, current: &CurrentChallenge) -> bool {
         self.offering(current.digest).is_some_and(|endpoint| {
             self.with_marks(&endpoint, |marks| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
         })
     }
 
-    /// The state of a challenge in words.
+    /// Describes the state of a challenge.
     pub(crate) fn describe(&self, current: &CurrentChallenge) -> String {
         if let Err(refused) = self.may_sign(current) {
             return refused.to_string();
@@ -118,12 +118,11 @@ impl Gateways {
         }
     }
 
-    /// All marks, to be saved.
     pub(crate) fn marks(&self) -> Ledger {
         self.marks.lock().clone()
     }
 
-    /// A gateway that has this challenge now.
+    /// Finds a gateway that has this challenge now.
     fn offering(&self, digest: ChallengeDigest) -> Option<Arc<Endpoint>> {
         self.list.load().iter().find(|endpoint| offers(&endpoint.current.lock(), digest)).cloned()
     }
@@ -138,7 +137,7 @@ fn offers(current: &Option<Arc<CurrentChallenge>>, digest: ChallengeDigest) -> b
     current.as_ref().is_some_and(|current| current.digest == digest)
 }
 
-/// Gateways of one origin are one fleet, and have one set of marks.
+/// Returns the key of a gateway's marks: gateways of one origin are one fleet.
 fn ledger_name(gateway: &Gateway) -> &str {
     gateway.origin().unwrap_or_else(|| gateway.url())
 }

@@ -1,7 +1,7 @@
 //! The challenges of gateways in a file beside the wallet, so that a restart neither forgets what was counted nor takes a
 //! known one for a new one.
 
-use super::{Known, Marks};
+use super::{KnownChallenge, Marks};
 use crate::wallet::beside::FileBeside;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ struct Document {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct SavedGateway {
-    /// Where it uses marks.
+    /// Present if the gateway uses marks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<String>,
     /// Oldest first.
@@ -51,7 +51,6 @@ impl SavedMarks {
         (Self(file), ledger)
     }
 
-    /// Saves the marks if they have changed.
     pub(crate) async fn save(&mut self, ledger: &Ledger) {
         self.0.save(format(ledger), "after a restart the gateway's challenges are counted anew").await;
     }
@@ -82,7 +81,7 @@ fn parse(text: &str) -> Result<Ledger, String> {
 }
 
 impl SavedChallenge {
-    fn of(known: &Known) -> Self {
+    fn of(known: &KnownChallenge) -> Self {
         Self {
             challenge: hex(&known.digest.0),
             key: known.key.map(|key| hex(&key.0)),
@@ -93,16 +92,16 @@ impl SavedChallenge {
         }
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<KnownChallenge> {
         let key = match &self.key {
             Some(text) => Some(TokenKeyId(bytes(text)?)),
             None => None,
         };
-        Some(Known {
+        Some(KnownChallenge {
             seen: self.seen,
             counted: self.counted,
             is_given_up: self.given_up,
-            ..Known::new(ChallengeDigest(bytes(&self.challenge)?), key, self.since)
+            ..KnownChallenge::new(ChallengeDigest(bytes(&self.challenge)?), key, self.since)
         })
     }
 }
