@@ -2,7 +2,7 @@
 //! [`label!`](crate::label!), spans and attributes by [`names!`](crate::names!). The binary joins the catalogues of what it
 //! runs, and its tests find a name that is used twice or follows no convention.
 
-use metrics::Unit;
+use metrics::{Counter, Unit};
 
 /// One metric, as it is described to Prometheus and in the docs.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +70,13 @@ impl Label {
 
 /// An address of the configuration.
 pub const ADDRESS: Label = Label::open("address");
+
+/// Has a counter exported before it has counted anything, so that its first increase is seen as one: a series that
+/// appears with the value 1 has no rate.
+pub fn from_zero(counter: Counter) -> Counter {
+    counter.increment(0);
+    counter
+}
 
 /// A label and every value it takes, as an enum: no address, name or token can become a value.
 ///

@@ -6,6 +6,7 @@ mod open_metrics;
 mod process;
 mod readable;
 
+pub use crate::catalogue::from_zero;
 pub use exemplars::TracedHistogram;
 pub use process::PROCESS;
 pub use readable::{ReadableCounter, ReadableGauge};
@@ -13,7 +14,6 @@ pub use readable::{ReadableCounter, ReadableGauge};
 use crate::catalogue::{Kind, Metric};
 use crate::own;
 use exemplars::Exemplars;
-use metrics::Counter;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -87,13 +87,6 @@ fn builder(catalogues: &[&[Metric]]) -> Result<PrometheusBuilder, BuildError> {
         }
     }
     Ok(builder)
-}
-
-/// Has a counter exported before it has counted anything, so that its first increase is seen as one: a series that
-/// appears with the value 1 has no rate.
-pub fn from_zero(counter: Counter) -> Counter {
-    counter.increment(0);
-    counter
 }
 
 /// A thread of its own rather than a task: the recorder outlives any one runtime (tests have many), and without

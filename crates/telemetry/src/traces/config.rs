@@ -1,9 +1,27 @@
 //! What an operator chooses about traces.
 
-use super::TracerError;
 use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Why traces cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum TracerError {
+    /// The configuration.
+    #[error("tracing.{key}: {reason}")]
+    Config {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The thread of the exporter.
+    #[error(
+        "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave \
+         tracing.endpoint out"
+    )]
+    Start(#[from] std::io::Error),
+}
 
 /// Traces, by OTLP over HTTP to a collector such as Jaeger. Without an endpoint there are none.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]

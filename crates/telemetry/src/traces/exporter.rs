@@ -1,7 +1,7 @@
 //! The way to the collector: a bounded queue, and a thread that empties it.
 
-use super::TracerError;
-use crate::metrics::from_zero;
+use super::config::TracerError;
+use crate::catalogue::from_zero;
 use crate::own::{self, SpanEnded};
 use metrics::{Counter, counter};
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
