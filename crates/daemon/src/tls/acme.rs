@@ -14,9 +14,8 @@ pub(super) use authority::Authority;
 pub(super) use challenge::{ALPN, Challenges};
 pub(super) use renewal::keep;
 
-use super::identity::Shown;
 use super::validity::{Validity, names};
-use rustls_pki_types::DnsName;
+use rustls_pki_types::{CertificateDer, DnsName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -98,9 +97,8 @@ impl AcmeConfig {
     }
 
     /// How long a certificate is valid, if it has all of the names.
-    fn fits(&self, shown: &Shown) -> Option<Validity> {
+    fn fits(&self, own: &CertificateDer<'_>) -> Option<Validity> {
         let wanted: BTreeSet<_> = self.names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        let own = shown.own()?;
         if wanted.is_subset(&names(own)) { Validity::of(own) } else { None }
     }
 

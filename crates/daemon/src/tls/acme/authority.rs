@@ -1,15 +1,18 @@
 //! The authority's HTTP interface, and this server's account there.
 
-use super::order::OrderError;
+use super::challenge::ChallengeError;
 use super::{ACCOUNT, AcmeConfig};
 use crate::files::{DataDir, write_private};
-use crate::http::{ClientError, ClientOptions, chain, client, fetch_limited};
+use crate::http::{ClientError, ClientOptions, chain, client, fetch_limited, one_line};
+use crate::tls::identity::ShownError;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{Account, AccountCredentials, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
 use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +32,45 @@ const ROOM: &str = "room";
 struct Kept {
     directory: String,
     credentials: AccountCredentials,
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OrderError {
+    #[error("the authority does not give a certificate: {0}")]
+    Authority(String),
+    #[error("the authority's certificate cannot be used: {0}")]
+    Shown(#[from] ShownError),
+    #[error("the authority's certificate does not have all of the names")]
+    Names,
+    #[error("the authority's certificate has ended by this machine's clock: set the clock")]
+    Ended,
+    #[error("the ACME client failed, which is a defect: {0}")]
+    Panic(String),
+    #[error(
+        "the authority could not see that {name} is this server: {reason}. It connects to port 443 of each address of the name, \
+         which must lead to this server's TLS listener"
+    )]
+    NotSeen { name: String, reason: String },
+    #[error(
+        "the authority does not offer to look at the TLS port of {name} (TLS-ALPN-01): use another one, or files"
+    )]
+    NoWay { name: String },
+    #[error(transparent)]
+    Challenge(#[from] ChallengeError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("cannot write {}: {source}", path.display())]
+    Keep { path: PathBuf, source: io::Error },
+    #[error("the authority took longer than {0:?}")]
+    TooLong(Duration),
+}
+
+/// Its text is the authority's in part, so it is cut.
+impl From<Error> for OrderError {
+    fn from(error: Error) -> Self {
+        Self::Authority(one_line(chain(&error).as_bytes()))
+    }
 }
 
 /// How the authority is reached: read from the configuration for each attempt, because a CA file may have been mended.

@@ -1,17 +1,15 @@
 //! One order (RFC 8555, section 7.4): the names are proved, then a certificate is given.
 
 use super::AcmeConfig;
-use super::authority::Authority;
-use super::challenge::{ChallengeError, Challenges};
-use crate::http::{ClientError, chain, one_line};
-use crate::tls::identity::{Shown, ShownError, now};
+use super::authority::{Authority, OrderError};
+use super::challenge::Challenges;
+use crate::http::one_line;
+use crate::tls::identity::{Shown, now};
 use crate::tls::validity::Validity;
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
     Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
-use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -20,45 +18,6 @@ const VALIDATION: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(1
 
 /// The type of the problem of an account that the authority does not know (RFC 8555, section 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
-
-/// Why there is no certificate.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OrderError {
-    #[error("the authority does not give a certificate: {0}")]
-    Authority(String),
-    #[error("the authority's certificate cannot be used: {0}")]
-    Shown(#[from] ShownError),
-    #[error("the authority's certificate does not have all of the names")]
-    Names,
-    #[error("the authority's certificate has ended by this machine's clock: set the clock")]
-    Ended,
-    #[error("the ACME client failed, which is a defect: {0}")]
-    Panic(String),
-    #[error(
-        "the authority could not see that {name} is this server: {reason}. It connects to port 443 of each address of the name, \
-         which must lead to this server's TLS listener"
-    )]
-    NotSeen { name: String, reason: String },
-    #[error(
-        "the authority does not offer to look at the TLS port of {name} (TLS-ALPN-01): use another one, or files"
-    )]
-    NoWay { name: String },
-    #[error(transparent)]
-    Challenge(#[from] ChallengeError),
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error("cannot write {}: {source}", path.display())]
-    Keep { path: PathBuf, source: io::Error },
-    #[error("the authority took longer than {0:?}")]
-    TooLong(Duration),
-}
-
-/// Its text is the authority's in part, so it is cut.
-impl From<Error> for OrderError {
-    fn from(error: Error) -> Self {
-        Self::Authority(one_line(chain(&error).as_bytes()))
-    }
-}
 
 /// A certificate that was given, and that fits.
 pub(super) struct Given {
@@ -108,7 +67,7 @@ async fn open(account: &Account, names: &[Identifier], shown: Option<&Shown>) ->
 /// A certificate is judged before it replaces anything.
 fn judge(config: &AcmeConfig, pem: String) -> Result<Given, OrderError> {
     let shown = Shown::from_pem(pem.as_bytes())?;
-    let validity = config.fits(&shown).ok_or(OrderError::Names)?;
+    let validity = shown.own().and_then(|own| config.fits(own)).ok_or(OrderError::Names)?;
     if validity.until <= now() {
         return Err(OrderError::Ended);
     }

@@ -1,8 +1,8 @@
 //! Keeps a certificate good for as long as the server runs.
 
 use super::CERTIFICATE;
-use super::authority::Authority;
-use super::order::{Given, OrderError, order};
+use super::authority::{Authority, OrderError};
+use super::order::{Given, order};
 use super::when::{SPACING, Window};
 use crate::backoff::{Backoff, jittered};
 use crate::drain::Reloads;
@@ -121,7 +121,7 @@ impl<'a> Renewal<'a> {
 
     /// How long the certificate is valid, if it has the names of the configuration.
     fn fit(&self) -> Option<Validity> {
-        self.authority.config.fits(&*self.identity.shown()?)
+        self.authority.config.fits(self.identity.shown()?.own()?)
     }
 
     /// When the authority would have the certificate renewed, and when to ask again; `None` where it does not say such things.
