@@ -2,7 +2,6 @@
 
 mod stall;
 
-use crate::memcached::stats::{Ended, Verb};
 use crate::memcached::world::instant;
 pub use postern_tcp_info::TcpFacts;
 use smallvec::SmallVec;
@@ -23,6 +22,68 @@ pub struct ExchangeLog {
     pub pool: Duration,
     /// Never more than its inline room, whose last place is for one that is under way and will be left out.
     exchanges: SmallVec<[Exchange; MOST + 1]>,
+}
+
+/// A command of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// The hint.
+    Get,
+    /// The verdict.
+    Add,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// `STORED`.
+    Stored,
+    /// `NOT_STORED`.
+    NotStored,
+    /// A record was read.
+    Hit,
+    /// No record was found.
+    Miss,
+    /// `SERVER_ERROR`.
+    ServerError,
+    /// No reply in time.
+    TimedOut,
+    /// The connection broke, or what came was no reply.
+    Broken,
+    /// Not sent: no connection, a full queue, no free connection in time.
+    Refused,
+    /// Sent, and decided by other replicas before its reply came.
+    Overtaken,
+}
+
+impl Verb {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Get, Self::Add];
+}
+
+impl Ended {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Stored,
+        Self::NotStored,
+        Self::Hit,
+        Self::Miss,
+        Self::ServerError,
+        Self::TimedOut,
+        Self::Broken,
+        Self::Refused,
+        Self::Overtaken,
+    ];
+
+    /// Whether a command of this kind can end so.
+    #[must_use]
+    pub const fn can_follow(self, verb: Verb) -> bool {
+        match self {
+            Self::Stored | Self::NotStored | Self::Overtaken => matches!(verb, Verb::Add),
+            Self::Hit | Self::Miss => matches!(verb, Verb::Get),
+            Self::ServerError | Self::TimedOut | Self::Broken | Self::Refused => true,
+        }
+    }
 }
 
 /// One command and its reply, or one attempt at it: a retry through another endpoint is an exchange of its own.

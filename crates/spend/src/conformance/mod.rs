@@ -15,13 +15,14 @@
 mod rules;
 mod storm;
 
-use crate::{Epoch, Spend, SpendStore, Unknown};
-use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
-use std::fmt;
+pub use rules::{Begin, Rule, Violation};
+
+use crate::{Epoch, Spend, SpendStore};
+use postern_token::{SpentKey, UnixSeconds};
+use rules::{Answer, admissions, epoch, fresh};
 use std::future::Future;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
@@ -31,63 +32,6 @@ const RACERS: usize = 64;
 const RACED_KEYS: usize = 200;
 /// How many single-threaded runtimes race.
 const RUNTIMES: usize = 4;
-
-/// A rule of the contract that a store broke, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The rule.
-    pub rule: Rule,
-    /// What was seen instead.
-    pub saw: String,
-}
-
-/// The rules, in the order they are checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
-    /// A working store reports that it is ready.
-    Ready,
-    /// The first spend of a key is admitted.
-    FirstIsAdmitted,
-    /// Every later one is refused as spent.
-    LaterAreRefused,
-    /// The check reports `Spent` after an admission (on a working store), and never before.
-    HintFollowsSpend,
-    /// One nonce under two token keys is two tokens, and both stay spent side by side.
-    EpochsDoNotMix,
-    /// An expiry that moves later re-opens nothing.
-    ExtendingReopensNothing,
-    /// From its expiry on an epoch refuses.
-    ExpiredIsRefused,
-    /// Of many presentations at once exactly one is admitted, whatever runtimes they run on.
-    OneWinner,
-    /// With presentations cancelled at any point, at most one of all is admitted.
-    CancelledNeverTwice,
-    /// No caller gets an answer meant for a cancelled one.
-    AnswersDoNotStray,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store breaks the spend contract, rule {:?}: {}", self.rule, self.saw)
-    }
-}
-
-impl std::error::Error for Violation {}
-
-impl Rule {
-    fn broken(self, saw: impl Into<String>) -> Violation {
-        Violation { rule: self, saw: saw.into() }
-    }
-
-    /// `found` must be `wanted`.
-    fn wants<T: PartialEq + fmt::Debug>(self, what: &str, found: &T, wanted: &T) -> Result<(), Violation> {
-        if found == wanted {
-            Ok(())
-        } else {
-            Err(self.broken(format!("{what}: {found:?} instead of {wanted:?}")))
-        }
-    }
-}
 
 /// Runs every rule against the store that `open` opens, and returns the first violation.
 ///
@@ -115,9 +59,6 @@ where
     // And the cancellations once more where a dropped future is never running on another thread.
     single().block_on(async { storm::check(&Arc::new(open().await), begin(epoch())).await })
 }
-
-/// Gives an epoch the mark that a store wants. It may block.
-pub type Begin<'a> = &'a (dyn Fn(Epoch) -> Epoch + Sync);
 
 async fn race_on_one_runtime<S: SpendStore>(store: &Arc<S>, epoch: Epoch) -> Result<(), Violation> {
     for _ in 0..RACED_KEYS {
@@ -185,26 +126,6 @@ fn one_winner(answers: &[Answer]) -> Result<(), Violation> {
     }
     Err(Rule::OneWinner
         .broken(format!("of {RACERS} presentations {admitted} were admitted and {refused} refused")))
-}
-
-type Answer = Result<Spend, Unknown>;
-
-fn admissions(answers: &[Answer]) -> usize {
-    answers.iter().filter(|answer| **answer == Ok(Spend::Admitted)).count()
-}
-
-/// A new epoch that lives for another hour.
-fn epoch() -> Epoch {
-    Epoch {
-        key: TokenKeyId(rand::random()),
-        expires: UnixSeconds::now().saturating_add(Duration::from_secs(3600)),
-        mark: None,
-    }
-}
-
-/// A key that has not been spent.
-fn fresh(epoch: &Epoch) -> SpentKey {
-    SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(rand::random()))
 }
 
 fn single() -> Runtime {

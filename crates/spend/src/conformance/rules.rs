@@ -1,13 +1,77 @@
-//! The rules that hold for one caller at a time.
+//! The rules, and the check of those that hold for one caller at a time.
 
-use super::{Begin, Rule, epoch, fresh};
-use crate::conformance::Violation;
 use crate::{Epoch, Hint, Spend, SpendStore, Unknown};
-use postern_token::{Nonce, SpentKey, TokenType, UnixSeconds};
+use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
+use std::fmt;
 use std::time::Duration;
 
 /// Enough keys that a store which looks at a part of a key only is noticed.
 const KEYS: usize = 1000;
+
+/// A rule of the contract that a store broke, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule.
+    pub rule: Rule,
+    /// What was seen instead.
+    pub saw: String,
+}
+
+/// The rules, in the order they are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A working store reports that it is ready.
+    Ready,
+    /// The first spend of a key is admitted.
+    FirstIsAdmitted,
+    /// Every later one is refused as spent.
+    LaterAreRefused,
+    /// The check reports `Spent` after an admission (on a working store), and never before.
+    HintFollowsSpend,
+    /// One nonce under two token keys is two tokens, and both stay spent side by side.
+    EpochsDoNotMix,
+    /// An expiry that moves later re-opens nothing.
+    ExtendingReopensNothing,
+    /// From its expiry on an epoch refuses.
+    ExpiredIsRefused,
+    /// Of many presentations at once exactly one is admitted, whatever runtimes they run on.
+    OneWinner,
+    /// With presentations cancelled at any point, at most one of all is admitted.
+    CancelledNeverTwice,
+    /// No caller gets an answer meant for a cancelled one.
+    AnswersDoNotStray,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store breaks the spend contract, rule {:?}: {}", self.rule, self.saw)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl Rule {
+    pub(super) fn broken(self, saw: impl Into<String>) -> Violation {
+        Violation { rule: self, saw: saw.into() }
+    }
+
+    /// `found` must be `wanted`.
+    pub(super) fn wants<T: PartialEq + fmt::Debug>(
+        self,
+        what: &str,
+        found: &T,
+        wanted: &T,
+    ) -> Result<(), Violation> {
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(self.broken(format!("{what}: {found:?} instead of {wanted:?}")))
+        }
+    }
+}
+
+/// Gives an epoch the mark that a store wants. It may block.
+pub type Begin<'a> = &'a (dyn Fn(Epoch) -> Epoch + Sync);
 
 pub(super) async fn check<S: SpendStore>(store: &S, begin: Begin<'_>) -> Result<(), Violation> {
     Rule::Ready.wants("ready", &store.ready().await, &Ok(()))?;
@@ -91,4 +155,24 @@ async fn expired_is_refused<S: SpendStore>(store: &S, epoch: Epoch) -> Result<()
     let over = Epoch { expires: now, ..super::epoch() };
     let answer = store.spend(&super::fresh(&over), &over, now).await;
     rule.wants("an epoch already over", &answer, &Err(Unknown::EpochRetired))
+}
+
+pub(super) type Answer = Result<Spend, Unknown>;
+
+pub(super) fn admissions(answers: &[Answer]) -> usize {
+    answers.iter().filter(|answer| **answer == Ok(Spend::Admitted)).count()
+}
+
+/// A new epoch that lives for another hour.
+pub(super) fn epoch() -> Epoch {
+    Epoch {
+        key: TokenKeyId(rand::random()),
+        expires: UnixSeconds::now().saturating_add(Duration::from_secs(3600)),
+        mark: None,
+    }
+}
+
+/// A key that has not been spent.
+pub(super) fn fresh(epoch: &Epoch) -> SpentKey {
+    SpentKey::derive(TokenType::BlindRsa2048, epoch.key, Nonce(rand::random()))
 }

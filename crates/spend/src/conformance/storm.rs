@@ -1,6 +1,6 @@
 //! Cancellation: presentations dropped after any number of polls, among others that run to their end.
 
-use super::{Answer, Rule, Violation, admissions, fresh};
+use super::rules::{Answer, Rule, Violation, admissions, fresh};
 use crate::{Epoch, Spend, SpendStore};
 use postern_token::{SpentKey, UnixSeconds};
 use std::future::{Future, poll_fn};

@@ -1,6 +1,5 @@
 //! Where a memcached, mcrouter or twemproxy listens, and connections to it.
 
-use super::world::Connection;
 use postern_lookup::Lookup;
 use postern_tcp_info::{TcpFacts, tcp_info};
 use socket2::{SockRef, TcpKeepalive};
@@ -117,6 +116,11 @@ impl Address {
         Ok(Stream::Tls(Box::new(secured)))
     }
 }
+
+/// A connection of a simulated network.
+pub trait Connection: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin> Connection for T {}
 
 /// A connection.
 #[derive(Debug)]

@@ -31,6 +31,10 @@ impl Bucket {
         }
         [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift & 63) as usize])
     }
+
+    pub(crate) fn record(self, name: &[u8; 16]) -> RecordKey {
+        RecordKey::in_bucket(self.label(), name)
+    }
 }
 
 /// The record of a token that a mark binds, the one that witnesses for it, and the one that takes this back: all in one
@@ -50,26 +54,26 @@ impl Bound {
 
     /// The record of a token, whatever its mark.
     pub(crate) fn record(key: &SpentKey) -> RecordKey {
-        RecordKey::in_bucket(Bucket::of(key.as_bytes()), first_half(key.as_bytes()))
+        Bucket::of(key.as_bytes()).record(first_half(key.as_bytes()))
     }
 }
 
 /// The record by which a bucket shows that a mark is known there.
 pub(crate) fn witness(bucket: Bucket, mark: &MarkId) -> RecordKey {
-    RecordKey::in_bucket(bucket, first_half(mark.as_bytes()))
+    bucket.record(first_half(mark.as_bytes()))
 }
 
 /// The record by which a bucket shows that its witness proves nothing any more.
 pub(crate) fn closed(bucket: Bucket, mark: &MarkId) -> RecordKey {
     let mut name = *first_half(mark.as_bytes());
     name.iter_mut().for_each(|byte| *byte = !*byte); // no other half of a digest is its complement
-    RecordKey::in_bucket(bucket, &name)
+    bucket.record(&name)
 }
 
 /// A record of a bucket that is never read for a spend, so that it ages as spent records do. Where it is missing beside its
 /// witness, records are lost without a trace: the store evicts, or a router parts the bucket.
 pub(crate) fn sentinel(bucket: Bucket, mark: &MarkId) -> RecordKey {
-    RecordKey::in_bucket(bucket, mark.as_bytes().last_chunk().unwrap_or(&[0; 16]))
+    bucket.record(mark.as_bytes().last_chunk().unwrap_or(&[0; 16]))
 }
 
 /// A value that is a second: that of a witness is when it ends, that of a sentinel when it was written.

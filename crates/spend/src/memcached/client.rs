@@ -1,21 +1,27 @@
 //! The store as one runtime uses it.
 
-use super::SharedStore;
 use super::bucket::Bound;
 use super::endpoint::Endpoint;
+use super::epochs::Epochs;
 use super::failure::Failure;
-use super::options::Transport;
+use super::marked::Marked;
+use super::options::{Options, Transport};
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, Reply};
-use super::stats::{Ended, Verb};
+use super::stats::Counters;
 use super::undo::{Undo, is_undone};
+use super::verdicts::Verdicts;
 use super::votes::REPLICAS;
-use crate::exchange_log::Entry;
+use super::world::World;
+use crate::exchange_log::{Ended, Entry, Verb};
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use parking_lot::Mutex;
 use postern_token::{Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
+use tokio::sync::Notify;
 
 /// The error while there is no connection. Readiness reports the cause.
 pub(super) const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
@@ -236,6 +242,49 @@ impl SpendStore for Client {
     async fn ready(&self) -> Result<(), Unknown> {
         self.serving()
     }
+}
+
+/// What all clients of the store share.
+pub(super) struct SharedStore {
+    pub(super) options: Options,
+    pub(super) endpoints: Vec<Arc<Endpoint>>,
+    pub(super) epochs: Epochs,
+    pub(super) counters: Arc<Counters>,
+    pub(super) clients: Mutex<Vec<Weak<ClientState>>>,
+    pub(super) verdicts: Verdicts,
+    pub(super) marked: Marked,
+    /// What the watch's last rounds could not read of the first replica.
+    pub(super) round: Mutex<Round>,
+    /// Replicas that did not answer in the last one, in whole or in part, or took no record.
+    pub(super) away: Mutex<[bool; REPLICAS]>,
+    /// Replicas that answered a spend with an error, until the watch has written to them again.
+    pub(super) rejecting: [AtomicBool; REPLICAS],
+    /// Replicas with a memcached that evicts: no mark is planted there.
+    pub(super) evicting: [AtomicBool; REPLICAS],
+    /// Replicas with a router that keeps records of one bucket on several servers: no mark is planted there.
+    pub(super) parting: [AtomicBool; REPLICAS],
+    /// When each replica was last found to have lost records and kept the witnesses beside them.
+    pub(super) closed: Mutex<[Option<Instant>; REPLICAS]>,
+    /// Two replicas lead to the same servers.
+    pub(super) overlaps: AtomicBool,
+    /// Two addresses of one replica lead to different records.
+    pub(super) apart: AtomicBool,
+    /// The watch has ended by a panic: nothing is admitted any more.
+    pub(super) ended: AtomicBool,
+    /// Wakes the watch.
+    pub(super) wake_watch: Arc<Notify>,
+    /// Where a simulation runs it.
+    pub(super) world: Option<Arc<dyn World>>,
+}
+
+/// The records that the watch read, and those without an answer. They are distributed over the servers
+/// behind a router as spent records are, so this is also the share of spends that get no verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Records requested.
+    pub requested: usize,
+    /// Those for which the store reported neither a hit nor a miss.
+    pub unclear: usize,
 }
 
 impl SharedStore {

@@ -1,6 +1,5 @@
 //! One address of the store, and the way to a connection that may be trusted.
 
-use super::EndpointHealth;
 use super::address::{Address, Stream, Tls};
 use super::protocol::{Command, Kind, RecordKey, Reply};
 use super::serial::SerialConnection;
@@ -39,6 +38,34 @@ pub(crate) struct Endpoint {
     failure: Mutex<Unknown>,
     /// Whether its loss was logged and its return was not.
     lost: AtomicBool,
+}
+
+/// How one address of the store is.
+#[derive(Clone, Debug)]
+pub struct EndpointHealth {
+    /// The address.
+    pub address: Address,
+    /// The number of the replica that it leads to; 0 where there is one.
+    pub replica: usize,
+    /// Connections to it that can be used.
+    pub connections: usize,
+    /// Commands without a reply, of all clients: those that wait to be written too, but not those that wait for a
+    /// connection of a pool.
+    pub outstanding: usize,
+    /// The most of them: the sizes of all clients' pools, or of their connections' queues.
+    pub capacity: usize,
+    /// Attempts of clients to connect since the store was opened.
+    pub connects: u64,
+    /// Those that failed: no connection in time, or no answer over it.
+    pub connect_failures: u64,
+    /// Its replica rejects records, as one does that is out of memory.
+    pub rejects: bool,
+    /// Its replica has a memcached that drops records when it is full.
+    pub evicts: bool,
+    /// Its replica has a router that keeps records of one bucket on several servers.
+    pub parts: bool,
+    /// How the last connection failed; `None` while there is one.
+    pub failure: Option<Unknown>,
 }
 
 /// How connections are made.

@@ -3,7 +3,6 @@
 use super::address::{Address, Stream, Tls};
 use super::bucket::Bucket;
 use super::endpoint::{is_answer, reads};
-use super::protocol::RecordKey;
 use super::serial::SerialConnection;
 use super::world::random_bytes;
 use crate::Unknown;
@@ -128,8 +127,7 @@ pub(crate) async fn parts(connection: &mut SerialConnection, patience: Duration)
 /// The numbers of eight records that are written to a bucket one after another, and last for a minute; of none where one is not
 /// stored.
 async fn numbers(stream: &mut Stream, bucket: Bucket, patience: Duration) -> Option<Vec<u64>> {
-    let keys: [String; 8] =
-        std::array::from_fn(|_| RecordKey::in_bucket(bucket, &random_bytes()).to_string());
+    let keys: [String; 8] = std::array::from_fn(|_| bucket.record(&random_bytes()).to_string());
     for key in &keys {
         let reply = ask(stream, &format!("add {key} 0 60 7\r\nordered"), "\r\n", patience).await?;
         if reply != "STORED\r\n" {

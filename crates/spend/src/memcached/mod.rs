@@ -39,22 +39,24 @@ mod votes;
 mod watch;
 pub(crate) mod world;
 
-pub use address::{Address, AddressError, Tls};
+pub use crate::exchange_log::{Ended, Verb};
+pub use address::{Address, AddressError, Connection, Tls};
 pub use bucket::BUCKETS;
-pub use client::Client;
+pub use client::{Client, Round};
 pub use counting::{FleetCounters, Increment};
+pub use endpoint::EndpointHealth;
 pub use inspect::{Memory, Server, inspect, release};
 pub use options::{Options, Pool, Replicas, Transport};
 pub use protocol::KEY_PREFIXES;
-pub use stats::{Ended, Totals, Verb};
+pub use stats::Totals;
 #[cfg(feature = "simulation")]
 pub use undo::{Undo, undo};
 #[cfg(feature = "simulation")]
 pub use world::seed;
-pub use world::{Connecting, Connection, World};
+pub use world::{Connecting, World};
 
 use crate::{Binding, Epoch, Unknown};
-use client::ClientState;
+use client::SharedStore;
 use endpoint::{Endpoint, Network};
 use epochs::Epochs;
 use marked::Marked;
@@ -63,10 +65,9 @@ use postern_token::{TokenKeyId, UnixSeconds};
 use stats::Counters;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use std::time::Duration;
 use verdicts::Verdicts;
 use watch::Watch;
 use world::since;
@@ -81,39 +82,6 @@ const LATELY: Duration = Duration::from_secs(3_600);
 pub struct Memcached {
     store: Arc<SharedStore>,
     _watch: Watch,
-}
-
-/// What all clients of the store share.
-struct SharedStore {
-    options: Options,
-    endpoints: Vec<Arc<Endpoint>>,
-    epochs: Epochs,
-    counters: Arc<Counters>,
-    clients: Mutex<Vec<Weak<ClientState>>>,
-    verdicts: Verdicts,
-    marked: Marked,
-    /// What the watch's last rounds could not read of the first replica.
-    round: Mutex<Round>,
-    /// Replicas that did not answer in the last one, in whole or in part, or took no record.
-    away: Mutex<[bool; votes::REPLICAS]>,
-    /// Replicas that answered a spend with an error, until the watch has written to them again.
-    rejecting: [AtomicBool; votes::REPLICAS],
-    /// Replicas with a memcached that evicts: no mark is planted there.
-    evicting: [AtomicBool; votes::REPLICAS],
-    /// Replicas with a router that keeps records of one bucket on several servers: no mark is planted there.
-    parting: [AtomicBool; votes::REPLICAS],
-    /// When each replica was last found to have lost records and kept the witnesses beside them.
-    closed: Mutex<[Option<Instant>; votes::REPLICAS]>,
-    /// Two replicas lead to the same servers.
-    overlaps: AtomicBool,
-    /// Two addresses of one replica lead to different records.
-    apart: AtomicBool,
-    /// The watch has ended by a panic: nothing is admitted any more.
-    ended: AtomicBool,
-    /// Wakes the watch.
-    wake_watch: Arc<Notify>,
-    /// Where a simulation runs it.
-    world: Option<Arc<dyn World>>,
 }
 
 /// How a router is made to keep each bucket on one server.
@@ -152,44 +120,6 @@ impl Health {
     pub fn replicas(&self) -> usize {
         self.endpoints.iter().map(|endpoint| endpoint.replica + 1).max().unwrap_or(1)
     }
-}
-
-/// The records that the watch read, and those without an answer. They are distributed over the servers
-/// behind a router as spent records are, so this is also the share of spends that get no verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Round {
-    /// Records requested.
-    pub requested: usize,
-    /// Those for which the store reported neither a hit nor a miss.
-    pub unclear: usize,
-}
-
-/// How one address of the store is.
-#[derive(Clone, Debug)]
-pub struct EndpointHealth {
-    /// The address.
-    pub address: Address,
-    /// The number of the replica that it leads to; 0 where there is one.
-    pub replica: usize,
-    /// Connections to it that can be used.
-    pub connections: usize,
-    /// Commands without a reply, of all clients: those that wait to be written too, but not those that wait for a
-    /// connection of a pool.
-    pub outstanding: usize,
-    /// The most of them: the sizes of all clients' pools, or of their connections' queues.
-    pub capacity: usize,
-    /// Attempts of clients to connect since the store was opened.
-    pub connects: u64,
-    /// Those that failed: no connection in time, or no answer over it.
-    pub connect_failures: u64,
-    /// Its replica rejects records, as one does that is out of memory.
-    pub rejects: bool,
-    /// Its replica has a memcached that drops records when it is full.
-    pub evicts: bool,
-    /// Its replica has a router that keeps records of one bucket on several servers.
-    pub parts: bool,
-    /// How the last connection failed; `None` while there is one.
-    pub failure: Option<Unknown>,
 }
 
 impl Memcached {

@@ -34,9 +34,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Failures in a row after which the pool stops trying and leaves it to the background.
-const ENOUGH: u32 = 3;
-
 /// The pool of one address.
 pub(crate) struct Pooled {
     core: Arc<Core>,

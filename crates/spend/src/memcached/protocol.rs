@@ -5,7 +5,6 @@
 //! or the connection is not to be trusted any more. mcrouter and twemproxy serve these two commands; memcached's meta
 //! commands they do not.
 
-use super::bucket::Bucket;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_token::UnixSeconds;
@@ -55,11 +54,11 @@ impl RecordKey {
         Self { bytes, length: KEY_LEN as u8 }
     }
 
-    /// A record in a bucket.
-    pub(crate) fn in_bucket(bucket: Bucket, name: &[u8; 16]) -> Self {
+    /// A record in the bucket of this label.
+    pub(crate) fn in_bucket(label: [u8; 4], name: &[u8; 16]) -> Self {
         let mut bytes = [0; KEY_LEN];
         bytes[0] = b'|';
-        bytes[1..5].copy_from_slice(&bucket.label());
+        bytes[1..5].copy_from_slice(&label);
         bytes[5..8].copy_from_slice(b"|#|");
         let encoded = URL_SAFE_NO_PAD.encode_slice(name, &mut bytes[8..BUCKET_KEY_LEN]);
         debug_assert_eq!(encoded, Ok(BUCKET_KEY_LEN - 8));

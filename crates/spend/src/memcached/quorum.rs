@@ -1,16 +1,15 @@
 //! Spending a token: each replica votes for itself.
 
 use super::bucket::{self, Bound};
-use super::client::{ClientState, NOT_CONNECTED};
-use super::endpoint::Endpoint;
+use super::client::{ClientState, NOT_CONNECTED, SharedStore};
+use super::endpoint::{Endpoint, EndpointHealth};
 use super::epochs::EpochState;
 use super::failure::Failure;
 use super::protocol::{Command, Reply, Value};
-use super::stats::{Ended, Verb};
 use super::undo::{Undo, is_undone};
 use super::votes::{REPLICAS, Vote, Votes};
 use super::world::random_bytes;
-use super::{EndpointHealth, SharedStore};
+use crate::exchange_log::{Ended, Verb};
 use crate::{ExchangeLog, Spend, Unknown};
 use postern_token::{MarkId, SpentKey, UnixSeconds};
 use std::future::{Future, poll_fn};

@@ -3,44 +3,10 @@
 use super::failure::Failure;
 use super::protocol::{Command, Reply};
 use crate::Unknown;
+use crate::exchange_log::{Ended, Verb};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A command of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// The hint.
-    Get,
-    /// The verdict.
-    Add,
-}
-
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ended {
-    /// `STORED`.
-    Stored,
-    /// `NOT_STORED`.
-    NotStored,
-    /// A record was read.
-    Hit,
-    /// No record was found.
-    Miss,
-    /// `SERVER_ERROR`.
-    ServerError,
-    /// No reply in time.
-    TimedOut,
-    /// The connection broke, or what came was no reply.
-    Broken,
-    /// Not sent: no connection, a full queue, no free connection in time.
-    Refused,
-    /// Sent, and decided by other replicas before its reply came.
-    Overtaken,
-}
-
 impl Verb {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Get, Self::Add];
-
     pub(crate) fn of(command: &Command) -> Self {
         match command {
             Command::Get(_) => Self::Get,
@@ -50,29 +16,6 @@ impl Verb {
 }
 
 impl Ended {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Stored,
-        Self::NotStored,
-        Self::Hit,
-        Self::Miss,
-        Self::ServerError,
-        Self::TimedOut,
-        Self::Broken,
-        Self::Refused,
-        Self::Overtaken,
-    ];
-
-    /// Whether a command of this kind can end so.
-    #[must_use]
-    pub const fn can_follow(self, verb: Verb) -> bool {
-        match self {
-            Self::Stored | Self::NotStored | Self::Overtaken => matches!(verb, Verb::Add),
-            Self::Hit | Self::Miss => matches!(verb, Verb::Get),
-            Self::ServerError | Self::TimedOut | Self::Broken | Self::Refused => true,
-        }
-    }
-
     pub(crate) fn of(result: &Result<Reply, Failure>) -> Self {
         match result {
             Ok(Reply::Stored) => Self::Stored,

@@ -1,12 +1,12 @@
 //! The watch: a thread that looks after the marks, and finds out what the store's addresses lead to. It stands beside the
 //! runtimes that spend: no spend hangs on what it finds, because each reads its own witness.
 
+use super::client::{Round, SharedStore};
 use super::endpoint::{is_answer, reads};
 use super::protocol::{Command, Kind, RecordKey, Reply, Value};
 use super::serial::SerialConnection;
 use super::votes::REPLICAS;
 use super::world::random_bytes;
-use super::{Round, SharedStore};
 use crate::Unknown;
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -24,7 +24,6 @@ mod marking;
 mod marks;
 mod sentinels;
 mod witnesses;
-use addresses::Compared;
 use marking::Marking;
 
 /// The shortest time between two rounds, even if the watch is woken more often.
@@ -88,6 +87,12 @@ struct Rounds {
     rounds: VecDeque<[Round; REPLICAS]>,
     /// Why its last exchange had no reply.
     failed: Unknown,
+}
+
+/// The last comparison of addresses: which endpoints, and when.
+struct Compared {
+    endpoints: Vec<usize>,
+    at: Instant,
 }
 
 impl Rounds {

@@ -1,20 +1,13 @@
 //! What lies outside of the store: the network, the clocks and chance. A simulation puts its own in their place and runs
 //! the lines that ship.
 
-use super::address::Address;
+use super::address::{Address, Connection};
 use postern_token::UnixSeconds;
 #[cfg(not(feature = "simulation"))]
 use rand::Rng;
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
-
-/// A connection of a simulated network.
-pub trait Connection: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin> Connection for T {}
 
 /// An attempt to connect in a simulated network.
 pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send + 'a>>;

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn records_in_buckets_are_shorter() {
-        let of_bucket = RecordKey::in_bucket(Bucket::of(&[7; 32]), &[1; 16]);
+        let of_bucket = Bucket::of(&[7; 32]).record(&[1; 16]);
         let text = format!("VALUE {of_bucket} 0 7\r\nAAECAwQ\r\n").into_bytes();
         let keys = [key(1), of_bucket, of_bucket];
         for end in 0..text.len() {

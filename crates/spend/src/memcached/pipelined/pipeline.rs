@@ -7,29 +7,23 @@
 //! The `get`s of a burst are joined into few ([`joined`]), behind its `add`s. Callers of one burst wait at the same
 //! time, so their order does not matter.
 
-mod burst;
-mod waiting;
+mod queue;
 
-use super::joined::{self, MOST_KEYS, Piece};
+use super::joined::{self, MOST_KEYS};
 use crate::Unknown;
 use crate::memcached::failure::Failure;
-use crate::memcached::protocol::{Command, Garbled, RecordKey, Reply, ReplyKind, Value, parse};
-use crate::memcached::world::instant;
-use burst::Bursts;
-pub(crate) use burst::Read;
+use crate::memcached::protocol::{Command, Garbled};
 use parking_lot::Mutex;
 use postern_tcp_info::TcpFacts;
-use std::collections::VecDeque;
+pub(crate) use queue::{Answer, Read};
+use queue::{Cell, Queue, What};
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
-pub(crate) use waiting::{Answer, Waiting};
-
-/// For how long `get`s are sent separately after a joined one was answered with an error. A router that has lost a
-/// server fails the whole command, and twemproxy also closes the connection.
-const APART: Duration = Duration::from_secs(60);
+use std::time::Instant;
 
 /// The queue between callers and the task of one connection.
 pub(crate) struct Pipeline {
@@ -40,51 +34,11 @@ pub(crate) struct Pipeline {
     limit: usize,
 }
 
-#[derive(Default)]
-struct Queue {
-    /// Why there is no connection; `None` while there is one.
-    down: Option<Unknown>,
-    /// What the task has not taken yet: the `add`s as they are sent, their cells, the cells of the `get`s, and when
-    /// the first of all was put in.
-    out: Vec<u8>,
-    adds: Vec<u32>,
-    gets: Vec<u32>,
-    gathered: Option<Instant>,
-    /// The commands without a reply that were taken, in their order, the bursts they were taken in, and the cells of
-    /// all of them in a row.
-    order: VecDeque<What>,
-    bursts: Bursts,
-    places: VecDeque<u32>,
-    /// What has come of the reply to the first of them: keys found, as places in the row.
-    found: Vec<(usize, Value)>,
-    /// Until when `get`s are not joined.
-    apart_until: Option<Instant>,
-    cells: Vec<Cell>,
-    free: Vec<u32>,
-    /// The task, when it waits for commands.
-    task: Option<Waker>,
-}
-
-/// A command that was taken.
-#[derive(Clone, Copy)]
-enum What {
-    Add,
-    /// One `get` for this number of callers.
-    Gets(usize),
-}
-
-/// One caller's place.
-enum Cell {
-    Free,
-    Waiting {
-        reply_kind: ReplyKind,
-        caller: Option<Waker>,
-    },
-    /// The caller went away; the reply is still to come.
-    Abandoned {
-        reply_kind: ReplyKind,
-    },
-    Answered(Answer),
+/// One caller's wait for its reply. Dropped early, its place stays in the order until the reply has come.
+pub(crate) struct Waiting {
+    pipeline: Arc<Pipeline>,
+    place: u32,
+    collected: bool,
 }
 
 impl Pipeline {
@@ -289,101 +243,31 @@ impl Pipeline {
     }
 }
 
-impl Queue {
-    /// Commands without a reply.
-    fn unanswered(&self) -> usize {
-        self.places.len() + self.adds.len() + self.gets.len()
+impl Waiting {
+    fn new(pipeline: Arc<Pipeline>, place: u32) -> Self {
+        Self { pipeline, place, collected: false }
     }
 
-    /// The reply to the `add` that comes next; its length, if it is complete.
-    fn deliver_add(
-        &mut self,
-        bytes: &[u8],
-        read: &Read<'_>,
-        woken: &mut Vec<Waker>,
-    ) -> Result<Option<usize>, Garbled> {
-        let Some((reply, length)) = parse(&ReplyKind::Add, bytes)? else { return Ok(None) };
-        self.order.pop_front();
-        let place = self.places.pop_front().ok_or(Garbled)?;
-        let burst = self.bursts.answer(1).ok_or(Garbled)?;
-        woken.extend(self.answer(place, burst.answered(reply, read)));
-        Ok(Some(length))
-    }
-
-    /// A piece of the reply to the next `get`, of `number` keys; its length, if it is complete. No caller is answered
-    /// before the end.
-    fn deliver_gets(
-        &mut self,
-        number: usize,
-        bytes: &[u8],
-        read: &Read<'_>,
-        woken: &mut Vec<Waker>,
-    ) -> Result<Option<usize>, Garbled> {
-        let Self { places, cells, found, .. } = &*self;
-        let key = |place: &u32| cells[*place as usize].key();
-        let first = places.front().and_then(key).ok_or(Garbled)?;
-        let missing = places.iter().take(number).enumerate().filter_map(|(index, place)| {
-            let come = found.iter().any(|(found, _)| *found == index);
-            if come { None } else { Some((index, key(place)?)) }
-        });
-        let piece = joined::piece(first, missing, bytes)?;
-        let Some((piece, length)) = piece else { return Ok(None) };
-        match piece {
-            Piece::Block(index, value) => self.found.push((index, value)),
-            Piece::End(others) => {
-                if others == Reply::ServerError && number > 1 {
-                    self.apart_until = Some(instant() + APART);
-                }
-                self.order.pop_front();
-                let found = std::mem::take(&mut self.found);
-                let burst = self.bursts.answer(number).ok_or(Garbled)?;
-                for index in 0..number {
-                    let place = self.places.pop_front().ok_or(Garbled)?;
-                    let value = found.iter().find(|(found, _)| *found == index).map(|(_, value)| *value);
-                    woken.extend(self.answer(place, burst.answered(value.map_or(others, Reply::Hit), read)));
-                }
-            }
-        }
-        Ok(Some(length))
-    }
-
-    fn place(&mut self, cell: Cell) -> u32 {
-        match self.free.pop() {
-            Some(place) => {
-                self.cells[place as usize] = cell;
-                place
-            }
-            None => {
-                self.cells.push(cell);
-                (self.cells.len() - 1) as u32 // never more than the limit and those not collected yet
-            }
-        }
-    }
-
-    fn release(&mut self, place: u32) {
-        self.cells[place as usize] = Cell::Free;
-        self.free.push(place);
-    }
-
-    /// Puts an answer into its place; the caller to wake, if there is one.
-    fn answer(&mut self, place: u32, answer: Answer) -> Option<Waker> {
-        match std::mem::replace(&mut self.cells[place as usize], Cell::Answered(answer)) {
-            Cell::Waiting { caller, .. } => caller,
-            _ => {
-                self.release(place);
-                None
-            }
-        }
+    /// When the command had been written, while there is no answer.
+    pub(crate) fn written(&self) -> Option<Instant> {
+        if self.collected { None } else { self.pipeline.written(self.place) }
     }
 }
 
-impl Cell {
-    /// The key of a `get` without a reply.
-    fn key(&self) -> Option<&RecordKey> {
-        match self {
-            Self::Waiting { reply_kind: ReplyKind::Get(key), .. }
-            | Self::Abandoned { reply_kind: ReplyKind::Get(key) } => Some(key),
-            _ => None,
+impl Future for Waiting {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let answer = self.pipeline.poll(self.place, cx);
+        self.collected = answer.is_ready();
+        answer
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.collected {
+            self.pipeline.abandon(self.place);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Whether a pool is worth a try.
 
-use super::ENOUGH;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::sync::Notify;
+
+/// Failures in a row after which the pool stops trying and leaves it to the background.
+const ENOUGH: u32 = 3;
 
 /// Open while the store does not answer, so that callers are refused immediately.
 #[derive(Default)]

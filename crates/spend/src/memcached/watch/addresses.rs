@@ -3,14 +3,14 @@
 //! What is wrong here admits no token twice: each spend reads its own witness. But it voids tokens that are good, or lets two
 //! votes be one.
 
-use super::Rounds;
+use super::{Compared, Rounds};
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::protocol::{Command, RecordKey, Reply, Value};
 use crate::memcached::world::{instant, random_bytes, since};
 use postern_token::UnixSeconds;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Records that compare two addresses: in as many buckets, so that they spread over the servers behind a router.
 const PROBES: usize = 64;
@@ -18,12 +18,6 @@ const PROBES: usize = 64;
 const EVERY: Duration = Duration::from_secs(300);
 /// How long such a record lasts: longer than the clocks of gateways and servers differ.
 const BRIEF: Duration = Duration::from_secs(3_600);
-
-/// The last comparison: which endpoints, and when.
-pub(super) struct Compared {
-    endpoints: Vec<usize>,
-    at: Instant,
-}
 
 /// What was found.
 #[derive(Clone, Copy, Default)]
@@ -111,8 +105,7 @@ impl Rounds {
         now: UnixSeconds,
     ) -> Result<Vec<(RecordKey, Value)>, Unknown> {
         let step = Bucket::all().count() / PROBES;
-        let record =
-            |bucket| (RecordKey::in_bucket(bucket, &random_bytes()), Value::of_bucket(random_bytes()));
+        let record = |bucket: Bucket| (bucket.record(&random_bytes()), Value::of_bucket(random_bytes()));
         let records: Vec<_> = Bucket::all().step_by(step).map(record).collect();
         let replies = self.request(endpoint, &adds(&records, now)).await?;
         let written = records.into_iter().zip(replies).filter(|(_, reply)| *reply == Reply::Stored);

@@ -142,7 +142,7 @@ impl Rounds {
         let mut torn = survey.closed.clone();
         for some in survey.missing.chunks(A_WRITE / 2) {
             let pair = |bucket: &Bucket| {
-                let key = RecordKey::in_bucket(*bucket, &random_bytes());
+                let key = bucket.record(&random_bytes());
                 [Command::Add { key, value, expires }, Command::Get(witness(*bucket, id))]
             };
             let commands: Vec<_> = some.iter().flat_map(pair).collect();

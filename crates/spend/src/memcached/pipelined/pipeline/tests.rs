@@ -1,10 +1,10 @@
 //! The queue without a connection: bursts, and who is given which reply.
 
 use super::*;
-use crate::memcached::protocol::{Kind, VALUE_LEN};
+use crate::memcached::protocol::{Kind, RecordKey, Reply, VALUE_LEN, Value};
 use postern_token::UnixSeconds;
-use std::future::Future;
 use std::pin::pin;
+use std::time::Duration;
 
 fn key(number: u8) -> RecordKey {
     RecordKey::new(Kind::Probe, &[number; 32])
