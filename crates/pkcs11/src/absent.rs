@@ -1,7 +1,6 @@
 //! In place of `link`, in a build that loads no modules.
 
-use crate::key::KeyName;
-use crate::{MODULUS_LEN, Trouble};
+use crate::{KeyName, MODULUS_LEN, Trouble};
 use std::path::Path;
 
 /// Why a module is not loaded.

@@ -1,43 +1,21 @@
 //! The HSM as the issuer asks it: by jobs, which threads with a session each carry out.
 
-use crate::condition::{Away, Standing};
-use crate::key::{HsmKey, KeyName};
-use crate::link::{Found, LoadError, Module, Opener, Session};
-use crate::{MODULUS_LEN, Trouble, watch};
-use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use crate::key::KeyHealth;
+use crate::link::{Found, LoadError, Module, Session};
+use crate::sessions::{Away, Job, Lose, Options, Run, Shared, Standing};
+use crate::{KeyName, MODULUS_LEN, Trouble, watch};
+use postern_token::{PrivateOperation, TokenKeyId, Unavailable};
 use std::fmt;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
-/// The most threads with a session. A signing thread waits for one of them, so more would not help.
-const MOST_SESSIONS: usize = 64;
 /// How long an HSM may take to make a key, or to destroy one.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often who waits looks whether the issuer stops.
 const SLICE: Duration = Duration::from_millis(100);
 /// How long the end waits for calls into the module to return.
 const END: Duration = Duration::from_secs(1);
-
-/// Reads the PIN, or says why it cannot be read.
-pub type PinSource = Box<dyn Fn() -> Result<Zeroizing<Vec<u8>>, String> + Send + Sync>;
-
-/// Which HSM.
-pub struct Options {
-    /// The module's path.
-    pub module: PathBuf,
-    /// The label of the token, or its serial number.
-    pub token: String,
-    /// Where the PIN comes from, for sentences.
-    pub pin_file: PathBuf,
-    /// Reads it, when it is needed.
-    pub pin: PinSource,
-    /// How long a signature is waited for.
-    pub timeout: Duration,
-}
 
 /// Why the HSM did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,46 +38,13 @@ pub struct KeyTrouble(pub(crate) Trouble);
 
 /// An HSM. Cheap to clone. It is not used before the first call, or [`Hsm::start`].
 #[derive(Clone)]
-pub struct Hsm(pub(crate) Arc<Shared>);
+pub struct Hsm(Arc<Shared>);
 
-pub(crate) struct Shared {
-    pub(crate) options: Options,
-    pub(crate) module: Module,
-    pub(crate) state: Mutex<State>,
-    /// A job waits.
-    work: Condvar,
-    /// The watch has something to do.
-    pub(crate) watch: Condvar,
-    /// The HSM can be used, or is known not to be.
-    pub(crate) settled: Condvar,
-}
-
-pub(crate) struct State {
-    pub(crate) standing: Standing,
-    /// Sessions of an earlier one are void.
-    pub(crate) generation: u64,
-    queue: VecDeque<Job>,
-    idle: usize,
-    threads: usize,
-    most_threads: usize,
-    /// Calls into the module by the threads.
-    pub(crate) in_flight: usize,
-    /// Since when the watch is in the module.
-    pub(crate) watching: Option<Instant>,
-    pub(crate) keys: Vec<Weak<HsmKey>>,
-    has_begun: bool,
-    pub(crate) is_closed: bool,
-    pub(crate) has_ended: bool,
-}
-
-/// Says that the session is of no use any more, and why.
-type Lose<'a> = &'a dyn Fn(String);
-/// What is done with a session, or without one.
-type Run = dyn FnOnce(Result<&mut Session, Trouble>, Lose<'_>) + Send;
-
-struct Job {
-    run: Box<Run>,
-    deadline: Instant,
+/// A private key in the HSM.
+#[derive(Debug)]
+pub struct HsmKey {
+    health: Arc<KeyHealth>,
+    hsm: Hsm,
 }
 
 impl Hsm {
@@ -109,28 +54,7 @@ impl Hsm {
     /// [`LoadError`]: it is none, or this build loads none.
     pub fn load(options: Options) -> Result<Self, LoadError> {
         let module = Module::load(&options.module)?;
-        let state = State {
-            standing: Standing::Connecting { since: Instant::now() },
-            generation: 0,
-            queue: VecDeque::new(),
-            idle: 0,
-            threads: 0,
-            most_threads: MOST_SESSIONS,
-            in_flight: 0,
-            watching: None,
-            keys: Vec::new(),
-            has_begun: false,
-            is_closed: false,
-            has_ended: false,
-        };
-        Ok(Self(Arc::new(Shared {
-            options,
-            module,
-            state: Mutex::new(state),
-            work: Condvar::new(),
-            watch: Condvar::new(),
-            settled: Condvar::new(),
-        })))
+        Ok(Self(Arc::new(Shared::new(options, module))))
     }
 
     /// Connects, in a thread of its own, and keeps it so.
@@ -171,18 +95,19 @@ impl Hsm {
         &self.0.options.token
     }
 
-    pub(crate) fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.0.options.timeout
     }
 
     /// The private key of this name, whether or not it is there.
     #[must_use]
     pub fn key(&self, name: KeyName) -> Arc<HsmKey> {
-        let key = Arc::new(HsmKey::new(self.clone(), name));
+        let health = Arc::new(KeyHealth::new(name));
         let mut state = self.0.state.lock();
         state.keys.retain(|known| known.strong_count() > 0);
-        state.keys.push(Arc::downgrade(&key));
-        key
+        state.keys.push(Arc::downgrade(&health));
+        drop(state);
+        Arc::new(HsmKey { health, hsm: self.clone() })
     }
 
     /// Whether the key is there, and the right one.
@@ -231,8 +156,64 @@ impl Hsm {
         })
     }
 
+    /// What is wrong, and what to do; nothing if all is well.
+    #[must_use]
+    pub fn condition(&self) -> Option<String> {
+        let state = self.0.state.lock();
+        let timeout = self.0.options.timeout;
+        if let Some(since) = state.watching.filter(|since| since.elapsed() > timeout) {
+            return Some(format!(
+                "a call into {} ([keys.pkcs11] module) has not returned for {} s. It is waited for; if it lasts although the HSM is \
+                 well, restart the issuer, because a call into a module cannot be ended",
+                self.0.options.module.display(),
+                since.elapsed().as_secs()
+            ));
+        }
+        match &state.standing {
+            Standing::Connecting { since } if since.elapsed() <= timeout => None,
+            Standing::Ready(_) => {
+                let faults: Vec<_> = state.alive().iter().filter_map(|key| key.condition()).collect();
+                (!faults.is_empty()).then(|| faults.join("; "))
+            }
+            standing => Some(standing.sentence(&self.0.options)),
+        }
+    }
+
+    /// Whether the key signs, as far as is known; nothing if it is none of this HSM's.
+    #[must_use]
+    pub fn is_able(&self, token_key: TokenKeyId) -> Option<bool> {
+        let state = self.0.state.lock();
+        let key = state.alive().into_iter().find(|key| key.name.token_key == token_key)?;
+        let timeout = self.0.options.timeout;
+        let answers = match &state.standing {
+            Standing::Connecting { since } => since.elapsed() <= timeout,
+            Standing::Ready(_) => state.watching.is_none_or(|since| since.elapsed() <= timeout),
+            Standing::Away(_) | Standing::Refused { .. } => false,
+        };
+        Some(answers && key.is_able())
+    }
+
+    /// Whether calls are made.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(self.0.state.lock().standing, Standing::Ready(_))
+    }
+
+    /// Tries again after a PIN that was refused, if another is there now. Returns whether the one there is still that.
+    #[must_use]
+    pub fn retry(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let Standing::Refused { pin, .. } = &state.standing else { return false };
+        if (self.0.options.pin)().is_ok_and(|present| present == *pin) {
+            return true;
+        }
+        state.standing = Standing::Connecting { since: Instant::now() };
+        self.0.watch.notify_one();
+        false
+    }
+
     /// Has a thread with a session do it, and waits so long for the answer.
-    pub(crate) fn call<T: Send + 'static>(
+    fn call<T: Send + 'static>(
         &self,
         patience: Duration,
         ask: impl FnOnce(&mut Session) -> Result<T, Trouble> + Send + 'static,
@@ -300,81 +281,29 @@ impl Hsm {
     }
 }
 
-impl Shared {
-    /// The work of one thread.
-    fn work(&self) {
-        let mut own: Option<(u64, Session)> = None;
-        let mut state = self.state.lock();
-        loop {
-            let Some(job) = state.queue.pop_front() else {
-                if state.is_closed {
-                    return;
+impl PrivateOperation for HsmKey {
+    fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Unavailable> {
+        if self.health.has_fault() {
+            return Err(Unavailable); // the watch looks whether it is over
+        }
+        // A session may have been closed because it was idle: the second attempt has a new one.
+        for is_last in [false, true] {
+            let (name, message) = (self.health.name.clone(), *message);
+            match self.hsm.call(self.hsm.timeout(), move |session| session.sign(&name, &message)) {
+                Ok(result) => return Ok(result),
+                Err(HsmError::Lost(_)) if !is_last => {}
+                Err(HsmError::Key(trouble)) => {
+                    self.health.learn(Err(&trouble.0));
+                    return Err(Unavailable);
                 }
-                state.idle += 1;
-                self.work.wait(&mut state);
-                state.idle -= 1;
-                continue;
-            };
-            let Standing::Ready(opener) = &state.standing else { continue };
-            if job.deadline <= Instant::now() {
-                continue; // its caller has stopped waiting
-            }
-            let (opener, generation): (Opener, u64) = (opener.clone(), state.generation);
-            state.in_flight += 1;
-            drop(state);
-            if own.as_ref().is_none_or(|(of, _)| *of != generation) {
-                own = None;
-            }
-            let opened = match &mut own {
-                Some(_) => Ok(()),
-                none => opener.open().map(|session| *none = Some((generation, session))),
-            };
-            let mut left_to_others = None;
-            match (opened, &mut own) {
-                (Err(Trouble::Full(_)), _) if self.state.lock().threads > 1 => left_to_others = Some(job),
-                (Err(trouble), _) => (job.run)(Err(trouble), &|reason| self.lose(generation, reason, false)),
-                (Ok(()), Some((_, session))) => {
-                    (job.run)(Ok(session), &|reason| self.lose(generation, reason, false));
-                }
-                (Ok(()), None) => {}
-            }
-            state = self.state.lock();
-            state.in_flight -= 1;
-            if state.in_flight == 0 {
-                self.watch.notify_one();
-            }
-            if let Some(job) = left_to_others {
-                state.queue.push_front(job);
-                state.threads -= 1;
-                state.most_threads = state.threads.max(1);
-                drop(state);
-                self.work.notify_one();
-                return;
+                Err(_) => return Err(Unavailable),
             }
         }
+        Err(Unavailable)
     }
 
-    /// The sessions of this generation are of no use, or a call does not return. Waiting jobs fail.
-    pub(crate) fn lose(&self, generation: u64, reason: String, is_overdue: bool) {
-        let mut state = self.state.lock();
-        if state.generation != generation {
-            return;
-        }
-        let Standing::Ready(opener) = &state.standing else { return };
-        state.standing = if is_overdue {
-            Standing::Away(Away { opener: Some(opener.clone()), ..Away::new(reason) })
-        } else {
-            Standing::Connecting { since: Instant::now() }
-        };
-        state.queue.clear();
-        self.watch.notify_one();
-    }
-}
-
-impl State {
-    /// The keys that are in use.
-    pub(crate) fn alive(&self) -> Vec<Arc<HsmKey>> {
-        self.keys.iter().filter_map(Weak::upgrade).collect()
+    fn judged(&self, is_right: bool) {
+        self.health.judged(is_right);
     }
 }
 

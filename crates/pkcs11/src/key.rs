@@ -1,51 +1,16 @@
-//! A private key in the HSM, as it signs.
+//! What is known of a private key in the HSM.
 
-use crate::hsm::{Hsm, HsmError};
-use crate::{MODULUS_LEN, Trouble};
+use crate::{KeyName, Trouble};
 use parking_lot::Mutex;
-use postern_token::key_file::Reference;
-use postern_token::{KeyError, PrivateOperation, TokenKeyId, Unavailable, spki_modulus};
 use std::time::{Duration, Instant};
 
 /// How long a wrong result is reported.
 const WRONG_FOR: Duration = Duration::from_secs(600);
 
-/// How a key is found in the HSM, and called in sentences.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyName {
-    /// The id of the token key.
-    pub token_key: TokenKeyId,
-    /// Its first eight digits.
-    pub name: String,
-    /// The `CKA_ID`.
-    pub id: Vec<u8>,
-    /// The modulus, which tells the key from another with this `CKA_ID`.
-    pub modulus: [u8; MODULUS_LEN],
-}
-
-impl KeyName {
-    /// Of the key that a file refers to.
-    ///
-    /// # Errors
-    /// Its public key is none of type 2.
-    pub fn of(reference: &Reference) -> Result<Self, KeyError> {
-        let token_key = TokenKeyId::of(&reference.public_key);
-        let modulus = spki_modulus(&reference.public_key)?;
-        Ok(Self { token_key, name: token_key.short(), id: reference.id.clone(), modulus })
-    }
-
-    /// The `CKA_ID` as `pkcs11-tool` shows it.
-    #[must_use]
-    pub fn id_hex(&self) -> String {
-        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-/// A private key in the HSM.
+/// Whether a private key in the HSM can be used.
 #[derive(Debug)]
-pub struct HsmKey {
+pub(crate) struct KeyHealth {
     pub(crate) name: KeyName,
-    hsm: Hsm,
     state: Mutex<State>,
 }
 
@@ -58,9 +23,9 @@ struct State {
     was_wrong: bool,
 }
 
-impl HsmKey {
-    pub(crate) fn new(hsm: Hsm, name: KeyName) -> Self {
-        Self { name, hsm, state: Mutex::default() }
+impl KeyHealth {
+    pub(crate) fn new(name: KeyName) -> Self {
+        Self { name, state: Mutex::default() }
     }
 
     /// What a look at the key, or a signature with it, has shown.
@@ -112,30 +77,9 @@ impl HsmKey {
             )
         })
     }
-}
 
-impl PrivateOperation for HsmKey {
-    fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Unavailable> {
-        if self.has_fault() {
-            return Err(Unavailable); // the watch looks whether it is over
-        }
-        // A session may have been closed because it was idle: the second attempt has a new one.
-        for is_last in [false, true] {
-            let (name, message) = (self.name.clone(), *message);
-            match self.hsm.call(self.hsm.timeout(), move |session| session.sign(&name, &message)) {
-                Ok(result) => return Ok(result),
-                Err(HsmError::Lost(_)) if !is_last => {}
-                Err(HsmError::Key(trouble)) => {
-                    self.learn(Err(&trouble.0));
-                    return Err(Unavailable);
-                }
-                Err(_) => return Err(Unavailable),
-            }
-        }
-        Err(Unavailable)
-    }
-
-    fn judged(&self, is_right: bool) {
+    /// A result was checked.
+    pub(crate) fn judged(&self, is_right: bool) {
         let mut state = self.state.lock();
         state.was_wrong = !is_right;
         if !is_right {

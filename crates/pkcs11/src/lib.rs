@@ -17,25 +17,58 @@
     )
 )]
 
-#[cfg(not(feature = "cryptoki"))]
-mod absent;
-mod condition;
 mod hsm;
 mod key;
 #[cfg(feature = "cryptoki")]
 mod link;
+#[cfg(not(feature = "cryptoki"))]
+#[path = "absent.rs"]
+mod link;
+mod sessions;
 mod watch;
 
-#[cfg(not(feature = "cryptoki"))]
-use absent as link;
-pub use hsm::{Hsm, HsmError, Options, PinSource};
-pub use key::{HsmKey, KeyName};
+pub use hsm::{Hsm, HsmError, HsmKey};
 pub use link::{Found, LoadError};
+pub use sessions::{Options, PinSource};
+
+use postern_token::key_file::Reference;
+use postern_token::{KeyError, TokenKeyId, spki_modulus};
 
 /// The length of a modulus, a message and a result, in bytes.
 const MODULUS_LEN: usize = postern_token::BLINDED_LEN;
 /// The label of the objects that the issuer makes, by which it knows them from others'.
 pub const LABEL: &str = "postern token key";
+
+/// How a key is found in the HSM, and called in sentences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyName {
+    /// The id of the token key.
+    pub token_key: TokenKeyId,
+    /// Its first eight digits.
+    pub name: String,
+    /// The `CKA_ID`.
+    pub id: Vec<u8>,
+    /// The modulus, which tells the key from another with this `CKA_ID`.
+    pub modulus: [u8; MODULUS_LEN],
+}
+
+impl KeyName {
+    /// Of the key that a file refers to.
+    ///
+    /// # Errors
+    /// Its public key is none of type 2.
+    pub fn of(reference: &Reference) -> Result<Self, KeyError> {
+        let token_key = TokenKeyId::of(&reference.public_key);
+        let modulus = spki_modulus(&reference.public_key)?;
+        Ok(Self { token_key, name: token_key.short(), id: reference.id.clone(), modulus })
+    }
+
+    /// The `CKA_ID` as `pkcs11-tool` shows it.
+    #[must_use]
+    pub fn id_hex(&self) -> String {
+        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
 
 /// Why a request to the module failed. The text is the reason alone, for a sentence that names the HSM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,6 @@
 //! The calls into a module (PKCS#11 2.40 or 3.x), by way of `cryptoki`. Each may block for as long as it likes.
 
-use crate::key::KeyName;
-use crate::{LABEL, MODULUS_LEN, Trouble};
+use crate::{KeyName, LABEL, MODULUS_LEN, Trouble};
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::{Mechanism, MechanismType};

@@ -1,8 +1,8 @@
 //! The thread that connects, and that notices when the HSM is away while no key signs.
 
-use crate::condition::{Away, Standing};
-use crate::hsm::Shared;
+use crate::key::KeyHealth;
 use crate::link::{Opener, Session};
+use crate::sessions::{Away, Shared, Standing};
 use crate::{MODULUS_LEN, Trouble};
 use std::time::{Duration, Instant};
 
@@ -178,7 +178,7 @@ fn look(shared: &Shared, session: &mut Session) -> bool {
     }
 }
 
-fn learn(key: &crate::HsmKey, session: &mut Session) -> Result<(), Trouble> {
+fn learn(key: &KeyHealth, session: &mut Session) -> Result<(), Trouble> {
     match session.find(&key.name) {
         Err(trouble @ (Trouble::Away(_) | Trouble::Full(_))) => Err(trouble),
         looked => {
