@@ -3,12 +3,8 @@
 //! What such a place computes is checked under the public key before it leaves. An RSA result with a fault in it can give the
 //! private key away (Boneh, DeMillo and Lipton, 1997), and a token of it is void.
 
-use crate::sign::SignError;
-use crate::spki::{self, KeyError};
-use postern_raw_rsa::{MODULUS_LEN, PublicKey};
-use std::cmp::Ordering;
+use postern_raw_rsa::MODULUS_LEN;
 use std::fmt;
-use std::sync::Arc;
 
 /// `message^d mod n` with a private key that is elsewhere.
 ///
@@ -32,46 +28,14 @@ pub trait PrivateOperation: fmt::Debug + Send + Sync {
 #[error("the key is not in this process, and where it is does not answer")]
 pub struct Unavailable;
 
-/// A key that is elsewhere, and its public half.
-pub(crate) struct Elsewhere {
-    public: PublicKey,
-    modulus: [u8; MODULUS_LEN],
-    operation: Arc<dyn PrivateOperation>,
-}
-
-impl Elsewhere {
-    pub(crate) fn new(spki: &[u8], operation: Arc<dyn PrivateOperation>) -> Result<Self, KeyError> {
-        let public = PublicKey::from_der(spki::rsa_public_key(spki)?).map_err(|_| KeyError::NotAType2Key)?;
-        Ok(Self { public, modulus: spki::modulus(spki)?, operation })
-    }
-
-    pub(crate) fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], SignError> {
-        if !self.is_in_range(message) {
-            return Err(SignError::OutOfRange); // before the call: what fails there is never the client's fault
-        }
-        let result = self.operation.apply(message).map_err(SignError::Unavailable)?;
-        let is_right = self.public.is_result(message, &result);
-        self.operation.judged(is_right);
-        if is_right { Ok(result) } else { Err(SignError::WrongResult) }
-    }
-
-    /// From 2 to n - 2, as for keys in files. The modulus is odd, so n - 1 differs from it in the last bit alone.
-    fn is_in_range(&self, message: &[u8; MODULUS_LEN]) -> bool {
-        let mut most = self.modulus;
-        most[MODULUS_LEN - 1] &= 0xfe;
-        let is_small =
-            message[..MODULUS_LEN - 1].iter().all(|byte| *byte == 0) && message[MODULUS_LEN - 1] < 2;
-        !is_small && message.cmp(&most) == Ordering::Less
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SigningKey, TokenRequest};
+    use crate::spki;
+    use crate::{SignError, SigningKey, TokenRequest};
     use postern_raw_rsa::PrivateKey;
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    use std::sync::{Arc, Mutex};
 
     /// A place that may be away, or wrong in one bit.
     #[derive(Debug)]

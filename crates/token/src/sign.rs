@@ -1,14 +1,15 @@
 //! Issuing (RFC 9578, sections 5.2 and 6.2): what the issuer does.
 
 use crate::batch::{AmortizedRequest, AmortizedResponse};
-use crate::elsewhere::{Elsewhere, PrivateOperation, Unavailable};
+use crate::elsewhere::{PrivateOperation, Unavailable};
 use crate::ids::{TokenKeyId, TokenType};
 use crate::issuance::{TokenRequest, TokenResponse};
 use crate::spki::{self, KeyError};
 use crate::voprf::{self, Evaluator};
-use postern_raw_rsa::PrivateKey;
+use postern_raw_rsa::{MODULUS_LEN, PrivateKey, PublicKey};
 use rand::TryRng;
 use rand::rngs::SysRng;
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -214,5 +215,38 @@ impl SigningKey {
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SigningKey({:?}, type {}, redacted)", self.id, self.token_type.code())
+    }
+}
+
+/// A key that is elsewhere, and its public half.
+struct Elsewhere {
+    public: PublicKey,
+    modulus: [u8; MODULUS_LEN],
+    operation: Arc<dyn PrivateOperation>,
+}
+
+impl Elsewhere {
+    fn new(spki: &[u8], operation: Arc<dyn PrivateOperation>) -> Result<Self, KeyError> {
+        let public = PublicKey::from_der(spki::rsa_public_key(spki)?).map_err(|_| KeyError::NotAType2Key)?;
+        Ok(Self { public, modulus: spki::modulus(spki)?, operation })
+    }
+
+    fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], SignError> {
+        if !self.is_in_range(message) {
+            return Err(SignError::OutOfRange); // before the call: what fails there is never the client's fault
+        }
+        let result = self.operation.apply(message).map_err(SignError::Unavailable)?;
+        let is_right = self.public.is_result(message, &result);
+        self.operation.judged(is_right);
+        if is_right { Ok(result) } else { Err(SignError::WrongResult) }
+    }
+
+    /// From 2 to n - 2, as for keys in files. The modulus is odd, so n - 1 differs from it in the last bit alone.
+    fn is_in_range(&self, message: &[u8; MODULUS_LEN]) -> bool {
+        let mut most = self.modulus;
+        most[MODULUS_LEN - 1] &= 0xfe;
+        let is_small =
+            message[..MODULUS_LEN - 1].iter().all(|byte| *byte == 0) && message[MODULUS_LEN - 1] < 2;
+        !is_small && message.cmp(&most) == Ordering::Less
     }
 }
