@@ -3,7 +3,8 @@
 
 mod rows;
 
-pub use rows::rows;
+use Step::{Arrive, Body, Closed, End, Get, Lacks, Say, Send};
+pub use rows::{Row, Step, rows};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,28 +14,6 @@ use tokio::time::timeout;
 /// Longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One thing that happens.
-#[derive(Clone, Debug)]
-pub enum Step {
-    /// The client sends this.
-    Send(String),
-    /// The target gets this head: all of its lines, in their order.
-    Arrive(&'static str),
-    /// The target gets these bytes next.
-    Body(&'static str),
-    /// The target says this.
-    Say(String),
-    /// The target ends its connection.
-    End,
-    /// The client gets a head next, which begins with the first of these and contains the others.
-    Get(&'static [&'static str]),
-    /// The client gets no head with this in it: a part of the last one.
-    Lacks(&'static str),
-    /// The client's connection ends without another byte.
-    Closed,
-}
-use Step::{Arrive, Body, Closed, End, Get, Lacks, Say, Send};
-
 /// The proxy that the rows are for.
 #[derive(Clone, Copy, Debug)]
 pub struct Proxy {
@@ -43,9 +22,6 @@ pub struct Proxy {
     /// The fields that a request needs to be admitted, each with its line end.
     pub admission: fn() -> String,
 }
-
-/// A name, and what happens.
-pub type Row = (&'static str, Vec<Step>);
 
 /// Runs `rows`, and reports those that fail, so that one failure does not hide the others.
 ///

@@ -11,7 +11,8 @@ mod mounted;
 #[cfg(test)]
 mod power_loss;
 
-use contents::Contents;
+pub use contents::Syncs;
+use contents::{Contents, State};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::path::Path;
@@ -36,28 +37,6 @@ pub enum Survivors {
     None,
     /// A part that this seed chooses: sectors of 512 bytes, lengths and names, each for itself, whatever their order.
     Some(u64),
-}
-
-/// Which syncs have an effect. A test of a promise has to fail on a disk that lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Syncs {
-    /// All: the disk keeps what it reports as synced.
-    Kept,
-    /// Those of files, and none of directories.
-    OfFilesOnly,
-    /// None, although each is reported as done.
-    Ignored,
-}
-
-struct State {
-    contents: Contents,
-    syncs: Syncs,
-    /// Counts the times the power came on. Files that were opened before a cut stay unusable after it.
-    boot: u64,
-    on: bool,
-    /// Steps that changed or synced something, and the number of them after which the power fails.
-    steps: u64,
-    last: u64,
 }
 
 impl ForgetfulDisk {
@@ -130,14 +109,5 @@ impl ForgetfulDisk {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared.lock().unwrap()
-    }
-}
-
-impl State {
-    /// Counts a step; false when the power is off or fails before it.
-    fn step(&mut self) -> bool {
-        self.on = self.on && self.steps < self.last;
-        self.steps += u64::from(self.on);
-        self.on
     }
 }

@@ -1,8 +1,31 @@
 //! The rows: what each RFC requires, in the order of its sections.
 
-use super::Row;
-use super::Step::{self, Arrive, Body, Closed, End, Get, Lacks, Say, Send};
+use Step::{Arrive, Body, Closed, End, Get, Lacks, Say, Send};
 use std::sync::LazyLock;
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// The client sends this.
+    Send(String),
+    /// The target gets this head: all of its lines, in their order.
+    Arrive(&'static str),
+    /// The target gets these bytes next.
+    Body(&'static str),
+    /// The target says this.
+    Say(String),
+    /// The target ends its connection.
+    End,
+    /// The client gets a head next, which begins with the first of these and contains the others.
+    Get(&'static [&'static str]),
+    /// The client gets no head with this in it: a part of the last one.
+    Lacks(&'static str),
+    /// The client's connection ends without another byte.
+    Closed,
+}
+
+/// A name, and what happens.
+pub type Row = (&'static str, Vec<Step>);
 
 fn send(text: impl Into<String>) -> Step {
     Send(text.into())

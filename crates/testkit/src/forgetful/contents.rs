@@ -8,6 +8,38 @@ pub(super) const ROOT: u64 = 1;
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
+/// Which syncs have an effect. A test of a promise has to fail on a disk that lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syncs {
+    /// All: the disk keeps what it reports as synced.
+    Kept,
+    /// Those of files, and none of directories.
+    OfFilesOnly,
+    /// None, although each is reported as done.
+    Ignored,
+}
+
+/// The disk and its power.
+pub(super) struct State {
+    pub(super) contents: Contents,
+    pub(super) syncs: Syncs,
+    /// Counts the times the power came on. Files that were opened before a cut stay unusable after it.
+    pub(super) boot: u64,
+    pub(super) on: bool,
+    /// Steps that changed or synced something, and the number of them after which the power fails.
+    pub(super) steps: u64,
+    pub(super) last: u64,
+}
+
+impl State {
+    /// Counts a step; false when the power is off or fails before it.
+    pub(super) fn step(&mut self) -> bool {
+        self.on = self.on && self.steps < self.last;
+        self.steps += u64::from(self.on);
+        self.on
+    }
+}
+
 /// Files and directories by number.
 pub(super) struct Contents {
     nodes: HashMap<u64, Node>,

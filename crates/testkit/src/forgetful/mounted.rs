@@ -3,8 +3,7 @@
 //! By hand, for a crate that does it brings five others for some tests. The layouts are those of `linux/fuse.h`, version
 //! 7.31.
 
-use super::contents::{Body, Cached, Names, Naming, Node, Write};
-use super::{State, Syncs};
+use super::contents::{Body, Cached, Names, Naming, Node, State, Syncs, Write};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
