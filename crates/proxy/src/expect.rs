@@ -4,9 +4,10 @@
 //! read, so [`Held`] leaves it unread until the target has said so, or has given its final answer, which the client reads first
 //! ([`Following`]). A target that knows no expectations says nothing until it has the body: after [`PATIENCE`] the body goes on.
 
+use crate::headers::is_continue;
 use crate::plain;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, EXPECT, HeaderValue};
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{Request, Response, StatusCode, Version, request};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
@@ -91,11 +92,6 @@ impl Gate {
             pass_on(interim);
         });
     }
-}
-
-/// Whether this value of Expect is the one that RFC 9110 knows.
-pub(crate) fn is_continue(value: &HeaderValue) -> bool {
-    value.as_bytes().eq_ignore_ascii_case(b"100-continue")
 }
 
 /// A request's body behind its gate.

@@ -1,6 +1,5 @@
 //! What a proxy changes in a message before it passes it on.
 
-use crate::expect::is_continue;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -207,6 +206,11 @@ pub fn quoted(text: &str) -> String {
         _ => vec!['?'],
     };
     text.chars().flat_map(escape).collect()
+}
+
+/// Whether this value of Expect is the one that RFC 9110 knows.
+pub(crate) fn is_continue(value: &HeaderValue) -> bool {
+    value.as_bytes().eq_ignore_ascii_case(b"100-continue")
 }
 
 #[cfg(test)]

@@ -2,32 +2,25 @@
 //! connection of HTTP/2 that tunnels share ([`Lines`]), and the bytes of both.
 
 mod answer;
-mod failure;
+mod line;
 mod request;
-mod seat;
 mod shared;
 
 pub use answer::{BODY_LIMIT, Head, HeadError, read_body};
+pub use line::{Io, Received};
 pub use request::{Asked, Connect, ask};
-pub use seat::{Seat, Vigil};
-pub use shared::{Joined, Lines, Made, OnDrain, Sharing};
+pub use shared::{Joined, Lines, Made, OnDrain, Seat, Sharing, Vigil};
 
 use crate::http2::{Http2Stream, Inbox, Unsent};
 use crate::reset::Reset;
 use bytes::{Buf, Bytes};
-use shared::{Line, Taken};
+use line::Taken;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-
-/// What a connection to a proxy can do, plain or TLS, and what a tunnel can that leads to the next one.
-pub trait Io: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin> Io for T {}
 
 /// An open tunnel: bytes that came together with the answer first, then the connection.
 pub struct Tunnel {
@@ -41,32 +34,6 @@ pub struct Tunnel {
 impl fmt::Debug for Tunnel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tunnel")
-    }
-}
-
-/// What a tunnel on a shared connection has received and not read; nothing where it has a connection of its own. One in another
-/// that is shared has that one's.
-#[derive(Clone, Default)]
-pub struct Received(Option<(Inbox, Arc<Line>)>);
-
-impl fmt::Debug for Received {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Received")
-    }
-}
-
-impl Received {
-    /// Runs `work`, which reads the tunnel or will; meanwhile the tunnel stops no other one of its connection.
-    pub async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
-        match &self.0 {
-            Some((inbox, _)) => inbox.keep_taking(work).await,
-            None => work.await,
-        }
-    }
-
-    /// The connection it comes over.
-    fn carrier(&self) -> Option<Arc<Line>> {
-        self.0.as_ref().map(|(_, line)| Arc::clone(line))
     }
 }
 
@@ -85,7 +52,7 @@ impl Tunnel {
 
     /// One that shares its connection.
     fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
-        let received = Received(Some((inbox, taken.line())));
+        let received = Received::shared(inbox, &taken);
         Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _held: None }
     }
 

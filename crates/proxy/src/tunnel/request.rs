@@ -1,7 +1,8 @@
 //! A CONNECT over HTTP/1.1.
 
+use super::Tunnel;
 use super::answer::{Head, HeadError, read_head};
-use super::{Io, Received, Tunnel};
+use super::line::{Io, Received};
 use bytes::BytesMut;
 use http::HeaderName;
 use tokio::io::AsyncWriteExt;

@@ -3,13 +3,17 @@
 //! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
 //! carries goes on. One that carries nothing is closed after a while.
 
-use super::failure::Failure;
-use super::seat::Seat;
-use super::{Io, Received};
-use crate::http2::{CONNECTION_WINDOW, FRAME, FRAME_BUDGET, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid};
+use super::Tunnel;
+use super::answer::{Head, HeadError, INTERIM_LIMIT};
+use super::line::{Failure, Io, Line, Received, Taken};
+use super::request::Connect;
+use crate::http2::{
+    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
+};
 use bytes::Bytes;
-use h2::client::{Builder, Connection, SendRequest};
-use h2::{Ping, PingPong};
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use http::header::{HeaderMap, PROXY_AUTHORIZATION};
+use http::{HeaderValue, Method, Request, Version};
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use std::fmt;
@@ -18,19 +22,14 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 
 /// The largest head of an answer, in bytes as RFC 9113, section 6.5.2, reckons.
 const HEAD_LIMIT: u32 = 32 << 10;
-/// A connection that was silent for this long is asked for a sign of life before a token goes there.
-const SILENT: Duration = Duration::from_secs(1);
-/// How long it may take to give it.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
-
 /// How tunnels share connections.
 #[derive(Clone, Debug)]
 pub struct Sharing {
@@ -68,39 +67,6 @@ pub struct Lines {
 impl fmt::Debug for Lines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lines").field("sharing", &self.sharing).finish_non_exhaustive()
-    }
-}
-
-/// A connection.
-pub(super) struct Line {
-    /// `None` once it takes no more tunnels.
-    sender: Mutex<Option<SendRequest<Bytes>>>,
-    /// Why it broke.
-    failure: Failure,
-    ping: tokio::sync::Mutex<PingPong>,
-    /// When its proxy last gave a sign of life; `None` before the first.
-    heard: Mutex<Option<Instant>>,
-    began: Instant,
-    tunnels: AtomicUsize,
-    /// The one that carries it, where that is another hop's. Nothing of the tunnel on it: that ends with this connection.
-    carrier: Option<Arc<Line>>,
-    /// The number of tunnels has changed.
-    changed: Notify,
-}
-
-/// Counts as a tunnel for as long as it lives.
-pub(super) struct Taken(Arc<Line>);
-
-impl Taken {
-    pub(super) fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.0)
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.0.tunnels.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_one();
     }
 }
 
@@ -178,7 +144,7 @@ impl Lines {
             let failure = line.failure.take();
             return Err(failure.unwrap_or_else(|| io::ErrorKind::ConnectionAborted.into()).into());
         }
-        let seat = line.take(self.sharing.tunnels);
+        let seat = Seat::on(&line, self.sharing.tunnels);
         let seat = seat.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionAborted))?;
         self.open.lock().push(line);
         drop(making);
@@ -198,7 +164,7 @@ impl Lines {
                 line.retire();
                 return None;
             }
-            if let Some(seat) = line.take(self.sharing.tunnels) {
+            if let Some(seat) = Seat::on(&line, self.sharing.tunnels) {
                 return Some(seat);
             }
         }
@@ -264,89 +230,112 @@ where
     let _ = connection.await; // its end reaches the tunnels
 }
 
-impl Line {
-    /// Whether it takes tunnels, if it has room.
-    fn is_open(&self, lifetime: Duration) -> bool {
-        if self.began.elapsed() >= lifetime
-            || self.carrier.as_ref().is_some_and(|carrier| carrier.is_leaving())
-        {
-            self.retire();
-        }
-        self.sender.lock().is_some()
-    }
+/// Room for a tunnel on a connection.
+pub struct Seat {
+    line: Arc<Line>,
+    sender: SendRequest<Bytes>,
+    taken: Taken,
+}
 
-    /// Whether it takes no more tunnels, by its age or because its proxy goes away.
-    fn is_leaving(&self) -> bool {
-        let sender = self.sender.lock().clone();
-        let ready =
-            |mut sender: SendRequest<Bytes>| sender.poll_ready(&mut Context::from_waker(Waker::noop()));
-        sender.is_none_or(|sender| matches!(ready(sender), Poll::Ready(Err(_))))
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seat")
     }
+}
 
-    fn has_room(&self, most: usize) -> bool {
-        let allowed = self.sender.lock().as_ref().map_or(0, SendRequest::current_max_send_streams);
-        self.tunnels.load(Ordering::Acquire) < most.min(allowed)
+/// Whether the proxy of a connection is there, while a tunnel on it is waited for.
+pub struct Vigil(Arc<Line>);
+
+impl fmt::Debug for Vigil {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vigil")
     }
+}
 
-    /// Takes no more tunnels; without any, it ends.
-    pub(super) fn retire(&self) {
-        *self.sender.lock() = None;
-        self.changed.notify_one();
-    }
-
-    fn take(self: &Arc<Self>, most: usize) -> Option<Seat> {
-        let sender = self.sender.lock().clone()?;
-        let allowed = most.min(sender.current_max_send_streams());
-        let more = |tunnels| (tunnels < allowed).then_some(tunnels + 1);
-        self.tunnels.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        let taken = Taken(Arc::clone(self));
-        Some(Seat { line: Arc::clone(self), sender, taken })
-    }
-
-    /// Whether its proxy is there: a token that is sent into a dead connection is lost.
-    pub(super) async fn answers(&self) -> bool {
-        if self.is_leaving() {
-            return false;
-        }
-        if self.was_heard() {
-            return true;
-        }
-        let mut ping = self.ping.lock().await;
-        // Whoever waited for the same has the answer already.
-        if self.sender.lock().is_none() {
-            return false;
-        }
-        if self.was_heard() {
-            return true;
-        }
-        // One that was not waited for may have come long ago, and says nothing of now.
-        poll_fn(|cx| Poll::Ready(ping.poll_pong(cx).is_ready())).await;
-        let _ = ping.send_ping(Ping::opaque()); // one that is on its way does as well
-        let answered = timeout(SIGN_OF_LIFE, poll_fn(|cx| ping.poll_pong(cx))).await;
-        let answers = matches!(answered, Ok(Ok(_)));
-        if answers {
-            self.hear();
+impl Vigil {
+    /// Whether the proxy is there, if it was not heard a moment ago. A connection that does not answer takes no more tunnels.
+    pub async fn answers(&self) -> bool {
+        let answers = self.0.answers().await;
+        if !answers {
+            self.0.retire();
         }
         answers
     }
 
-    pub(super) fn hear(&self) {
-        *self.heard.lock() = Some(Instant::now());
-    }
-
-    fn was_heard(&self) -> bool {
-        self.heard.lock().is_some_and(|heard| heard.elapsed() < SILENT)
-    }
-
-    /// Returns when it has carried nothing for this long.
-    async fn idle(&self, limit: Duration) {
+    /// Returns when the connection gives no sign of life; looks each time that `pause` is over.
+    pub async fn lost(&self, pause: Duration) {
         loop {
-            let changed = self.changed.notified();
-            if self.tunnels.load(Ordering::Acquire) > 0 {
-                changed.await;
-            } else if timeout(limit, changed).await.is_err() && self.tunnels.load(Ordering::Acquire) == 0 {
+            sleep(pause).await;
+            if !self.answers().await {
                 return;
             }
         }
     }
+}
+
+impl Seat {
+    fn on(line: &Arc<Line>, most: usize) -> Option<Self> {
+        let sender = line.sender.lock().clone()?;
+        let taken = Taken::on(line, most.min(sender.current_max_send_streams()))?;
+        Some(Self { line: Arc::clone(line), sender, taken })
+    }
+
+    /// To find out meanwhile whether an answer can come.
+    #[must_use]
+    pub fn vigil(&self) -> Vigil {
+        Vigil(Arc::clone(&self.line))
+    }
+
+    /// Asks for a tunnel. An answer that opens none is followed by its body.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn connect(self, connect: &Connect<'_>) -> Result<(Head, Tunnel), HeadError> {
+        let Self { line, sender, taken } = self;
+        let broken = |error: h2::Error| HeadError::Broken(error.to_string());
+        let request = request(connect).map_err(|error| HeadError::Grammar(error.to_string()))?;
+        let mut sender = sender.ready().await.map_err(broken)?;
+        let (response, outbox) = sender.send_request(request, false).map_err(broken)?;
+        let response = answer(response).await?;
+        line.hear();
+        let (head, body) = response.into_parts();
+        let inbox = Inbox::new(body, None);
+        let tunnel = Tunnel::shared(Http2Stream::new(inbox.clone(), outbox), inbox, taken);
+        Ok((Head { status: head.status, headers: head.headers }, tunnel))
+    }
+}
+
+fn request(connect: &Connect<'_>) -> http::Result<Request<()>> {
+    let Connect { authority, authorization, more } = connect;
+    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(*authority);
+    if let Some(authorization) = authorization {
+        let mut value = HeaderValue::from_str(authorization)?;
+        value.set_sensitive(true); // no table of either end remembers it (RFC 7541, section 7.1.3)
+        request = request.header(PROXY_AUTHORIZATION, value);
+    }
+    if let Some((name, value)) = more {
+        request = request.header(name, *value);
+    }
+    request.body(())
+}
+
+/// The answer, after some interim ones.
+async fn answer(mut response: ResponseFuture) -> Result<http::Response<h2::RecvStream>, HeadError> {
+    let mut interim = 0;
+    poll_fn(|cx| {
+        while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
+            interim += size(head.headers());
+            if interim > INTERIM_LIMIT {
+                return Poll::Ready(Err(HeadError::NoEnd));
+            }
+        }
+        let answered = pin!(&mut response).poll(cx);
+        answered.map(|answered| answered.map_err(|error| HeadError::Broken(error.to_string())))
+    })
+    .await
+}
+
+/// As RFC 9113, section 6.5.2, reckons, with 32 bytes for the status, too.
+fn size(headers: &HeaderMap) -> usize {
+    32 + headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>()
 }
