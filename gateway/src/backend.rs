@@ -5,11 +5,12 @@ use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
 use postern_spend::memcached::{AddressError, Memcached, Options, Pool, Replicas, Tls, Transport};
-use postern_spend::{Backend, Embedded, Marks, StoreError};
+use postern_spend::{Backend, Embedded, Marks, Store, StoreError};
 use postern_token::UnixSeconds;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// The most connections in one pool: memcached's own default for all of its clients is 1,024.
 const MOST_POOLED: usize = 10_000;
@@ -224,4 +225,13 @@ pub(crate) fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {
         config: tls::store_client_config(config.ca.as_deref(), own)?,
         server_name: config.server_name.clone(),
     })
+}
+
+/// The store as each of the workers uses it. Its connections belong to the runtime that opens them.
+pub(crate) fn stores(backend: &Backend, workers: &[Handle]) -> Vec<Store> {
+    let store = |worker: &Handle| {
+        let _here = worker.enter();
+        backend.store()
+    };
+    workers.iter().map(store).collect()
 }

@@ -2,8 +2,7 @@
 
 use crate::backend::{self, BackendError};
 use crate::config::{Config, NextHopError, StoreKind};
-use crate::keys::key_types::KeyTypes;
-use crate::keys::offer::Offer;
+use crate::keys::offer::{KeyTypes, Offer};
 use crate::keys::source::{self, Source, SourceError};
 use crate::request::resolve::{self, ResolverError};
 use crate::shared_limits::LEAST_SECRET;

@@ -4,19 +4,19 @@ use crate::backend;
 use crate::check::{StartError, check};
 use crate::config::{Config, Peers};
 use crate::gate::LoggedGate;
-use crate::keys::key_types::KeyTypes;
-use crate::keys::offer::Offer;
+use crate::keys::offer::{KeyTypes, Offer};
 use crate::keys::refresh::{Refresh, Supply};
 use crate::keys::source;
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::memories::Memories;
 use crate::next_hops::{self, Connections};
 use crate::observe::page;
-use crate::observe::recorder::Recorder;
+use crate::observe::recorder::{Recorder, slow};
+use crate::observe::spans::SERVICE;
 use crate::reload::Reloading;
+use crate::request::dear::Dear;
 use crate::request::hops::Pseudonym;
 use crate::request::resolve::{CurrentResolver, ResolverError};
-use crate::request::verify::Dear;
 use crate::server::accept::{self, Listener, Listening};
 use crate::server::sockets::Sockets;
 use crate::shared_limits::SharedLimits;
@@ -32,19 +32,15 @@ use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ListenerTls, TlsConfig};
-use postern_spend::{Backend, Store};
 use postern_telemetry::traces::Tracer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 use std::{io, thread};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// What the gateway is called in traces.
-pub(crate) const SERVICE: &str = "postern-gateway";
 /// A gateway whose sockets are bound and whose store is loaded, ready to [`run`](Gateway::run).
 pub struct Gateway {
     core: Arc<Core>,
@@ -87,7 +83,7 @@ impl Gateway {
         let mut supply = Supply::of(config, &process.live)?;
         let saved = supply.saved_keyring();
         let key_types = KeyTypes::default();
-        key_types.learn(&saved);
+        key_types.learn(saved.iter());
         let offer = Offer::new(&config.challenge, source::types(&config.issuer)?, key_types.clone())?;
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let peers_tls = config.peers.as_ref().map(|peers| peers.tls().open()).transpose();
@@ -215,7 +211,7 @@ impl Gateway {
         }
         let handles: Vec<Handle> = runtimes.iter().map(|runtime| runtime.handle().clone()).collect();
         let mut generation = Generation::clone(&self.core.generation.load());
-        generation.stores = stores(&generation.backend, &handles);
+        generation.stores = backend::stores(&generation.backend, &handles);
         self.core.generation.store(Arc::new(generation));
         let mut peers = self.peers.into_iter().flat_map(Sockets::into_listeners);
         for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {
@@ -262,18 +258,4 @@ impl Gateway {
         });
         joined.await.map_err(io::Error::other)?
     }
-}
-
-/// How long a command to the store may take before its TCP facts are read: without traces they are not used.
-pub(crate) fn slow(tracer: &Tracer) -> Duration {
-    tracer.slow().unwrap_or(Duration::MAX)
-}
-
-/// The store as each of the workers uses it. Its connections belong to the runtime that opens them.
-pub(crate) fn stores(backend: &Backend, workers: &[Handle]) -> Vec<Store> {
-    let store = |worker: &Handle| {
-        let _here = worker.enter();
-        backend.store()
-    };
-    workers.iter().map(store).collect()
 }

@@ -52,7 +52,8 @@ impl StoreMaintenance {
 
     async fn run(self) {
         let core = Arc::clone(&self.core);
-        tokio::join!(core.memories.watch(&core), self.keep_ready());
+        let backend = || Arc::clone(&core.generation.load().backend);
+        tokio::join!(core.memories.watch(backend), self.keep_ready());
     }
 
     async fn keep_ready(mut self) {

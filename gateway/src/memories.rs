@@ -3,7 +3,6 @@
 //! a router answers in its place.
 
 use crate::observe::catalogue;
-use crate::state::Core;
 use metrics::gauge;
 use parking_lot::Mutex;
 use postern_daemon::utc::rough;
@@ -11,6 +10,7 @@ use postern_spend::Backend;
 use postern_spend::memcached::{Address, Memory};
 use postern_telemetry::catalogue::ADDRESS;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -67,14 +67,13 @@ impl Memories {
         found
     }
 
-    /// Looks now and every minute, at the servers of the present store. Goes on until it is dropped.
-    pub(crate) async fn watch(&self, core: &Core) {
+    /// Looks now and every minute, at the servers of the `present` store. Goes on until it is dropped.
+    pub(crate) async fn watch(&self, present: impl Fn() -> Arc<Backend>) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let backend = core.generation.load().backend.clone();
-            let servers = match &*backend {
+            let servers = match &*present() {
                 Backend::Memcached(memcached) => memcached.servers().await,
                 Backend::Embedded(_) => Vec::new(),
             };

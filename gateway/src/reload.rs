@@ -6,10 +6,11 @@
 use crate::backend;
 use crate::check::{StartError, check};
 use crate::config::{Config, Peers};
-use crate::gateway::{SERVICE, slow, stores};
 use crate::keys::offer::Offer;
 use crate::keys::refresh::Supply;
 use crate::keys::source;
+use crate::observe::recorder::slow;
+use crate::observe::spans::SERVICE;
 use crate::state::{Certificates, Core, Generation};
 use postern_admin::ProcessContext;
 use postern_config::{Fixed, differ};
@@ -165,7 +166,7 @@ impl Reloading {
         let reopened = backend::reopen(memcached, config, offer.marks(), self.workers.len(), slow);
         let backend = reopened.map_err(|error| StartError::from(error).to_string())?;
         let backend = Arc::new(Backend::Memcached(backend));
-        let stores = stores(&backend, &self.workers);
+        let stores = backend::stores(&backend, &self.workers);
         Ok((backend, stores))
     }
 

@@ -1,18 +1,17 @@
 //! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
 use crate::config::{CheckTiming, Config, Limits, ResolverConfig};
-use crate::keys::key_types::KeyTypes;
 use crate::keys::keyring::Keyring;
-use crate::keys::offer::Offer;
+use crate::keys::offer::{KeyTypes, Offer};
 use crate::memories::Memories;
 use crate::next_hops::Connections;
 use crate::observe::catalogue;
 use crate::observe::recorder::Recorder;
+use crate::request::dear::Dear;
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
 use crate::request::hops::Pseudonym;
 use crate::request::resolve::CurrentResolver;
-use crate::request::verify::Dear;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use metrics::gauge;
@@ -143,7 +142,7 @@ impl Core {
 
     /// Puts keys into use, without those that the store has retired: challenges would ask for tokens that nothing accepts.
     pub(crate) fn use_keys(&self, keyring: &Keyring, now: UnixSeconds) {
-        self.key_types.learn(keyring);
+        self.key_types.learn(keyring.iter());
         let (mut withdrawn, generation) = (self.withdrawn.lock(), self.generation.load());
         for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| generation.has_retired(epoch, now)) {
             if !withdrawn.contains(&key) {

@@ -1,19 +1,40 @@
 //! The challenges that this gateway hands out, one for each token type, each with a mark of the store.
 
 use crate::config::ChallengeConfig;
-use crate::keys::key_types::KeyTypes;
+use parking_lot::RwLock;
 use postern_spend::Marks;
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{
     ChallengeDigest, ChallengeError, Mark, MarkId, TokenChallenge, TokenKeyId, TokenType, TokenTypes,
     TrustedKey, UnixSeconds,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// For how long a challenge may be kept at most. Where three replicas vote, another mark is offered while tokens
 /// of the old one are still good, so no refusal tells clients of it.
 const MARKED: Duration = Duration::from_secs(600);
+
+/// The token types of keys, for the store: it knows a key by its id alone, and the id of a mark depends on the type. Holds
+/// the private keys that this gateway has had since its start: whatever is not here is of type 2.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyTypes(Arc<RwLock<HashMap<TokenKeyId, TokenType>>>);
+
+impl KeyTypes {
+    /// Before the store hears of these keys.
+    pub(crate) fn learn<'a>(&self, keys: impl Iterator<Item = &'a TrustedKey>) {
+        let private = keys.filter(|known| known.key.token_type().is_private());
+        let types: Vec<_> = private.map(|known| (known.key.id(), known.key.token_type())).collect();
+        if !types.is_empty() {
+            self.0.write().extend(types);
+        }
+    }
+
+    pub(crate) fn of(&self, key: TokenKeyId) -> TokenType {
+        self.0.read().get(&key).copied().unwrap_or(TokenType::BlindRsa2048)
+    }
+}
 
 /// The challenges, which change only by their mark while the gateway runs.
 #[derive(Clone)]

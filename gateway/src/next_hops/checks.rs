@@ -2,7 +2,6 @@
 //! the first to find out. Their results are readiness and metrics, too.
 
 use super::connections::sharing;
-use super::examine::leads_in_a_circle;
 use super::reach::{Dialler, Reached, reach};
 use super::{Member, NextHop, NextHops};
 use crate::config::HopKind;
@@ -10,10 +9,12 @@ use crate::gate::{Condition, LoggedGate};
 use crate::health::plural;
 use crate::next_hops::health::Finder;
 use crate::observe::catalogue::{NEXT_HOP_FAILURES, NEXT_HOP_TUNNELS, NEXT_HOP_UP};
+use crate::request::hops::{CDN_LOOP, Hops};
 use crate::request::resolve::CurrentResolver;
 use crate::state::Core;
+use http::StatusCode;
 use metrics::{counter, gauge};
-use postern_proxy::tunnel::Lines;
+use postern_proxy::tunnel::{Connect, Lines, Received, ask};
 use postern_telemetry::catalogue::ADDRESS;
 use std::collections::HashSet;
 use std::io;
@@ -21,12 +22,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
 /// How often it is decided which checks are due.
 const TICK: Duration = Duration::from_millis(250);
 /// How often certificates are read again if their files have changed.
 const LOOKS: Duration = Duration::from_secs(60);
+/// How long a tunnel may take that shows whether next hops lead in a circle.
+const ROUND: Duration = Duration::from_secs(2);
+/// Its target, which there is not (RFC 6761, section 6.2). Names below "invalid" go through no next hop.
+const NOWHERE: &str = "loop.test:443";
 
 /// The checks of a gateway's next hops.
 pub(crate) struct Checks {
@@ -201,4 +206,25 @@ async fn speaks_socks(mut io: impl AsyncRead + AsyncWrite + Unpin) -> io::Result
     let mut chosen = [0; 2];
     io.read_exact(&mut chosen).await?;
     if chosen[0] == 5 { Ok(()) } else { Err(io::Error::other("its answer is not SOCKS5")) }
+}
+
+/// Whether a tunnel through it comes back to a gateway that it has passed.
+pub(super) async fn leads_in_a_circle(
+    hop: &NextHop,
+    member: &Member,
+    dialler: Dialler<'_>,
+    lines: &Lines,
+    own: &Hops,
+) -> bool {
+    let connect = Connect { authority: NOWHERE, authorization: None, more: Some((CDN_LOOP, own.as_str())) };
+    let deadline = Instant::now() + ROUND;
+    let asking = async {
+        let head = match reach(hop, member, dialler, lines, deadline).await.ok()? {
+            Reached::Shared(seat) => seat.connect(&connect).await.ok()?.0,
+            Reached::Tls(io) => ask(io, Received::default(), &connect).await.ok()?.head,
+            Reached::Plain(_) => return None, // no gateway
+        };
+        Some(head.status)
+    };
+    timeout(ROUND, asking).await.ok().flatten() == Some(StatusCode::LOOP_DETECTED)
 }

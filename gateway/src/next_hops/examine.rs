@@ -1,27 +1,20 @@
 //! Examines the next hops of a configuration: the same check of each URL that a gateway makes while it runs.
 
-use super::checks::answers;
+use super::checks::{answers, leads_in_a_circle};
 use super::connections::sharing;
-use super::reach::{Dialler, Reached, reach};
+use super::reach::Dialler;
 use super::{Member, NextHop};
 use crate::config::Egress;
 use crate::request::egress::Policy;
-use crate::request::hops::{CDN_LOOP, Hops, Pseudonym};
+use crate::request::hops::Pseudonym;
 use crate::request::resolve::Resolver;
-use http::StatusCode;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, written};
 use postern_daemon::tls;
 use postern_proxy::target::Host;
-use postern_proxy::tunnel::{Connect, Lines, Received, ask};
+use postern_proxy::tunnel::Lines;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::time::timeout;
-
-/// How long a tunnel may take that shows whether next hops lead in a circle.
-const ROUND: Duration = Duration::from_secs(2);
-/// Its target, which there is not (RFC 6761, section 6.2). Names below "invalid" go through no next hop.
-const NOWHERE: &str = "loop.test:443";
+use std::time::Instant;
 
 /// Begins to look at each URL.
 pub(crate) fn begin(egress: &Egress, examinations: &mut Examinations) {
@@ -68,27 +61,6 @@ fn away(hop: &NextHop, member: &Member) -> Finding {
     Finding::bad("next hop", format!("the next hop \"{name}\" cannot be used at {}", member.url))
         .costs(cost)
         .remedy("check that the proxy runs, and its URL and credentials in [[egress.next_hops]]")
-}
-
-/// Whether a tunnel through it comes back to a gateway that it has passed.
-pub(super) async fn leads_in_a_circle(
-    hop: &NextHop,
-    member: &Member,
-    dialler: Dialler<'_>,
-    lines: &Lines,
-    own: &Hops,
-) -> bool {
-    let connect = Connect { authority: NOWHERE, authorization: None, more: Some((CDN_LOOP, own.as_str())) };
-    let deadline = tokio::time::Instant::now() + ROUND;
-    let asking = async {
-        let head = match reach(hop, member, dialler, lines, deadline).await.ok()? {
-            Reached::Shared(seat) => seat.connect(&connect).await.ok()?.0,
-            Reached::Tls(io) => ask(io, Received::default(), &connect).await.ok()?.head,
-            Reached::Plain(_) => return None, // no gateway
-        };
-        Some(head.status)
-    };
-    timeout(ROUND, asking).await.ok().flatten() == Some(StatusCode::LOOP_DETECTED)
 }
 
 fn circle(hop: &NextHop, member: &Member) -> Finding {

@@ -77,6 +77,11 @@ impl Drop for Open<'_> {
     }
 }
 
+/// How long a command to the store may take before its TCP facts are read: without traces they are not used.
+pub(crate) fn slow(tracer: &Tracer) -> Duration {
+    tracer.slow().unwrap_or(Duration::MAX)
+}
+
 impl Recorder {
     pub(crate) fn new(live: &Live, backend: &Backend, tracer: Tracer, access: AccessLog) -> Self {
         let checks = CheckStage::ALL.iter().flat_map(|stage| {
@@ -152,7 +157,7 @@ impl Recorder {
 
     /// From which time on a command to the store is looked into.
     pub(crate) fn slow(&self) -> Duration {
-        crate::gateway::slow(&self.tracer.load())
+        slow(&self.tracer.load())
     }
 
     /// Whether the access log names clients.

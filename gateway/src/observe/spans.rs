@@ -3,6 +3,9 @@
 
 pub use postern_telemetry::traces::SpanKind as Kind;
 
+/// What the gateway is called in traces.
+pub(crate) const SERVICE: &str = "postern-gateway";
+
 postern_telemetry::names! {
     /// Every name of a span.
     pub SPANS;

@@ -1,7 +1,7 @@
 //! The fifth stage: from a target to a connection. Every resolved address is checked against the egress policy, and
 //! the address that was checked is the one that is dialled.
 
-use crate::next_hops::Connections;
+use crate::next_hops::{Connections, Dialler};
 use crate::request::admit::Admitted;
 use crate::request::deny::Refusal;
 use crate::request::egress::{Policy, Via};
@@ -142,7 +142,9 @@ async fn through(
         Admitted::Entrusted(entrusted) => entrusted.hops().clone(),
     };
     // Boxed: most tunnels have no next hop, and would move its room for nothing.
-    let tunnel = Box::pin(next_hop::connect(via, target, &hops, onward, deadline)).await?;
+    let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn: onward.policy.turn() };
+    let tunnel =
+        Box::pin(next_hop::connect(via, target, &hops, dialler, onward.connections, deadline)).await?;
     Ok(TargetStream::Right(Box::new(tunnel)))
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod admit;
 pub(crate) mod answer;
 pub(crate) mod check;
+pub(crate) mod dear;
 pub(crate) mod deny;
 pub(crate) mod dial;
 pub(crate) mod egress;

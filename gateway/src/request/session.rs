@@ -157,7 +157,7 @@ async fn pay(
     let (core, store, now) = (&worker.core, worker.store(generation), UnixSeconds::now());
     let presented = timeline.time(Stage::Parse, || parse(worker, generation, head, policy, now))?;
 
-    let turn = worker.dear.turn(&presented, source).await?;
+    let turn = worker.dear.turn(presented.token().token_type(), source).await?;
     let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
     let spent = async {
         let (check, timeline) = (Check::new(store, &presented), checking.timeline());

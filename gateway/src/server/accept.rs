@@ -6,7 +6,7 @@
 use crate::request::answer::refused_raw;
 use crate::request::deny::Refusal;
 use crate::request::peer::Peer;
-use crate::server::connection::{self, Visitor};
+use crate::server::{Visitor, connection};
 use crate::state::{Core, Generation, Worker};
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::farewell::part;

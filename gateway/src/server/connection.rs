@@ -6,37 +6,15 @@
 
 use crate::request::answer::refused_raw;
 use crate::request::deny::Refusal;
-use crate::request::peer::Peer;
-use crate::request::session::Client;
 use crate::request::tunnel::{self, TunnelLimits};
 use crate::server::h1::{self, Finished};
-use crate::server::h2;
+use crate::server::{Visitor, h2};
 use crate::state::Worker;
-use postern_daemon::exchange::Exchange;
 use postern_daemon::farewell::{LINGER, leave, part};
-use postern_daemon::places::Place;
 use postern_daemon::tls::Accepted;
 use postern_proxy::http2::Unsent;
 use postern_proxy::reset::{self, Reset};
-use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// A client's connection, beside its stream.
-pub(crate) struct Visitor {
-    /// Its address, where the access log names it.
-    pub(crate) client: Option<SocketAddr>,
-    pub(crate) place: Place,
-    pub(crate) exchange: Exchange,
-    /// It is another gateway of the operator's.
-    pub(crate) peer: Option<Peer>,
-}
-
-impl Visitor {
-    /// Whom its requests come from.
-    pub(crate) fn client(&self) -> Client {
-        Client { address: self.client, source: self.place.source(), peer: self.peer }
-    }
-}
 
 /// Serves a connection to its end, or to the stop.
 pub(crate) async fn serve(stream: Accepted, visitor: Visitor, worker: Arc<Worker>) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::ChallengeConfig;
-use crate::keys::key_types::KeyTypes;
+use crate::keys::offer::KeyTypes;
 use postern_token::ChallengeDigest;
 use postern_token::header::Challenge;
 use postern_token::{DirectoryKey, SigningKey};

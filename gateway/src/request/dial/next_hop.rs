@@ -1,9 +1,8 @@
 //! A tunnel that goes on through another proxy of the operator's. Each protocol is read to the byte where the tunnel begins: the
 //! target may speak first, and its bytes may come together with the proxy's answer.
 
-use super::Onward;
 use crate::config::{HopKind, NextHop as Config};
-use crate::next_hops::{Dialler, Member, Reached, reach};
+use crate::next_hops::{Connections, Dialler, Member, Reached, reach};
 use crate::request::deny::Refusal;
 use crate::request::egress::Via;
 use crate::request::hops::{CDN_LOOP, Hops};
@@ -66,15 +65,15 @@ pub(super) async fn connect(
     via: Via<'_>,
     target: &Target,
     hops: &Hops,
-    onward: &Onward<'_>,
+    dialler: Dialler<'_>,
+    connections: &Connections,
     deadline: Instant,
 ) -> Result<Tunnel, Refusal> {
     let hop = via.hop.config();
-    let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn: onward.policy.turn() };
     let mut refused = Refusal::NextHop;
     for member in via.hop.order(target, Instant::now()) {
         let through = member.begin();
-        let lines = onward.connections.to(via.hop, &member, via.sources);
+        let lines = connections.to(via.hop, &member, via.sources);
         let limit = deadline.min(Instant::now() + hop.connect_timeout.get());
         let opened = match timeout_at(limit, reach(via.hop, &member, dialler, &lines, limit)).await {
             Err(_) => Err(Failure::hop("it did not take the connection in time")),

@@ -1,27 +1,24 @@
 //! A connection: it accepts streams until its client leaves, it does nothing for too long, or the stop comes.
 
-use super::stream::{self, Stream};
+use super::stream::{self, Stream, Streams};
 use crate::config::Limits;
 use crate::request::deny::Refusal;
 use crate::request::session::Client;
-use crate::server::connection::Visitor;
+use crate::server::Visitor;
 use crate::state::Worker;
 use bytes::Bytes;
 use h2::server::{self, Connection};
 use h2::{Reason, RecvStream};
 use http::Request;
-use parking_lot::Mutex;
 use postern_daemon::client_stream::ClientStream;
 use postern_daemon::early::Early;
 use postern_daemon::exchange::Answering;
 use postern_daemon::tls::Accepted;
-use postern_proxy::http2::{
-    CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Queue, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
-};
+use postern_proxy::http2::{CONNECTION_WINDOW, FRAME, FRAME_BUDGET, SEND_QUEUE, STREAM_WINDOW, Turns};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -32,82 +29,6 @@ const ENDING: Duration = Duration::from_millis(250);
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How many refusals a client may leave unread, each of which takes 4 KiB, beside what its socket holds.
 const UNREAD: usize = 8;
-
-/// What the tasks of a connection's streams and its own have in common.
-#[derive(Default)]
-pub(super) struct Streams {
-    state: Mutex<State>,
-    unpaid: Unpaid,
-    /// Of refusals.
-    queue: Queue,
-}
-
-#[derive(Default)]
-struct State {
-    open: usize,
-    /// When the last stream ended that was admitted, or began; `None` if there was none.
-    paid: Option<Instant>,
-    connection: Option<Waker>,
-}
-
-/// A stream that is open, until this is dropped.
-pub(super) struct Open {
-    streams: Arc<Streams>,
-    has_paid: bool,
-}
-
-impl Streams {
-    fn open(self: &Arc<Self>) -> Open {
-        self.state.lock().open += 1;
-        Open { streams: Arc::clone(self), has_paid: false }
-    }
-
-    /// One was admitted, or will be.
-    fn paid(&self) {
-        self.unpaid.lift();
-        let mut state = self.state.lock();
-        if state.paid.replace(Instant::now()).is_none() {
-            state.connection.take().into_iter().for_each(Waker::wake);
-        }
-    }
-
-    /// How many are open, and when the last one was that has paid. It leaves the connection's waker.
-    fn look(&self, cx: &Context<'_>) -> (usize, Option<Instant>) {
-        let mut state = self.state.lock();
-        state.connection = Some(cx.waker().clone());
-        (state.open, state.paid)
-    }
-}
-
-impl Open {
-    pub(super) fn unpaid(&self) -> Unpaid {
-        self.streams.unpaid.clone()
-    }
-
-    /// Where the connection's refusals wait to be written.
-    pub(super) fn queue(&self) -> &Queue {
-        &self.streams.queue
-    }
-
-    /// Its request was admitted.
-    pub(super) fn paid(&mut self) {
-        self.has_paid = true;
-        self.streams.paid();
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let mut state = self.streams.state.lock();
-        state.open -= 1;
-        if self.has_paid {
-            state.paid = Some(Instant::now());
-        }
-        if state.open == 0 {
-            state.connection.take().into_iter().for_each(Waker::wake);
-        }
-    }
-}
 
 /// Serves a connection whose client began it with the preface of HTTP/2, of which `early` is what was read.
 pub(crate) async fn serve(

@@ -1,6 +1,5 @@
 //! A stream: one request, and its answer or its tunnel.
 
-use super::connection::Open;
 use crate::config::Limits;
 use crate::request::answer::{self, Body};
 use crate::request::deny::Refusal;
@@ -15,18 +14,95 @@ use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Collected};
+use parking_lot::Mutex;
 use postern_daemon::exchange::{Exchange, Patience};
 use postern_daemon::places::{Bounds, NoPlace, Place};
-use postern_proxy::http2::{Http2Stream, Inbox, has_padded_value};
+use postern_proxy::http2::{Http2Stream, Inbox, Queue, Unpaid, has_padded_value};
 use postern_proxy::reset::Reset;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+
+/// What the tasks of a connection's streams and its own have in common.
+#[derive(Default)]
+pub(super) struct Streams {
+    state: Mutex<State>,
+    pub(super) unpaid: Unpaid,
+    /// Of refusals.
+    pub(super) queue: Queue,
+}
+
+#[derive(Default)]
+struct State {
+    open: usize,
+    /// When the last stream ended that was admitted, or began; `None` if there was none.
+    paid: Option<Instant>,
+    connection: Option<Waker>,
+}
+
+/// A stream that is open, until this is dropped.
+pub(super) struct Open {
+    streams: Arc<Streams>,
+    has_paid: bool,
+}
+
+impl Streams {
+    pub(super) fn open(self: &Arc<Self>) -> Open {
+        self.state.lock().open += 1;
+        Open { streams: Arc::clone(self), has_paid: false }
+    }
+
+    /// One was admitted, or will be.
+    pub(super) fn paid(&self) {
+        self.unpaid.lift();
+        let mut state = self.state.lock();
+        if state.paid.replace(Instant::now()).is_none() {
+            state.connection.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// How many are open, and when the last one was that has paid. It leaves the connection's waker.
+    pub(super) fn look(&self, cx: &Context<'_>) -> (usize, Option<Instant>) {
+        let mut state = self.state.lock();
+        state.connection = Some(cx.waker().clone());
+        (state.open, state.paid)
+    }
+}
+
+impl Open {
+    fn unpaid(&self) -> Unpaid {
+        self.streams.unpaid.clone()
+    }
+
+    /// Where the connection's refusals wait to be written.
+    fn queue(&self) -> &Queue {
+        &self.streams.queue
+    }
+
+    /// Its request was admitted.
+    fn paid(&mut self) {
+        self.has_paid = true;
+        self.streams.paid();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut state = self.streams.state.lock();
+        state.open -= 1;
+        if self.has_paid {
+            state.paid = Some(Instant::now());
+        }
+        if state.open == 0 {
+            state.connection.take().into_iter().for_each(Waker::wake);
+        }
+    }
+}
 
 /// What a stream's task has beside its request.
 pub(super) struct Stream {
