@@ -2,13 +2,10 @@
 
 mod print;
 
-use crate::args::{
-    AccountCommand, Change, IssuerCommand, NewAccount, Output, Pace, Rotate, UsageArgs, UsageFormat,
-};
+use crate::args::{AccountCommand, Backup, Change, NewAccount, Output, Pace, Rotate, UsageArgs, UsageFormat};
 use crate::daemon::environment;
 use crate::failure::Failure;
 use crate::join;
-use crate::key;
 use crate::stdio::{Stdout, note, print_line, unprinted};
 use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
@@ -23,28 +20,21 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn run(command: IssuerCommand) -> Result<(), Failure> {
-    match command {
-        IssuerCommand::Account(command) => account(command),
-        IssuerCommand::Key(command) => key::run(command),
-        IssuerCommand::Usage(args) => usage(args),
-        IssuerCommand::Backup(args) => {
-            let config = config(&args.daemon.config)?;
-            control::backup(&config.keys.directory, &args.to).map_err(|error| match error {
-                AccountsError::Target { .. } => Failure::usage(error),
-                error => Failure::runtime(error),
-            })?;
-            print_line(format_args!(
-                "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
-                args.to.display(),
-                config.keys.directory.join("accounts.secret").display()
-            ))?;
-            Ok(())
-        }
-    }
+pub(crate) fn backup(args: &Backup) -> Result<(), Failure> {
+    let config = config(&args.daemon.config)?;
+    control::backup(&config.keys.directory, &args.to).map_err(|error| match error {
+        AccountsError::Target { .. } => Failure::usage(error),
+        error => Failure::runtime(error),
+    })?;
+    print_line(format_args!(
+        "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
+        args.to.display(),
+        config.keys.directory.join("accounts.secret").display()
+    ))?;
+    Ok(())
 }
 
-fn account(command: AccountCommand) -> Result<(), Failure> {
+pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
     match command {
         AccountCommand::Add(args) => add(*args),
         AccountCommand::List(args) => ask(AccountRequest::List, &args.output, ""),
@@ -138,7 +128,7 @@ fn rotate(args: Rotate) -> Result<(), Failure> {
     ask_on(with_key(), AccountRequest::RotateKey { name, grace_seconds }, &output, &others)
 }
 
-fn usage(args: UsageArgs) -> Result<(), Failure> {
+pub(crate) fn usage(args: UsageArgs) -> Result<(), Failure> {
     let since = args.since.as_deref().map(|text| day(text, "--since")).transpose()?;
     let config = config(&args.daemon.config)?;
     act_as_owner(&config)?;

@@ -20,10 +20,10 @@ pub(crate) use {
     doctor::{Doctor, EgressQuestion, Question},
     init::Init,
     issuer::{
-        AccountCommand, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount, Output,
-        Pace, RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
+        AccountCommand, Backup, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount,
+        Output, Pace, RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
     },
-    servers::{Daemon, Server, Servers, Up},
+    servers::{Server, Up},
     status::Status,
 };
 
@@ -57,6 +57,24 @@ pub(crate) enum Command {
     /// Write the man pages, as packages have them
     #[command(hide = true)]
     ManPages(ManPages),
+}
+
+/// The commands that need gateway or issuer.
+#[cfg(feature = "servers")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum Servers {
+    /// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it
+    Up(Up),
+    /// Write the configurations of a gateway, an issuer and an agent, or of a fleet, that work together on this machine
+    Init(Init),
+    /// Run a gateway: the proxy that takes a token for each tunnel
+    Gateway(Server),
+    /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts and keys
+    Issuer(Issuer),
+    /// Print what of Postern runs on this machine, and whether it is ready
+    Status(Status),
+    /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
+    Doctor(Box<Doctor>),
 }
 
 /// Print the completions of this command line for a shell.

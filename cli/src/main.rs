@@ -72,7 +72,7 @@ fn run(command: Command) -> Result<(), Failure> {
 
 #[cfg(feature = "servers")]
 fn run_servers(command: args::Servers) -> Result<(), Failure> {
-    use args::{Servers, Task};
+    use args::{IssuerCommand, Servers, Task};
 
     match command {
         Servers::Init(init) => init::run(&init),
@@ -81,7 +81,10 @@ fn run_servers(command: args::Servers) -> Result<(), Failure> {
         Servers::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),
         Servers::Issuer(issuer) => match issuer.task() {
             Some(Task::Run(daemon)) => runtime(None)?.block_on(daemon::issuer(&daemon)),
-            Some(Task::Command(command)) => account::run(command),
+            Some(Task::Command(IssuerCommand::Account(command))) => account::run(command),
+            Some(Task::Command(IssuerCommand::Key(command))) => key::run(command),
+            Some(Task::Command(IssuerCommand::Usage(args))) => account::usage(args),
+            Some(Task::Command(IssuerCommand::Backup(args))) => account::backup(&args),
             None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
         },
         Servers::Status(args) => runtime(Some(1))?.block_on(status::of_machine(&args)),

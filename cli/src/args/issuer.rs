@@ -1,6 +1,6 @@
 //! The arguments of `postern issuer`.
 
-use super::{Daemon, Server};
+use super::servers::{Daemon, Server};
 use clap::{Args, Subcommand, ValueEnum};
 use postern_config::ConfigDuration;
 use postern_issuer::Quota;

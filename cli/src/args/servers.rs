@@ -1,26 +1,9 @@
-//! The commands that need gateway or issuer, and the arguments of `postern gateway` and `postern up`.
+//! The arguments of `postern gateway` and `postern up`.
 
-use super::{Doctor, Init, Issuer, Status};
-use clap::{Args, Subcommand};
+use clap::Args;
 use postern_config::address::argument;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Servers {
-    /// Run issuer, gateway and agent in one process on loopback, to try the system or to develop against it
-    Up(Up),
-    /// Write the configurations of a gateway, an issuer and an agent, or of a fleet, that work together on this machine
-    Init(Init),
-    /// Run a gateway: the proxy that takes a token for each tunnel
-    Gateway(Server),
-    /// Run an issuer: the server that signs tokens without seeing them; or see and change its accounts and keys
-    Issuer(Issuer),
-    /// Print what of Postern runs on this machine, and whether it is ready
-    Status(Status),
-    /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
-    Doctor(Box<Doctor>),
-}
 
 /// A daemon that reads a configuration file.
 #[derive(Debug, Args)]

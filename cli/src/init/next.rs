@@ -1,13 +1,15 @@
 //! What to type after `postern init`.
 
 use super::memcached::{Found, capacity, start};
-use super::{ACCOUNT, Place};
+use super::place::Place;
 use crate::args::Init;
 use nix::unistd::Uid;
 use std::fmt::Write;
 use std::net::TcpListener;
 use std::path::Path;
 
+/// The agent's account.
+pub(super) const ACCOUNT: &str = "agent";
 /// Where the package has the documents, each by its path in the repository.
 const DOCUMENTS: &str = "/usr/share/doc/postern";
 

@@ -1,10 +1,10 @@
 //! The files of a fleet on machines of their own, by the names that clients know: nothing in them is left to be edited.
 
 use super::files::{Made, refuse_existing};
-use super::fleet::REPLICAS;
 use super::memcached::capacity;
+use super::next;
 use super::template::Template;
-use super::{fleet, next};
+use super::texts::{FLEET_GATEWAY, FLEET_ISSUER, REPLICAS};
 use crate::args::Init;
 use crate::failure::Failure;
 use crate::stdio::print;
@@ -111,7 +111,7 @@ fn of_gateway(
     let directory = format!("{}{DIRECTORY_PATH}", issuer_url.trim_end_matches('/'));
     let replicas: Vec<_> = args.memcached.iter().map(|address| vec![address.clone()]).collect();
     let template = gateway
-        .listening(args, Template::new("fleet/gateway.toml", fleet::GATEWAY), GATEWAY_STATE)?
+        .listening(args, Template::new("fleet/gateway.toml", FLEET_GATEWAY), GATEWAY_STATE)?
         .set("challenge", "issuer_name", issuer_name)?
         .set("challenge", "origin", origin)?
         .set("issuer", "directory", directory)?
@@ -122,7 +122,7 @@ fn of_gateway(
 
 fn of_issuer(args: &Init, issuer: &Server, origin: &str, issuer_url: &str) -> Result<String, Failure> {
     let template = issuer
-        .listening(args, Template::new("fleet/issuer.toml", fleet::ISSUER), ISSUER_STATE)?
+        .listening(args, Template::new("fleet/issuer.toml", FLEET_ISSUER), ISSUER_STATE)?
         .set("keys", "directory", format!("{ISSUER_STATE}/keys"))?
         .switch_off("accounts")?
         .set("join", "gateways", args.gateway_url.clone())?

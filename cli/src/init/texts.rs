@@ -1,14 +1,24 @@
-//! The files of a fleet on this machine: two gateways on three memcacheds, each a replica of its own.
+//! The files of one server on this machine, or of a fleet: two gateways on three memcacheds, each a replica of its own.
 
-use super::memcached::{DEFAULT_PORT, free_or_fit, look};
+use super::memcached::{DEFAULT_PORT, Found, free_or_fit, look};
 use super::next::Next;
+use super::place::{Listener, Place};
 use super::template::Template;
-use super::{Place, Texts, about_certificate, gateway, issuer};
 use crate::args::Init;
 use crate::failure::Failure;
+use postern_token::DIRECTORY_PATH;
 
-pub(super) const GATEWAY: &str = include_str!("../../../deploy/examples/fleet/gateway.toml");
-pub(super) const ISSUER: &str = include_str!("../../../deploy/examples/fleet/issuer.toml");
+/// The names in the challenge, which no address is a part of: tokens outlive a change of ports.
+const ISSUER_NAME: &str = "issuer.localhost";
+const ORIGIN: &str = "gateway.localhost";
+
+const GATEWAY: &str = include_str!("../../../deploy/examples/one-server/gateway.toml");
+const ISSUER: &str = include_str!("../../../deploy/examples/one-server/issuer.toml");
+/// What the Debian package installs in /etc/postern, to be edited.
+pub(crate) const EXAMPLES: [&str; 2] = [GATEWAY, ISSUER];
+
+pub(super) const FLEET_GATEWAY: &str = include_str!("../../../deploy/examples/fleet/gateway.toml");
+pub(super) const FLEET_ISSUER: &str = include_str!("../../../deploy/examples/fleet/issuer.toml");
 const PROMETHEUS: &str = include_str!("../../../deploy/examples/fleet/prometheus.yml");
 const MCROUTER: [&str; REPLICAS] = [
     include_str!("../../../deploy/examples/fleet/mcrouter-1.json"),
@@ -32,7 +42,90 @@ pub(super) const REPLICAS: usize = 3;
 /// Debian's package starts a memcached on 11211, which evicts.
 const FIRST_MEMCACHED: u16 = 11221;
 
-pub(super) fn texts(args: &Init, place: &Place) -> Result<Texts, Failure> {
+/// What is to be written, each file by its name in the folder.
+pub(super) struct Texts {
+    pub(super) files: Vec<(String, String)>,
+    /// Of them the gateways' configurations.
+    pub(super) gateways: Vec<String>,
+    pub(super) next: Next,
+}
+
+pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure> {
+    let (address, found) = match args.memcached.as_slice() {
+        [] => {
+            let address = format!("127.0.0.1:{}", DEFAULT_PORT);
+            let found = look(&address);
+            (address, found)
+        }
+        [address] => (address.clone(), look(address)),
+        _ => return Err(Failure::usage("--memcached: one gateway has one; --fleet has three")),
+    };
+    let shares = found == Found::Fit || !args.memcached.is_empty();
+    let mut template = gateway(Template::new("one-server/gateway.toml", GATEWAY), place, place.gateways[0])?
+        .set_path("store", "path", &place.path("state/gateway/spent"))?;
+    if shares {
+        template = template.set("store", "kind", "memcached")?.set(
+            "store.memcached",
+            "addresses",
+            vec![address.clone()],
+        )?;
+    }
+    let gateway = template.finish(&about_certificate("gateway"));
+    let issuer = issuer(Template::new("one-server/issuer.toml", ISSUER), place)?;
+    Ok(Texts {
+        files: vec![("gateway.toml".into(), gateway), ("issuer.toml".into(), issuer)],
+        gateways: vec!["gateway.toml".into()],
+        next: Next { memcacheds: vec![(address, found)], shares },
+    })
+}
+
+/// What every gateway's file has.
+fn gateway(template: Template, place: &Place, listener: Listener) -> Result<Template, Failure> {
+    let directory = format!("{}{DIRECTORY_PATH}", place.issuer_url());
+    listening(template, listener)?
+        .set_path("tls", "certificate", &place.certificate())?
+        .set_path("tls", "key", &place.certificate())?
+        .set("challenge", "issuer_name", ISSUER_NAME)?
+        .set("challenge", "origin", ORIGIN)?
+        .set("issuer", "directory", directory)?
+        .set_path("issuer", "ca", &place.authority())
+}
+
+fn issuer(template: Template, place: &Place) -> Result<String, Failure> {
+    let gateways: Vec<String> =
+        place.gateways.iter().map(|gateway| format!("https://{}", gateway.address)).collect();
+    let template = listening(template, place.issuer)?
+        .set_path("tls", "certificate", &place.certificate())?
+        .set_path("tls", "key", &place.certificate())?
+        .set_path("keys", "directory", &place.path("state/issuer"))?
+        .switch_off("accounts")?
+        .set("join", "gateways", gateways)?
+        .set("join", "issuers", vec![place.issuer_url()])?
+        .set("join", "origin", ORIGIN)?
+        .set_path("join", "gateway_ca", &place.authority())?
+        .set_path("join", "issuer_ca", &place.authority())?;
+    Ok(template.finish(&about_certificate("issuer")))
+}
+
+fn listening(template: Template, listener: Listener) -> Result<Template, Failure> {
+    template.set("listen", "address", listener.address.to_string())?.set(
+        "listen",
+        "admin",
+        listener.admin.to_string(),
+    )
+}
+
+/// What the certificate is for, and what to put in its place.
+fn about_certificate(daemon: &str) -> Vec<String> {
+    vec![
+        format!("Written by `postern init`. The certificate of this {daemon} is a development authority's, tls/ca.pem, which was made"),
+        "for this folder: only programs configured to trust it accept it, its key is thrown away, and the certificate ends after".into(),
+        format!("90 days. For others to use this {daemon}, get a certificate for its own name, by [tls.acme] or as files, and leave out `ca`"),
+        "where it is trusted: docs/operate/install.md.".into(),
+    ]
+}
+
+pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
     let memcacheds = match args.memcached.as_slice() {
         [] => free_or_fit(FIRST_MEMCACHED, REPLICAS),
         named if named.len() == REPLICAS => named.to_vec(),
@@ -45,7 +138,7 @@ pub(super) fn texts(args: &Init, place: &Place) -> Result<Texts, Failure> {
     let replicas: Vec<_> = memcacheds.iter().map(|address| vec![address.clone()]).collect();
     let (mut files, mut gateways) = (Vec::new(), Vec::new());
     for (number, listener) in (1..).zip(&place.gateways) {
-        let template = Template::new("fleet/gateway.toml", GATEWAY);
+        let template = Template::new("fleet/gateway.toml", FLEET_GATEWAY);
         let saved = place.path(&format!("state/gateway/issuer-keys-{number}.json"));
         let template = gateway(template, place, *listener)?.set_path("issuer", "saved", &saved)?.set(
             "store.memcached",
@@ -56,7 +149,7 @@ pub(super) fn texts(args: &Init, place: &Place) -> Result<Texts, Failure> {
         files.push((name.clone(), template.finish(&about_certificate("gateway"))));
         gateways.push(name);
     }
-    files.push(("issuer.toml".into(), issuer(Template::new("fleet/issuer.toml", ISSUER), place)?));
+    files.push(("issuer.toml".into(), issuer(Template::new("fleet/issuer.toml", FLEET_ISSUER), place)?));
     for (index, memcached) in memcacheds.iter().enumerate() {
         files.extend(routers(index, memcached)?);
     }
