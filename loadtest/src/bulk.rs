@@ -1,8 +1,7 @@
 //! Many bytes through few tunnels, which are open before the clock starts.
 
 use crate::target::{Direction, Target, send, take};
-use crate::tunnel::{Opener, Tunnel};
-use crate::{Through, print_line};
+use crate::tunnel::{Opener, Through, Tunnel, print_line};
 use anyhow::{Context, Result, anyhow};
 use std::thread;
 use std::time::Instant;

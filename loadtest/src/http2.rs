@@ -1,7 +1,7 @@
 //! Tunnels that are streams of HTTP/2 connections. A thread of their own drives the connections; a tunnel blocks like a socket.
 
+use crate::target::PATIENCE;
 use crate::tls;
-use crate::tunnel::PATIENCE;
 use anyhow::{Context, Result, ensure};
 use bytes::{Buf, Bytes};
 use h2::client::{self, SendRequest};

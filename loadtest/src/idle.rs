@@ -1,8 +1,7 @@
 //! Tunnels that are open and idle, for as long as the one who measures wants.
 
 use crate::target::Target;
-use crate::tunnel::{Opener, Tunnel, echo};
-use crate::{Through, print_line};
+use crate::tunnel::{Opener, Through, Tunnel, echo, print_line};
 use anyhow::{Result, anyhow};
 use std::io::stdin;
 use std::thread;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) const CHUNK: usize = 256 * 1024;
 
 /// How long a proxy may take to close a tunnel that its client has left.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

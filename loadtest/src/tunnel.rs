@@ -1,18 +1,74 @@
 //! One tunnel, from the client's side.
 
-use crate::Through;
 use crate::http2::Connections;
+use crate::target::PATIENCE;
 use crate::tls::{self, Tls};
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use rustls::ClientConfig;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a proxy may take for anything. Only a broken one takes so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Where tunnels go and with what.
+#[derive(Debug, Args)]
+pub(crate) struct Through {
+    /// The proxy
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) proxy: SocketAddr,
+    /// Where the target listens; a port of the system's choosing by default
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub(crate) target: SocketAddr,
+    /// The proxy relays each connection to the target by itself: send no CONNECT
+    #[arg(long, conflicts_with_all = ["tokens", "authorization", "no_credentials", "http2"])]
+    pub(crate) direct: bool,
+    /// The proxy speaks TLS, with a certificate for localhost of the authority in this PEM file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Open the tunnels on this many HTTP/2 connections, in turn, rather than on one of its own each
+    #[arg(long, value_name = "CONNECTIONS")]
+    pub(crate) http2: Option<usize>,
+    /// Close these tunnels by a reset, not by the end of the stream
+    #[arg(long, requires = "http2")]
+    pub(crate) reset: bool,
+    /// The proxy wants no Proxy-Authorization
+    #[arg(long, conflicts_with_all = ["tokens", "authorization"])]
+    pub(crate) no_credentials: bool,
+    /// One Proxy-Authorization value a line, each used for one tunnel
+    #[arg(long, value_name = "FILE", conflicts_with = "authorization")]
+    pub(crate) tokens: Option<PathBuf>,
+    /// Skip this many lines of the tokens: earlier runs used them
+    #[arg(long, default_value_t = 0)]
+    pub(crate) skip: usize,
+    /// One Proxy-Authorization value for all tunnels
+    #[arg(long, value_name = "VALUE")]
+    pub(crate) authorization: Option<String>,
+    /// Print "ready" before the work, and begin when a line comes on standard input
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
+impl Through {
+    /// Lets the one who measures read his clocks first.
+    pub(crate) fn begin(&self) -> Result<()> {
+        if self.wait {
+            print_line("ready")?;
+            ensure!(stdin().read_line(&mut String::new())? > 0, "standard input ended before the work began");
+        }
+        Ok(())
+    }
+}
+
+/// Prints a line at once, also into a pipe.
+pub(crate) fn print_line(line: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    Ok(())
+}
 
 /// What opens each tunnel.
 pub(crate) struct Opener {

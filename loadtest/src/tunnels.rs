@@ -2,8 +2,7 @@
 
 use crate::percentiles::Percentiles;
 use crate::target::Target;
-use crate::tunnel::{Opener, echo};
-use crate::{Through, print_line};
+use crate::tunnel::{Opener, Through, echo, print_line};
 use anyhow::{Result, anyhow};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

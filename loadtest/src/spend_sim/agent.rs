@@ -3,10 +3,10 @@
 
 use super::chance::Chance;
 use super::defect::{Defect, is_put_back};
-use super::deployment::EPOCH;
 use super::gateway::Gateway;
 use super::history::{Happening, Sums, Verdict};
 use super::issuer::Issuer;
+use super::token::EPOCH;
 use super::token::{Offer, Token};
 use super::wallet::Wallet;
 use super::wire_tap::WireTap;

@@ -1,9 +1,9 @@
 //! Many runs, on all cores: one seed after the other, until all are done.
 
-use super::checker::{Finding, Kind};
 use super::claim::Class;
 use super::defect::{Defect, put_back};
 use super::history::Sums;
+use super::ledger::{Finding, Kind};
 use super::plan::{Plan, PlanKind, Theme};
 use super::run::run;
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! Judges a history against what the deployment claims. It shares no code with what makes histories.
 
 use super::claim::{Claim, Class};
+use super::fault::Micros;
 use super::history::{Event, Happening, Sums, Verdict};
-use super::ledger::Ledger;
-use super::network::Micros;
+use super::ledger::{Finding, Kind, Ledger};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the checker found.
@@ -21,30 +21,6 @@ pub(crate) struct Judgement {
     pub(crate) sums: Sums,
     /// What contradicts the claim.
     pub(crate) findings: Vec<Finding>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    pub(crate) kind: Kind,
-    pub(crate) text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// A token was admitted twice where that must not be.
-    Twice,
-    /// All faults were over, and a gateway admitted nothing.
-    Stuck,
-    /// What was issued is not what was spent, held and lost.
-    Sums,
-    /// A token was lost for a reason that nothing in the run explains.
-    Unexplained,
-    /// A fresh token was not admitted where each is.
-    Unserved,
-    /// A gateway asked for tokens that could not be spent.
-    AskedInVain,
-    /// An agent sent a token to a gateway that had refused one before and had not asked for more.
-    SentInVain,
 }
 
 /// Reads the history from the first line to the last.

@@ -1,18 +1,14 @@
 //! What a run is made of: memcacheds, routers, gateways, and how long messages take.
 
 use super::chance::Chance;
-use super::fault::Millis;
-use super::network::Micros;
-use super::token::mark_id;
+use super::fault::{Micros, Millis};
+use super::token::{RECORD_MARGIN, mark_id};
 use postern_spend::Marks;
 use postern_spend::memcached::{Options, Pool, Replicas, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The second at which every run begins.
-pub(crate) const EPOCH: u64 = 1_900_000_000;
-/// Between the end of a key's tokens and that of their records, and how far clocks may differ, as in the gateway.
-pub(crate) const RECORD_MARGIN: u64 = 3_600;
+/// How far clocks may differ, as in the gateway.
 pub(crate) const CLOCK_TOLERANCE: u64 = RECORD_MARGIN / 2;
 
 #[derive(Clone, Debug)]

@@ -5,6 +5,9 @@ use std::fmt;
 /// Milliseconds of the run.
 pub(crate) type Millis = u64;
 
+/// Microseconds since the run began.
+pub(crate) type Micros = u64;
+
 /// One fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {

@@ -1,6 +1,6 @@
 //! What happened in a run, in order: a line an event. The checker reads it, and knows nothing else.
 
-use super::network::Micros;
+use super::fault::Micros;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;

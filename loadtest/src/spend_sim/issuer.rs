@@ -1,9 +1,9 @@
 //! The issuer: it signs whenever an agent wants a token, and counts.
 
 use super::chance::Chance;
-use super::deployment::EPOCH;
+use super::fault::Micros;
 use super::history::Happening;
-use super::network::Micros;
+use super::token::EPOCH;
 use super::token::{KeyPlan, Offer, Token};
 use super::world::Fabric;
 use parking_lot::Mutex;

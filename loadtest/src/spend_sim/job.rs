@@ -1,7 +1,22 @@
 //! One client's command in a router: what it asks of which server, and the reply once all have answered.
 
-use super::router::{Ask, Request};
 use super::wire::{self, Answer, Name, Value};
+
+/// One record's command, on behalf of a client's.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) job: u64,
+    /// Which of the job's records.
+    pub(crate) record: usize,
+    pub(crate) name: Name,
+    pub(crate) request: Request,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    Get,
+    Add { exptime: u64, value: Value },
+}
 
 #[derive(Debug)]
 pub(crate) struct Job {

@@ -1,13 +1,37 @@
 //! Keeps the books of tokens by the history alone: what was issued is spent, held or lost, each loss with its reason.
 
-use super::checker::{Finding, Kind};
 use super::claim::Claim;
+use super::fault::Micros;
 use super::history::{Event, Happening, STRANGERS, Sums, Verdict};
-use super::network::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest that a presentation may last: a gateway gives a verdict before.
 const VERDICT: Micros = 20_000_000;
+
+/// What contradicts the claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) kind: Kind,
+    pub(crate) text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A token was admitted twice where that must not be.
+    Twice,
+    /// All faults were over, and a gateway admitted nothing.
+    Stuck,
+    /// What was issued is not what was spent, held and lost.
+    Sums,
+    /// A token was lost for a reason that nothing in the run explains.
+    Unexplained,
+    /// A fresh token was not admitted where each is.
+    Unserved,
+    /// A gateway asked for tokens that could not be spent.
+    AskedInVain,
+    /// An agent sent a token to a gateway that had refused one before and had not asked for more.
+    SentInVain,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {

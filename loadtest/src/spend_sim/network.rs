@@ -2,8 +2,10 @@
 
 use super::chance::Chance;
 use super::deployment::{Deployment, Latency, Node};
+use super::fault::Micros;
 use super::history::{Happening, History};
-use super::router::{Ask, Asked, Router};
+use super::job::Ask;
+use super::router::{Asked, Router};
 use super::server::Server;
 use super::wire::Answer;
 use std::cmp::Reverse;
@@ -11,9 +13,6 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
-
-/// Microseconds since the run began.
-pub(crate) type Micros = u64;
 
 /// Everything behind the gateways.
 #[derive(Debug)]
@@ -197,7 +196,7 @@ impl Network {
 
     /// A second by the servers' and gateways' common time, before offsets.
     pub(crate) fn second(&self) -> u64 {
-        super::deployment::EPOCH + self.now / 1_000_000
+        super::token::EPOCH + self.now / 1_000_000
     }
 
     // ---- Connections of gateways ----

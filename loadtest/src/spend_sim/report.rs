@@ -1,8 +1,8 @@
 //! What is printed: tables of many runs, and the history of one that fails.
 
 use super::campaign::{ClassName, Tally};
-use super::checker::Finding;
 use super::history::{Happening, Sums};
+use super::ledger::Finding;
 use super::plan::Plan;
 use super::run::Outcome;
 

@@ -2,9 +2,9 @@
 //! first finding.
 
 use super::campaign::{Campaign, Until};
-use super::checker::{Finding, Kind};
 use super::defect::Defect::{self, Store};
 use super::defect::put_back;
+use super::ledger::{Finding, Kind};
 use super::plan::PlanKind;
 use super::run::run;
 use anyhow::{Result, ensure};

@@ -1,11 +1,16 @@
-//! A memcached: what it does with commands, while it runs and while it does not.
+//! A memcached, with a clock of its own, and its records.
 
-use super::deployment::Node;
-use super::memory::Memory;
-use super::network::{End, Event, Micros, Network};
-use super::router::{Ask, Asked, Request};
-use super::wire::{self, Answer, Command};
+use super::digest::Digest;
+use super::fault::Micros;
+use super::job::Ask;
+use super::router::Asked;
+use super::wire::{Answer, Name, Value};
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
+
+/// Up to here an expiry counts from now.
+const RELATIVE: u64 = 30 * 86_400;
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -40,103 +45,111 @@ impl Server {
     }
 }
 
-impl Network {
-    /// Commands of a router. They are carried out even if the router has given up meanwhile.
-    pub(crate) fn serve_router(&mut self, asked: Asked, asks: Arc<Vec<Ask>>) {
-        if self.is_cut(Some(asked.router), asked.server) || self.servers[asked.server].is_frozen {
-            self.servers[asked.server].held.push((asked, asks));
-            return;
-        }
-        let at = self.now + self.travel();
-        if !self.servers[asked.server].is_reachable() {
-            self.schedule(at, Event::Fails { asked });
-            return;
-        }
-        let second = self.server_second(asked.server);
-        let server = &mut self.servers[asked.server];
-        let answers = asks.iter().map(|ask| match &ask.request {
-            Request::Get => server.memory.get(&ask.name, second),
-            Request::Add { exptime, value } => server.memory.add(&ask.name, *exptime, value, second),
-        });
-        let answers: Vec<Answer> = answers.collect();
-        let slower = server.slower;
-        let at = self.routers[asked.router].behind_the_last_answer(asked.server, at + slower);
-        self.schedule(at, Event::Answers { asked, answers });
-    }
+/// What one memcached holds. The hasher is fixed, so that a run can be repeated.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    records: HashMap<Name, Record, BuildHasherDefault<Digest>>,
+    /// Counts uses: what was not used for longest is evicted first.
+    uses: u64,
+    /// No record is taken any more, as with `-M`.
+    pub(crate) is_full: bool,
+}
 
-    /// Commands of a gateway that is connected directly.
-    pub(crate) fn serve_link(&mut self, number: usize, link: usize) {
-        if self.servers[number].is_frozen || self.is_cut(None, number) || !self.servers[number].is_reachable()
+#[derive(Debug)]
+struct Record {
+    value: Value,
+    /// 0: never.
+    expires: u64,
+    used: u64,
+}
+
+impl Memory {
+    /// `now` is the second by this server's clock.
+    pub(crate) fn add(&mut self, name: &Name, exptime: u64, value: &Value, now: u64) -> Answer {
+        self.uses += 1;
+        if let Some(record) = self.records.get_mut(name)
+            && is_alive(record, now)
         {
-            return; // the bytes stay in the kernel until it continues; when it ends, the connection is reset
+            record.used = self.uses;
+            return Answer::NotStored;
         }
-        let second = self.server_second(number);
-        let (mut out, mut used) = (Vec::new(), 0);
-        let input = std::mem::take(&mut self.links[link].input);
-        let memory = &mut self.servers[number].memory;
-        let mut is_over = false;
-        while let Some((command, length)) = wire::command(&input[used..]) {
-            used += length;
-            match command {
-                Command::Get(names) => {
-                    let found: Vec<_> = names.iter().map(|name| memory.get(name, second)).collect();
-                    wire::got(names.iter().zip(&found), &mut out);
-                }
-                Command::Add { name, exptime, value } => {
-                    wire::added(&memory.add(&name, exptime, &value, second), &mut out);
-                }
-                Command::Version => out.extend_from_slice(b"VERSION 1.6.18\r\n"),
-                Command::Other => {
-                    out.extend_from_slice(b"ERROR\r\n");
-                    is_over = true;
-                }
+        if self.is_full {
+            return Answer::Error;
+        }
+        let expires = if exptime == 0 || exptime > RELATIVE { exptime } else { now + exptime };
+        // An expiry that has passed: memcached answers STORED, and keeps nothing.
+        if expires == 0 || expires > now {
+            self.records
+                .insert(name.clone(), Record { value: Value::clone(value), expires, used: self.uses });
+        }
+        Answer::Stored
+    }
+
+    pub(crate) fn get(&mut self, name: &Name, now: u64) -> Answer {
+        self.uses += 1;
+        match self.records.get_mut(name) {
+            Some(record) if is_alive(record, now) => {
+                record.used = self.uses;
+                Answer::Hit(Value::clone(&record.value))
             }
-        }
-        self.links[link].input = input[used..].to_vec();
-        self.reply(link, out);
-        if is_over {
-            self.close(link, End::Closed);
+            _ => Answer::Miss,
         }
     }
 
-    /// It continues, or can be reached again: what has come meanwhile is carried out, or was lost on the way.
-    pub(crate) fn resume(&mut self, number: usize, is_lost: bool) {
-        for (asked, asks) in std::mem::take(&mut self.servers[number].held) {
-            if is_lost {
-                self.schedule(self.now, Event::Fails { asked });
-            } else {
-                self.serve_router(asked, asks);
-            }
-        }
-        for link in self.links_to(Node::Server(number)) {
-            if is_lost {
-                self.reset(link);
-            } else {
-                self.serve_link(number, link);
-            }
-        }
+    pub(crate) fn clear(&mut self) {
+        self.records.clear();
     }
 
-    /// Its process ends.
-    pub(crate) fn stop(&mut self, number: usize) {
-        self.servers[number].is_running = false;
-        self.servers[number].memory.clear();
-        self.break_off(number);
+    /// Drops the percentage that was not used for longest.
+    pub(crate) fn evict(&mut self, percent: u64) {
+        let mut uses: Vec<u64> = self.records.values().map(|record| record.used).collect();
+        uses.sort_unstable();
+        let Some(first_kept) = uses.get(uses.len() * percent as usize / 100).copied() else { return };
+        self.records.retain(|_, record| record.used >= first_kept);
+    }
+}
+
+fn is_alive(record: &Record, now: u64) -> bool {
+    record.expires == 0 || record.expires > now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v() -> Value {
+        Value::from(*b"v")
     }
 
-    /// Every connection to it is reset.
-    pub(crate) fn break_off(&mut self, number: usize) {
-        self.servers[number].held.clear();
-        self.links_to(Node::Server(number)).into_iter().for_each(|link| self.reset(link));
-        for router in 0..self.routers.len() {
-            if let Some(asked) = self.routers[router].connection_to(router, number) {
-                let at = self.now + self.travel();
-                self.schedule(at, Event::Fails { asked });
-            }
+    #[test]
+    fn an_expiry_that_has_passed_is_stored_each_time_and_kept_never() {
+        let (mut memory, name) = (Memory::default(), Name::from(*b"k"));
+        let now = 2_000_000_000;
+        for _ in 0..3 {
+            assert_eq!(memory.add(&name, now, &v(), now), Answer::Stored);
+            assert_eq!(memory.get(&name, now), Answer::Miss);
         }
+        assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::Stored);
+        assert_eq!(memory.add(&name, now + 1, &v(), now), Answer::NotStored);
+        assert_eq!(memory.get(&name, now), Answer::Hit(v()));
+        assert_eq!(
+            memory.add(&name, 10, &Value::from(*b"x"), now + 1),
+            Answer::Stored,
+            "the first has ended"
+        );
+        assert_eq!(memory.get(&name, now + 10), Answer::Hit(Value::from(*b"x")), "from now on");
+        assert_eq!(memory.get(&name, now + 11), Answer::Miss);
     }
 
-    fn server_second(&self, number: usize) -> u64 {
-        self.second().saturating_add_signed(self.servers[number].offset)
+    #[test]
+    fn the_longest_unused_goes_first() {
+        let mut memory = Memory::default();
+        let names: Vec<Name> = (0..10_u8).map(|index| Name::from([index])).collect();
+        names.iter().for_each(|name| assert_eq!(memory.add(name, 0, &v(), 5), Answer::Stored));
+        assert_ne!(memory.get(&names[0], 5), Answer::Miss);
+        memory.evict(20);
+        let there = |memory: &mut Memory, index: usize| memory.get(&names[index], 5) != Answer::Miss;
+        assert!(there(&mut memory, 0) && !there(&mut memory, 1) && !there(&mut memory, 2));
+        assert!(there(&mut memory, 3));
     }
 }

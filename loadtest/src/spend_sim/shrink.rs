@@ -1,6 +1,6 @@
 //! Makes a plan that fails smaller: drops faults, one at a time, while it still fails.
 
-use super::checker::Kind;
+use super::ledger::Kind;
 use super::plan::Plan;
 use super::run::{Outcome, run};
 use std::io;

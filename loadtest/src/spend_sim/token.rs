@@ -1,7 +1,6 @@
 //! Tokens and the keys that sign them.
 
 use super::chance::Chance;
-use super::deployment::{EPOCH, RECORD_MARGIN};
 use super::fault::Millis;
 use postern_client::rules::CurrentChallenge;
 use postern_spend::Epoch;
@@ -10,6 +9,10 @@ use postern_token::{
     ChallengeDigest, Mark, MarkId, Nonce, SpentKey, TokenChallenge, TokenKeyId, TokenType, UnixSeconds,
 };
 
+/// The second at which every run begins.
+pub(crate) const EPOCH: u64 = 1_900_000_000;
+/// Between the end of a key's tokens and that of their records, as in the gateway.
+pub(crate) const RECORD_MARGIN: u64 = 3_600;
 /// The name of the gateways.
 pub(crate) const ORIGIN: &str = "proxy.example";
 

@@ -1,7 +1,8 @@
 //! The network and the wall clock as one gateway has them.
 
-use super::deployment::EPOCH;
-use super::network::{End, Micros, Network};
+use super::fault::Micros;
+use super::network::{End, Network};
+use super::token::EPOCH;
 use parking_lot::Mutex;
 use postern_spend::memcached::{Address, Connecting, Connection, World};
 use postern_token::UnixSeconds;
