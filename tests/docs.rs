@@ -1,6 +1,7 @@
 //! The documents agree with the project: paths exist, metrics are registered, example configurations load, and
 //! `docs/reference/configuration.md` matches the configuration types (`UPDATE_DOCS=1` writes it).
 
+mod circles;
 mod metric_tables;
 
 use postern_gateway::spans;
