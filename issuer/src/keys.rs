@@ -43,6 +43,15 @@ pub(crate) struct TokenKey {
     pub(crate) life: Lifetime,
 }
 
+/// A key whose tokens an operator has made void.
+#[derive(Debug)]
+struct Revoked {
+    /// All of its id, in hex.
+    id: String,
+    /// When it would have ended.
+    until: UnixSeconds,
+}
+
 /// The keys of one issuer, and the directory they are kept in. Everything here blocks: on the disk, and for tens to
 /// hundreds of milliseconds where a key is made.
 #[derive(Debug)]
@@ -51,6 +60,8 @@ pub(crate) struct KeyStore {
     at_rest: AtRest,
     keys: Vec<TokenKey>,
     stale: Vec<Stale>,
+    /// Those that were found at the start, and those of since: they are named whatever becomes of the directory.
+    revoked: Vec<Revoked>,
     /// Another issuer, whose keys these are.
     follows: Option<Follows>,
     has_looked_for_orphans: bool,
@@ -67,29 +78,19 @@ impl KeyStore {
     pub(crate) fn of(directory: DataDir, at_rest: AtRest) -> Result<Self, KeysError> {
         warn_if_exposed(directory.path());
         let (keys, stale) = read(directory.path(), &at_rest)?;
-        Ok(Self { directory, at_rest, keys, stale, follows: None, has_looked_for_orphans: false })
+        let revoked = read_revoked(directory.path())?;
+        Ok(Self { directory, at_rest, keys, stale, revoked, follows: None, has_looked_for_orphans: false })
     }
 
     pub(crate) fn keys(&self) -> &[TokenKey] {
         &self.keys
     }
 
-    /// The ids of the keys whose tokens are void though their times are not over at `now`.
+    /// The ids of the keys whose tokens are void though their times are not over at `now`. Without one of them in the directory, a
+    /// gateway that had not seen it would give that key's tokens their grace.
     pub(crate) fn revoked(&self, now: UnixSeconds) -> Vec<String> {
-        let aside = set_aside::all(self.directory.path()).unwrap_or_else(|error| {
-            tracing::warn!(
-                "the key directory cannot be read, so the directory names no revoked key: {error}"
-            );
-            Vec::new()
-        });
-        let is_alive = |path: &Path| parse_name(path).is_some_and(|(life, _)| now < life.not_after);
-        let revoked = aside.into_iter().filter(|aside| is_alive(&aside.original));
-        let mut ids: Vec<String> = revoked
-            .filter_map(|aside| match aside.why {
-                Why::Revoked(id) => Some(id),
-                Why::Expired | Why::Retired => None,
-            })
-            .collect();
+        let alive = self.revoked.iter().filter(|key| now < key.until);
+        let mut ids: Vec<String> = alive.map(|key| key.id.clone()).collect();
         ids.sort(); // one directory has one representation
         ids.dedup();
         ids
@@ -261,6 +262,17 @@ fn read(directory: &Path, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>
         }
     }
     Ok((keys, stale))
+}
+
+/// The keys that were revoked before this start.
+fn read_revoked(directory: &Path) -> Result<Vec<Revoked>, KeysError> {
+    let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
+    let aside = set_aside::all(directory).map_err(unreadable)?.into_iter();
+    let revoked = aside.filter_map(|aside| match aside.why {
+        Why::Revoked(id) => Some(Revoked { id, until: parse_name(&aside.original)?.0.not_after }),
+        Why::Expired | Why::Retired => None,
+    });
+    Ok(revoked.collect())
 }
 
 /// A request names its key by its type and one byte.

@@ -2,7 +2,7 @@
 //! crash leaves between two of them: a new key is there before an old one gives way.
 
 use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
-use super::{KeyStore, KeysError, TokenKey, colliding, file_name, lives, set_aside, view};
+use super::{KeyStore, KeysError, Revoked, TokenKey, colliding, file_name, lives, set_aside, view};
 use crate::accounts::control::not_here;
 use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
@@ -145,12 +145,15 @@ impl KeyStore {
     }
 
     /// Sets the file of a key aside that an operator has ended.
-    pub(super) fn end_file(&self, key: &TokenKey, revokes: bool, now: UnixSeconds) -> io::Result<()> {
+    pub(super) fn end_file(&mut self, key: &TokenKey, revokes: bool, now: UnixSeconds) -> io::Result<()> {
         let (directory, name) = (self.directory.path(), file_name(key));
-        match revokes {
-            true => set_aside::revoke(directory, &name, &key.signing.id().to_hex(), now),
-            false => set_aside::retire(directory, &name, now),
+        if !revokes {
+            return set_aside::retire(directory, &name, now);
         }
+        let id = key.signing.id().to_hex();
+        set_aside::revoke(directory, &name, &id, now)?;
+        self.revoked.push(Revoked { id, until: key.life.not_after });
+        Ok(())
     }
 
     /// Takes in a key by the rules of a start.

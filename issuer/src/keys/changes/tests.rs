@@ -131,6 +131,28 @@ fn all_keys_are_revoked_at_once_and_named_until_they_would_have_ended() {
     );
 }
 
+/// A gateway that read of no revoked key would give the tokens of one its grace.
+#[test]
+fn revoked_keys_are_named_while_the_directory_cannot_be_read() {
+    let home = TempDir::new().unwrap();
+    let (there, away) = (home.path().join("keys"), home.path().join("away"));
+    let mut store = open(&there);
+    asked(&mut store, KeyRequest::Retire { id: None, revokes: true }, START).unwrap();
+    drop(store);
+    let mut store = open(&there);
+    let revoked = store.revoked(START);
+    assert_eq!(revoked.len(), 1);
+    rename(&there, &away).unwrap();
+    assert_eq!(store.revoked(START), revoked, "it is gone");
+    std::fs::create_dir(&there).unwrap();
+    store.rotate(&Schedule::TEST, START).unwrap();
+    assert_eq!(store.revoked(START), revoked, "another file system is mounted there");
+    drop(store);
+    std::fs::remove_dir(&there).unwrap();
+    std::fs::write(&there, "").unwrap();
+    assert!(KeyStore::open(&there, AtRest::default()).is_err(), "a start that cannot look names none");
+}
+
 #[test]
 fn retiring_a_successor_leaves_the_key_in_use_alone() {
     let home = TempDir::new().unwrap();
