@@ -123,8 +123,19 @@ impl Saved {
         if bytes == self.written {
             return;
         }
-        let (path, copy) = (self.path.clone(), bytes.clone());
-        let written = tokio::task::spawn_blocking(move || write(&path, &copy)).await;
+        let (path, copy, is_outdated) = (self.path.clone(), bytes.clone(), self.is_outdated(&document));
+        let written = tokio::task::spawn_blocking(move || {
+            write(&path, &copy).inspect_err(|_| {
+                if is_outdated && let Err(error) = fs::remove_file(&path) {
+                    tracing::error!(
+                        path = %path.display(), %error,
+                        "the saved keys of the issuer hold one that is not good any more, and cannot be removed: a start while the \
+                         issuer is away would take its tokens. Remove the file"
+                    );
+                }
+            })
+        })
+        .await;
         match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(()) => (self.written, self.complained) = (bytes, false),
             Err(error) if !self.complained => {
@@ -137,6 +148,17 @@ impl Saved {
             }
             Err(_) => {}
         }
+    }
+
+    /// Returns whether the file would give a key that is not good any more, or more time than it has.
+    fn is_outdated(&self, present: &Document) -> bool {
+        let written =
+            serde_json::from_slice(&self.written).map(|written: Document| written.keys).unwrap_or_default();
+        let is_kept = |SavedKey { key, .. }: &SavedKey| {
+            let is_it = |other: &DirectoryKey| other.key_bytes().ok() == key.key_bytes().ok();
+            present.keys.iter().any(|other| is_it(&other.key) && other.key.not_after >= key.not_after)
+        };
+        !written.iter().all(is_kept)
     }
 }
 
@@ -241,6 +263,34 @@ mod tests {
             Some(KeyRefusal::Retired),
             "retired keys stay so"
         );
+    }
+
+    /// A gateway that starts while the issuer is away would take a revoked key's tokens.
+    #[tokio::test]
+    async fn a_file_that_cannot_be_written_gives_no_key_that_is_good_no_more() {
+        let home = tempfile::tempdir().unwrap();
+        // A file may have this name, and none beside it one that is longer.
+        let path = home.path().join("k".repeat(250));
+        let ((_, old_entry), (new, new_entry)) = (key(), key());
+        let ring = |entries| {
+            Keyring::default()
+                .updated(&listed(entries), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
+                .unwrap()
+        };
+        let (both, one) = (ring(vec![new_entry.clone(), old_entry]), ring(vec![new_entry]));
+        let short = home.path().join("short");
+        saved(&short, &one).await;
+        let few = fs::read(&short).unwrap();
+        saved(&short, &both).await;
+        for (before, now, kept) in [(fs::read(&short).unwrap(), &one, 0), (few, &both, 1)] {
+            fs::write(&path, before).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            let mut file = Saved::new(path.clone(), URL.to_owned());
+            file.load(&mut Accepted::public());
+            file.keep(now).await;
+            let again = Saved::new(path.clone(), URL.to_owned()).load(&mut Accepted::public());
+            assert_eq!((again.len(), again.find(new, UnixSeconds(1)).is_ok()), (kept, kept == 1));
+        }
     }
 
     /// Versions without the directory's own not-after wrote the end of the window alone.
