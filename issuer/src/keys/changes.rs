@@ -2,7 +2,8 @@
 //! crash leaves between two of them: a new key is there before an old one gives way.
 
 use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
-use super::{KeyStore, KeysError, Revoked, TokenKey, colliding, file_name, lives, set_aside, view};
+use super::set_aside::{self, Aside, Why};
+use super::{KeyStore, KeysError, Revoked, TokenKey, colliding, content, file_name, lives, parse_name, view};
 use crate::accounts::control::not_here;
 use crate::config::MAX_LIVE_KEYS;
 use crate::control::{Line, Refused};
@@ -10,6 +11,7 @@ use crate::rotation::{Phase, Schedule, Takeover};
 use postern_daemon::utc;
 use postern_token::{TokenKeyId, TokenType, UnixSeconds};
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -109,7 +111,7 @@ impl KeyStore {
     }
 
     /// Ends a key at once, or all. Gateways refuse the tokens of one that is revoked when they next fetch the directory, and
-    /// those of another after their own grace.
+    /// those of another after their own grace. One that was retired before can be revoked.
     fn retire(
         &mut self,
         id: Option<&str>,
@@ -120,20 +122,20 @@ impl KeyStore {
         self.rotate(schedule, now)?;
         let is_leaving = |key: &&TokenKey| id.is_none_or(|id| is_named(&key.signing.id().to_hex(), id));
         let leaving: Vec<TokenKey> = self.keys.iter().filter(is_leaving).cloned().collect();
-        if let Some(id) = id.filter(|_| leaving.is_empty()) {
+        let retired = if revokes { self.retired(id, now)? } else { Vec::new() };
+        if let Some(id) = id.filter(|_| leaving.is_empty() && retired.is_empty()) {
             return Err(unknown(id));
         }
         // First what takes their place: a crash leaves both, never none.
         let ids: Vec<TokenKeyId> = leaving.iter().map(|key| key.signing.id()).collect();
         self.make_due(schedule, now, &ids)?;
+        let kept = |name: &str, error: &dyn Display| {
+            Refused::runtime(format!(
+                "the key file {name} cannot be set aside: {error}; its key is still good: make the directory writable, and retire it again"
+            ))
+        };
         for key in leaving {
-            self.end_file(&key, revokes, now).map_err(|error| {
-                Refused::runtime(format!(
-                    "the key file {} cannot be set aside: {error}; its key is still good: make the directory writable, and retire it \
-                     again",
-                    file_name(&key)
-                ))
-            })?;
+            self.end_file(&key, revokes, now).map_err(|error| kept(&file_name(&key), &error))?;
             let id = key.signing.id();
             self.keys.retain(|key| key.signing.id() != id);
             let tokens = if revokes { "; the directory says that its tokens are void" } else { "" };
@@ -141,17 +143,45 @@ impl KeyStore {
                 "token key {id:?} is retired, as an operator asked: it is not listed, and signs no more{tokens}"
             );
         }
+        // Last, for a file that cannot be read keeps no key in use.
+        for Aside { path, original, .. } in retired {
+            let key = self.at_rest.read(&original, content(&path)?)?.key;
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            self.revoke_file(&key, &name, now).map_err(|error| kept(&name, &error))?;
+            tracing::warn!(
+                "token key {:?}, which was retired before, is revoked, as an operator asked: the directory says that its tokens are void",
+                key.signing.id()
+            );
+        }
         Ok(())
+    }
+
+    /// Finds the files of keys that were retired and not revoked, and would not have ended yet.
+    fn retired(&self, id: Option<&str>, now: UnixSeconds) -> Result<Vec<Aside>, Refused> {
+        let directory = self.directory.path();
+        let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
+        let is_meant = |aside: &Aside| {
+            aside.why == Why::Retired
+                && parse_name(&aside.original).is_some_and(|(life, short)| {
+                    now < life.not_after && id.is_none_or(|id| is_named(&short, id))
+                })
+        };
+        Ok(set_aside::all(directory).map_err(unreadable)?.into_iter().filter(is_meant).collect())
     }
 
     /// Sets the file of a key aside that an operator has ended.
     pub(super) fn end_file(&mut self, key: &TokenKey, revokes: bool, now: UnixSeconds) -> io::Result<()> {
-        let (directory, name) = (self.directory.path(), file_name(key));
-        if !revokes {
-            return set_aside::retire(directory, &name, now);
+        match revokes {
+            true => self.revoke_file(key, &file_name(key), now),
+            false => set_aside::retire(self.directory.path(), &file_name(key), now),
         }
+    }
+
+    /// Sets the file `name` aside as that of a revoked key, which the directory names from then on.
+    fn revoke_file(&mut self, key: &TokenKey, name: &str, now: UnixSeconds) -> io::Result<()> {
         let id = key.signing.id().to_hex();
-        set_aside::revoke(directory, &name, &id, now)?;
+        let aside = set_aside::revoked_name(&file_name(key), &id, now);
+        set_aside::rename(self.directory.path(), name, &aside)?;
         self.revoked.push(Revoked { id, until: key.life.not_after });
         Ok(())
     }

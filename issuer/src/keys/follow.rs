@@ -6,13 +6,17 @@
 
 use super::at_rest::{AtRest, Read};
 use super::set_aside::{self, Aside, Why};
-use super::{KeyStore, KeysError, TokenKey, colliding, file_name, key_files, lives, load, parse_name};
+use super::{
+    KeyStore, KeysError, Revoked, TokenKey, colliding, file_name, key_files, lives, load, parse_name,
+};
 use crate::config::Keys;
 use crate::rotation::{self, Lifetime, Phase, Schedule};
+use postern_daemon::files::write_private;
 use postern_daemon::utc;
 use postern_token::{TokenType, UnixSeconds, key_file};
 use std::io;
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// The copies that a store follows.
 #[derive(Debug)]
@@ -25,7 +29,11 @@ pub(super) struct Follows {
 /// A key that an operator of the first issuer has ended.
 struct Ended {
     named: Named,
-    is_revoked: bool,
+    /// Its file's name when it was in use.
+    original: String,
+    path: PathBuf,
+    /// All of its id, if its tokens are void.
+    revoked: Option<String>,
 }
 
 /// A key as a file's name has it.
@@ -154,16 +162,38 @@ impl KeyStore {
         Ok(())
     }
 
-    /// A key that an operator has ended.
+    /// Ends a key that an operator has ended.
     fn end(&mut self, ended: &Ended, now: UnixSeconds, faults: &mut Vec<String>) {
-        let Some(place) = self.keys.iter().position(|key| ended.named.is(key)) else { return };
+        let Some(place) = self.keys.iter().position(|key| ended.named.is(key)) else {
+            if let Err(error) = self.revoke_unknown(ended, now) {
+                faults
+                    .push(format!("the revoked key file {} cannot be copied: {error}", ended.path.display()));
+            }
+            return;
+        };
         let key = self.keys.remove(place);
-        match self.end_file(&key, ended.is_revoked, now) {
+        match self.end_file(&key, ended.revoked.is_some(), now) {
             Ok(()) => tracing::warn!("token key {:?} has ended at the first issuer", key.signing.id()),
             Err(error) => {
                 faults.push(format!("the key file {} cannot be set aside: {error}", file_name(&key)))
             }
         }
+    }
+
+    /// Names a revoked key that is not in use here: it was retired before, or had ended when this issuer began to follow.
+    fn revoke_unknown(&mut self, ended: &Ended, now: UnixSeconds) -> io::Result<()> {
+        let (Some(id), until) = (&ended.revoked, ended.named.life.not_after) else { return Ok(()) };
+        if now >= until || self.revoked.iter().any(|known| known.id == *id) {
+            return Ok(());
+        }
+        let name = set_aside::revoked_name(&ended.original, id, now);
+        write_private(&self.directory.join(name), &std::fs::read(&ended.path).map(Zeroizing::new)?)?;
+        self.revoked.push(Revoked { id: id.clone(), until });
+        tracing::warn!(
+            "token key {} is revoked at the first issuer: the directory says so here, too",
+            ended.named.id
+        );
+        Ok(())
     }
 
     /// Refuses where a key is missing that the first issuer has by now, if the schedule is the same: of `publish_ahead`, half is left for
@@ -211,8 +241,13 @@ pub(crate) fn examine_copies(
 /// The keys of a directory that an operator has ended.
 fn ended(directory: &Path) -> io::Result<Vec<Ended>> {
     let ended = set_aside::all(directory)?.into_iter().filter(|aside| aside.why != Why::Expired);
-    let ended = ended.filter_map(|Aside { original, why, .. }| {
-        Some(Ended { named: Named::of(&original)?, is_revoked: why != Why::Retired })
+    let ended = ended.filter_map(|Aside { path, original, why, .. }| {
+        let revoked = match why {
+            Why::Revoked(id) => Some(id),
+            Why::Expired | Why::Retired => None,
+        };
+        let name = original.file_name()?.to_str()?.to_owned();
+        Some(Ended { named: Named::of(&original)?, original: name, path, revoked })
     });
     Ok(ended.collect())
 }

@@ -33,9 +33,9 @@ pub(super) fn retire(directory: &Path, name: &str, now: UnixSeconds) -> io::Resu
     rename(directory, name, &format!("{name}{RETIRED}{now}"))
 }
 
-/// Sets the file `name` of a revoked key aside.
-pub(super) fn revoke(directory: &Path, name: &str, id: &str, now: UnixSeconds) -> io::Result<()> {
-    rename(directory, name, &format!("{name}{REVOKED}{now}-{id}"))
+/// Returns the name under which the file `original` of a revoked key is set aside.
+pub(super) fn revoked_name(original: &str, id: &str, now: UnixSeconds) -> String {
+    format!("{original}{REVOKED}{now}-{id}")
 }
 
 /// Renames a file, durably. A crash leaves it under one of the two names.

@@ -153,6 +153,30 @@ fn revoked_keys_are_named_while_the_directory_cannot_be_read() {
     assert!(KeyStore::open(&there, AtRest::default()).is_err(), "a start that cannot look names none");
 }
 
+/// That a key was copied may be found out after it was retired.
+#[test]
+fn a_retired_key_is_revoked_by_its_id_and_with_all_others() {
+    for by_id in [true, false] {
+        let home = TempDir::new().unwrap();
+        let mut store = open(home.path());
+        let (first, whole) = (list(&mut store, START)[0].clone(), store.keys()[0].signing.id().to_hex());
+        let made = asked(&mut store, retire(&first), START).unwrap();
+        assert_eq!(store.revoked(START), [""; 0]);
+        let id = by_id.then(|| first.id.clone());
+        asked(&mut store, KeyRequest::Retire { id, revokes: true }, START).unwrap();
+        assert_eq!(
+            list(&mut store, START) == made,
+            by_id,
+            "the key in use goes on if the other one is named"
+        );
+        let revoked = store.revoked(START);
+        assert!(revoked.contains(&whole) && revoked.len() == if by_id { 1 } else { 2 }, "{revoked:?}");
+        drop(store);
+        assert_eq!(KeyStore::open(home.path(), AtRest::default()).unwrap().revoked(START), revoked);
+        assert!(!names(home.path()).iter().any(|name| name.contains(".retired-")));
+    }
+}
+
 #[test]
 fn retiring_a_successor_leaves_the_key_in_use_alone() {
     let home = TempDir::new().unwrap();

@@ -122,6 +122,35 @@ fn keys_come_shorten_and_end_as_at_the_first_issuer_and_nothing_is_written_to_th
     scene.assert_same(1_029_302);
 }
 
+/// A gateway may fetch the directory of either issuer.
+#[test]
+fn a_follower_names_what_was_revoked_after_it_was_retired_or_before_the_follower_was_there() {
+    let mut scene = Scene::new();
+    scene.copy();
+    scene.look(START.0).unwrap();
+    for revokes in [false, true] {
+        let id = (!revokes).then(|| scene.first.keys()[0].signing.id().short());
+        scene.first.carry_out(KeyRequest::Retire { id, revokes }, &SCHEDULE, START).unwrap();
+        scene.copy();
+        scene.look(START.0).unwrap();
+        scene.assert_same(START.0);
+    }
+    assert_eq!(scene.follower.revoked(START).len(), 2);
+    let late = TempDir::new().unwrap();
+    scene.follower = KeyStore::open(late.path(), AtRest::default()).unwrap();
+    scene.follower.follow(Some(scene.homes[1].path()));
+    for _ in 0..2 {
+        scene.look(START.0).unwrap();
+        scene.assert_same(START.0);
+    }
+    let is_revoked = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().contains(".revoked-");
+    let copied = read_dir(late.path()).unwrap().map(Result::unwrap).filter(is_revoked).count();
+    assert_eq!((scene.follower.copy_fault(), copied), (None, 2));
+    scene.follower = KeyStore::open(TempDir::new().unwrap().path(), AtRest::default()).unwrap();
+    let kept = KeyStore::open(late.path(), AtRest::default());
+    assert_eq!(kept.unwrap().revoked(START).len(), 2);
+}
+
 #[test]
 fn a_torn_copy_is_told_and_tried_again_and_the_keys_of_before_stay() {
     let mut scene = Scene::new();
