@@ -10,11 +10,13 @@ pub(crate) mod examine;
 mod health;
 mod member;
 mod reach;
+mod returned;
 
 pub(crate) use checks::Checks;
 pub(crate) use connections::Connections;
 pub(crate) use member::Member;
 pub(crate) use reach::{Dialler, Reached, reach};
+pub(crate) use returned::Returned;
 
 use crate::config::NextHop as Config;
 use choose::Choice;

@@ -70,7 +70,7 @@ fn circle(hop: &NextHop, member: &Member) -> Finding {
     );
     Finding::bad("next hop", seen)
         .costs(
-            "tunnels that go round are refused with 508, and cost their tokens, unless all tunnels go through it (egress.via)",
+            "tunnels that go round are refused with 508; unless all go through it (egress.via), one token a minute is lost for each target",
         )
         .remedy("change [[egress.next_hops]], or the rules that use them, at one of the gateways")
 }

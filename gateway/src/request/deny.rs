@@ -63,7 +63,8 @@ pub(crate) enum Refusal {
     DialTimeout,
     /// The proxy that all tunnels go on through is known to be away: the request was refused before its token was read.
     NextHopAway,
-    /// The proxy that all tunnels go on through is known to lead in a circle: the request was refused before its token was read.
+    /// The proxy that all tunnels go on through is known to lead in a circle, or a tunnel to this target came back: the request was
+    /// refused before its token was read.
     Circle,
     /// The proxy that the tunnel was to go on through cannot be used.
     NextHop,

@@ -143,8 +143,12 @@ async fn through(
     };
     // Boxed: most tunnels have no next hop, and would move its room for nothing.
     let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn: onward.policy.turn() };
-    let tunnel =
-        Box::pin(next_hop::connect(via, target, &hops, dialler, onward.connections, deadline)).await?;
+    let connecting = Box::pin(next_hop::connect(via, target, &hops, dialler, onward.connections, deadline));
+    let tunnel = connecting.await.inspect_err(|refusal| {
+        if matches!(refusal, Refusal::Loop) {
+            onward.policy.returned().note(target, Instant::now());
+        }
+    })?;
     Ok(TargetStream::Right(Box::new(tunnel)))
 }
 

@@ -3,7 +3,7 @@
 //! resolved to a moment ago.
 
 use crate::config::{Action, DIRECT, Egress, Hosts, Lever, Pattern, Ports, Rule};
-use crate::next_hops::{NextHop, NextHops};
+use crate::next_hops::{NextHop, NextHops, Returned};
 use ipnet::IpNet;
 use own::OwnAddresses;
 use postern_proxy::address::{forms, is_special};
@@ -27,6 +27,8 @@ pub(crate) struct Policy {
     deny: Vec<IpNet>,
     rules: Vec<Rule>,
     next_hops: NextHops,
+    /// Targets that came back from one of them under this policy.
+    returned: Arc<Returned>,
     /// The name of the next hop of all tunnels for which no rule has another.
     via: Option<String>,
     /// Local addresses of tunnels.
@@ -108,6 +110,7 @@ impl Policy {
             deny: egress.deny.clone(),
             rules: egress.rules.clone(),
             next_hops: NextHops::new(&egress.next_hops, next_hops),
+            returned: Arc::default(),
             via: egress.via.clone(),
             source: egress.source.clone(),
             turn: Arc::default(),
@@ -210,6 +213,11 @@ impl Policy {
             Host::Address(address) => self.via(target, *address),
         };
         via.zip(self.via_of_all()).is_some_and(|(via, of_all)| Arc::ptr_eq(via.hop, of_all))
+    }
+
+    /// Targets whose tunnels came back.
+    pub(crate) fn returned(&self) -> &Returned {
+        &self.returned
     }
 
     /// All next hops.

@@ -15,6 +15,7 @@ use postern_token::header::{AuthorizationError, Presentation, parse_authorizatio
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::time::Instant;
 
 /// A request that presents a token of ours for a target that may be reached. The signature has not been looked at.
 pub(crate) struct Presented {
@@ -97,7 +98,8 @@ pub(super) fn check_next_hop(worker: &Worker, policy: &Policy, target: &Target) 
 /// Refuses early what would come back from there. A peer's request brings no token, and shows whether it still does.
 fn check_circle(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
     let is_circle = worker.core.next_hop_circle.load(Ordering::Relaxed);
-    if is_circle && policy.goes_through_that_of_all(target) { Err(Refusal::Circle) } else { Ok(()) }
+    let comes_back = is_circle && policy.goes_through_that_of_all(target);
+    if comes_back || policy.returned().has(target, Instant::now()) { Err(Refusal::Circle) } else { Ok(()) }
 }
 
 /// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any

@@ -98,6 +98,9 @@ async fn a_tunnel_that_comes_back_is_refused_at_its_first_return() {
     for target in ["name.example:443", "127.0.0.1:443"] {
         let answer = Client::ask(one.address, connect(target)).await;
         answer.assert_refused(508, "proxy_loop_detected", "came back to a gateway");
+        // From then on it is known.
+        let answer = Client::ask(one.address, connect(target)).await;
+        answer.assert_refused(508, "proxy_loop_detected", "would come back to this gateway");
     }
     for port in ports {
         assert!(connections(port) <= 2, "{} connections", connections(port)); // one is of a check
@@ -114,12 +117,14 @@ async fn a_tunnel_that_comes_back_is_refused_at_its_first_return() {
     assert!(findings.iter().any(|finding| finding.seen.contains("leads in a circle")), "{findings:?}");
 }
 
-/// A gateway with this listener for peers. It is not waited for: it may find out that it leads in a circle before it is ready.
+/// A gateway with this listener for peers. It is not waited for, and takes clients all the same: it may find out that it leads in a
+/// circle before it is ready.
 fn circle(port: u16, egress: Egress) -> Running {
     let mut listener = peers(&AUTHORITY);
     listener.address.set_port(port);
     let change = |config: &mut Config| {
         (config.peers, config.egress, config.listen.workers) = (Some(listener), egress, 1);
+        config.listen.patience = ConfigDuration::secs(0);
     };
     Running::start_in(home_with_keys(), change).unwrap()
 }
