@@ -24,9 +24,11 @@ const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Durati
 /// Minimum time that a challenge must be offered before tokens are minted ahead for it, unless it is the first of its token
 /// key.
 const TRIAL: Duration = Duration::from_secs(600);
-/// Changes between known challenges in an hour after which nothing is signed for marks, and nothing minted ahead without
-/// them. Gateways of a fleet agree on a mark within seconds, and on their files soon after.
+/// Changes between known challenges in an hour after which nothing is minted ahead, and tokens for marks are signed with
+/// pauses between them. Gateways of a fleet agree on a mark within seconds, and on their files soon after.
 const CHANGES_IN_AN_HOUR: usize = 20;
+/// Those pauses, by the changes beyond that number.
+const ALTERNATING: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 const HOUR: Duration = Duration::from_secs(3600);
 /// Consecutive refusals of an older mark's tokens after which the rest are dropped. With one of three servers lost, a third
 /// of them are refused.
@@ -46,6 +48,8 @@ pub struct Marks {
     current: Option<ChallengeDigest>,
     /// Times of changes from one known challenge to another.
     changes: Vec<UnixSeconds>,
+    /// When a token was last signed while it changed too often.
+    signed: Option<UnixSeconds>,
     /// Added to [`TRIAL`].
     longer: Duration,
 }
@@ -112,8 +116,8 @@ pub enum MarksRefused {
     #[error(
         "the gateway {gateway} changes from one mark to another and back, {changes} times within an hour. Either the \
          gateways behind that address do not share one store of spent tokens, or it tries to tell clients apart. No \
-         token is signed until it has stayed with one mark for up to an hour. Ask the gateway's operator, or use another \
-         gateway (gateway.url)"
+         token is signed for {} s, and none ahead of need. Ask the gateway's operator, or use another gateway (gateway.url)",
+        left.as_secs()
     )]
     /// More changes from one mark to another than gateways of one fleet make.
     Alternating {
@@ -121,16 +125,19 @@ pub enum MarksRefused {
         gateway: String,
         /// Changes in the last hour.
         changes: usize,
+        /// Until the next token is signed.
+        left: Duration,
     },
 }
 
 impl MarksRefused {
-    /// Returns the time until the same challenge is accepted, if known.
+    /// Returns the time until the same challenge is accepted.
     #[must_use]
-    pub fn left(&self) -> Option<Duration> {
+    pub const fn left(&self) -> Duration {
         match self {
-            Self::ChallengeTooSoon { left, .. } | Self::MarkTooSoon { left, .. } => Some(*left),
-            Self::Alternating { .. } => None,
+            Self::ChallengeTooSoon { left, .. }
+            | Self::MarkTooSoon { left, .. }
+            | Self::Alternating { left, .. } => *left,
         }
     }
 }
@@ -186,6 +193,7 @@ impl Marks {
             // By a clock that was ahead, a pause would last until the clock is there again.
             known.counted = known.counted.map(|counted| counted.min(now));
         }
+        self.signed = self.signed.map(|signed| signed.min(now));
         let before = self.current.replace(digest);
         match self.known.iter_mut().find(|known| known.digest == digest) {
             Some(known) => {
@@ -214,10 +222,7 @@ impl Marks {
         key: Option<TokenKeyId>,
         now: UnixSeconds,
     ) -> Result<(), MarksRefused> {
-        let changes = self.changes_in_an_hour(now);
-        if self.is_used() && changes > CHANGES_IN_AN_HOUR {
-            return Err(MarksRefused::Alternating { gateway: gateway.to_owned(), changes });
-        }
+        self.check_changes(gateway, now)?;
         if !self.is_new(digest) || self.is_first_of(key) {
             return Ok(());
         }
@@ -234,6 +239,18 @@ impl Marks {
         })
     }
 
+    /// Refuses while a pause between tokens lasts, where the gateway changes its mark too often.
+    fn check_changes(&self, gateway: &str, now: UnixSeconds) -> Result<(), MarksRefused> {
+        let changes = self.changes_in_an_hour(now);
+        let over = changes.checked_sub(CHANGES_IN_AN_HOUR + 1).filter(|_| self.is_used());
+        let Some((over, signed)) = over.zip(self.signed) else { return Ok(()) };
+        let pause = ALTERNATING.pause(over as u32);
+        let left = pause.checked_sub(signed.until(now)).filter(|left| !left.is_zero());
+        left.map_or(Ok(()), |left| {
+            Err(MarksRefused::Alternating { gateway: gateway.to_owned(), changes, left })
+        })
+    }
+
     /// Records that a token is about to be signed under `key`, which the issuer publishes. True if this is news, to be
     /// saved before.
     ///
@@ -247,6 +264,7 @@ impl Marks {
         now: UnixSeconds,
     ) -> Result<bool, MarksRefused> {
         self.may_sign(gateway, digest, Some(key), now)?;
+        self.signed = (self.changes_in_an_hour(now) > CHANGES_IN_AN_HOUR).then_some(now);
         if !self.is_new(digest) {
             return Ok(false);
         }
@@ -267,7 +285,7 @@ impl Marks {
     pub fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
         if self.changes_in_an_hour(now) > CHANGES_IN_AN_HOUR {
-            return Some(Trial { left: HOUR, is_proven: true }); // without marks, for those are refused
+            return Some(Trial { left: HOUR, is_proven: true });
         }
         let left = self.trial_lasts().checked_sub(offered.since.until(now)).filter(|left| !left.is_zero())?;
         (self.is_tried(offered) && !self.has_lasted(offered))

@@ -61,17 +61,17 @@ impl AttemptError {
         match self {
             Self::Gateway(_) => FailureKind::Gateway,
             Self::Mint(error) if error.is_of_key() => FailureKind::Key,
-            Self::Marks(error) if error.left().is_some() => FailureKind::Mark,
+            Self::Marks(_) => FailureKind::Mark,
             Self::Mint(error) if !error.is_lasting() => FailureKind::Passing,
             Self::Consistency(error) if !error.is_difference() => FailureKind::Passing,
-            Self::Consistency(_) | Self::Mint(_) | Self::Wallet(_) | Self::Marks(_) => FailureKind::Lasting,
+            Self::Consistency(_) | Self::Mint(_) | Self::Wallet(_) => FailureKind::Lasting,
         }
     }
 
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Mint(error) => error.retry_after(),
-            Self::Marks(error) => error.left(),
+            Self::Marks(error) => Some(error.left()),
             Self::Gateway(_) | Self::Wallet(_) | Self::Consistency(_) => None,
         }
     }

@@ -136,19 +136,39 @@ fn a_token_key_is_no_new_one_however_many_marks_came_since() {
     assert!(marks.trial(marked(200, KEY).digest, at(now)).is_some(), "it is counted");
 }
 
+/// Gateways that do not share a store cost their users time, and no tokens that nobody needs.
 #[test]
-fn a_gateway_that_alternates_is_refused_until_it_stays() {
-    let mut marks = Marks::default();
-    for number in 0..=1 {
-        minted(&mut marks, number, KEY, 0).unwrap();
+fn a_gateway_that_alternates_gets_tokens_after_pauses_that_grow_to_a_minute() {
+    let alternating = |changes: u64| {
+        let mut marks = Marks::default();
+        for number in 0..=1 {
+            minted(&mut marks, number, KEY, 0).unwrap();
+        }
+        for change in 0..changes {
+            marks.offered(&marked((change % 2) as u8, KEY), at(change)).unwrap();
+        }
+        (marks, ((changes + 1) % 2) as u8)
+    };
+    for (changes, pause) in [(20, 0), (21, 1), (22, 2), (23, 4), (24, 8), (27, 60), (64, 60)] {
+        let (mut marks, last) = alternating(changes);
+        assert_eq!(minted(&mut marks, last, KEY, changes), Ok(false), "after {changes}");
+        let next = (0..100).find(|second| minted(&mut marks, last, KEY, changes + second).is_ok());
+        assert_eq!(next, Some(pause), "after {changes}");
     }
-    for change in 0..CHANGES_IN_AN_HOUR as u64 {
-        assert_eq!(minted(&mut marks, (change % 2) as u8, KEY, change), Ok(false), "{change}");
+    let (mut marks, last) = alternating(30);
+    let trial = marks.trial(marked(last, KEY).digest, at(30));
+    assert_eq!(trial, Some(Trial { left: HOUR, is_proven: true }), "nothing is minted ahead");
+    minted(&mut marks, last, KEY, 30).unwrap();
+    let refused = minted(&mut marks, last, KEY, 40).unwrap_err();
+    assert_eq!(refused.left().as_secs(), 50);
+    for sentence in
+        ["30 times within an hour", "do not share one store", "for 50 s", "Ask the gateway's operator"]
+    {
+        assert!(refused.to_string().contains(sentence), "{refused}");
     }
-    let refused = minted(&mut marks, 0, KEY, 60).unwrap_err();
-    assert!(refused.to_string().contains("21 times within an hour"), "{refused}");
-    assert!(minted(&mut marks, 0, KEY, 600).is_err());
-    assert_eq!(minted(&mut marks, 0, KEY, 3600 + 60), Ok(false));
+    let signed = (40..3_600).filter(|second| minted(&mut marks, (second % 2) as u8, KEY, *second).is_ok());
+    assert_eq!(signed.count(), 59, "one a minute, as long as it goes on");
+    assert_eq!(marks.trial(marked(1, KEY).digest, at(3_599 + 3_600)), None, "it has stayed");
 }
 
 #[test]
