@@ -12,13 +12,24 @@ use postern_testkit::ports;
 use postern_token::{TokenChallenge, TokenType};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
 
-/// Metrics are of the process: one test at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// Metrics are of the process, and agents of other tests run in this one: runs a test of this file again in a process of its own.
+/// Returns whether this is that process.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "TEST_IN_A_PROCESS_OF_ITS_OWN";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let ended = command.args([&format!("page::{test}"), "--exact"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
 
 /// The value of one series, `None` when there is no such series.
 fn value(series: &str) -> Option<f64> {
@@ -76,7 +87,9 @@ fn tile(section: &Value, label: &str) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from_the_start() {
     use AgentOutcome::{BadRequest, GatewayFailed, Opened, TargetFailed, TokensRefused};
-    let _alone = ALONE.lock().await;
+    if !is_alone("each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from_the_start") {
+        return;
+    }
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
     let world = World::new().await;
     answers(); // panics when one is missing
@@ -113,7 +126,9 @@ async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took() {
-    let _alone = ALONE.lock().await;
+    if !is_alone("the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took") {
+        return;
+    }
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
     for fsync in [false, true] {
         let world = World::with(|config| config.wallet.fsync = fsync).await;
@@ -156,7 +171,6 @@ async fn the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_gateway_does_not_answer_is_lost() {
-    let _alone = ALONE.lock().await;
     let world = World::new().await;
     world.stocked(8).await;
     let link = gateway_link(&world.agent, &world.gateway);
@@ -185,7 +199,6 @@ fn counted(kind: LinkKind, address: &str) -> (f64, f64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
-    let _alone = ALONE.lock().await;
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
     let plain = serve(|mut stream| async move {
         let _ = stream.write_all(b"not TLS").await;
@@ -219,7 +232,6 @@ async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
-    let _alone = ALONE.lock().await;
     let world = World::new().await;
     let link = world.agent.process.live.link(LinkKind::Issuer, &world.issuer.address.to_string());
     world.stocked(8).await;
@@ -256,7 +268,6 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
-    let _alone = ALONE.lock().await;
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
     let named = format!("localhost:{}", ports::closed().port());
     let issuer = Issuer::start().await;
@@ -282,7 +293,6 @@ async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_failure_to_mint_is_shown_with_the_issuers_words_until_it_is_mended() {
-    let _alone = ALONE.lock().await;
     let issuer = Issuer::start().await;
     issuer.refuse(503, None, "signing pool full", usize::MAX);
     let gateway = Gateway::start(&issuer).await;
