@@ -137,22 +137,13 @@ fn of_shared(health: &Health) -> Vec<String> {
     if lacking > torn {
         let share = percent(lacking as u64, u64::from(BUCKETS));
         found.push(format!(
-            "one of the three replicas of the store does not know the present mark for {share} of the tokens: the others decide \
-             about these, and none of them may fail until the next mark, which follows within a minute, or within a day after \
+            "for {share} of the tokens one of the three replicas of the store does not know the present mark: the other two decide \
+             about these, and neither of them may fail until the next mark, which follows within a minute, or within a day after \
              three"
         ));
     }
     if !health.away.is_empty() {
-        found.push(if health.replicas() == 1 {
-            "the store rejects records, as a full one does: checks are refused with 503. Give its servers more memory (-m)".to_owned()
-        } else {
-            format!(
-                "of the three replicas of the store {} does not answer, lacks servers, or rejects records as a full one does: \
-                 the others decide, and none of them may fail now. Start its servers, give the full ones more memory (-m), or \
-                 mend the way to them",
-                replicas_at(&health.away, health)
-            )
-        });
+        found.push(of_away(health));
     }
     if torn > 0 {
         let share = percent(torn as u64, u64::from(BUCKETS));
@@ -162,14 +153,46 @@ fn of_shared(health: &Health) -> Vec<String> {
         ));
     }
     if closed > 0 {
-        found.push(
-            "the store has lost records and kept the witnesses beside them, so its mark was closed: a router keeps records of one \
-             bucket on several servers (twemproxy needs hash_tag: \"||\"), a server evicts (start it with -M), or its slabs were \
-             moved. Until that is mended it happens again"
-                .to_owned(),
-        );
+        let (whose, where_closed) = match (health.replicas(), closed) {
+            (1, _) => ("the store has".to_owned(), "its mark was closed"),
+            (_, 1) => (
+                "1 of the three replicas of the store has".to_owned(),
+                "the mark was closed there, and the other two decide",
+            ),
+            (_, more) => {
+                (format!("{more} of the three replicas of the store have"), "the mark was closed there")
+            }
+        };
+        found.push(format!(
+            "{whose} lost records and kept the witnesses beside them, so {where_closed}: a router keeps records of one bucket on \
+             several servers (twemproxy needs hash_tag: \"||\"), a server evicts (start it with -M), or its slabs were moved. Until \
+             that is mended it happens again"
+        ));
     }
     found
+}
+
+/// Replicas that take no records.
+fn of_away(health: &Health) -> String {
+    if health.replicas() == 1 {
+        return "the store rejects records, as a full one does: checks are refused with 503. Give its servers more memory (-m)"
+            .to_owned();
+    }
+    let (verb, cost) = match health.away.len() {
+        1 => {
+            (["does not answer, lacks", "rejects"], "the other two decide, and neither of them may fail now")
+        }
+        _ => (
+            ["do not answer, lack", "reject"],
+            "two are needed for a verdict, so checks are refused with 503",
+        ),
+    };
+    let [lacks, rejects] = verb;
+    format!(
+        "of the three replicas of the store {} {lacks} servers, or {rejects} records as a full one does: {cost}. Start the servers, \
+         give the full ones more memory (-m), or mend the way to them",
+        replicas_at(&health.away, health)
+    )
 }
 
 /// "10.0.0.1:11211, 10.0.0.2:11211".
@@ -195,7 +218,7 @@ pub(crate) fn way_out(reason: Unknown) -> &'static str {
         Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
         Unknown::SyncFailed => "Check the disk, then restart the gateway",
         Unknown::Unproven => {
-            "Make all of store.memcached.addresses lead to the same records, or remove the others"
+            "Make all addresses of the store, or of one replica, lead to the same records, or remove the others"
         }
         Unknown::Unwatched => "Restart the gateway",
         Unknown::Overloaded => {
@@ -349,7 +372,16 @@ mod tests {
         let filling = vec!["the memcached at a:1 uses 81% of its memory".to_owned()];
         assert!(degraded(&Findings { filling, ..WELL }).starts_with("the memcached at a:1 uses 81%"));
         let text = degraded(&of(Health { lacking: 512, ..shared(3) }));
-        assert!(text.contains("does not know the present mark for 50% of the tokens"), "{text}");
+        assert!(text.starts_with("for 50% of the tokens one of the three replicas"), "{text}");
+        // Two decide nothing without the third.
+        let text = degraded(&of(Health { away: vec![0, 2], ..shared(3) }));
+        assert!(text.contains("number 1 (10.0.0.0:11211) and number 3 (10.0.0.2:11211) do not"), "{text}");
+        assert!(text.contains("checks are refused with 503") && !text.contains("decide"), "{text}");
+        let text = degraded(&of(Health { closed: 1, ..shared(3) }));
+        assert!(text.starts_with("1 of the three replicas of the store has lost records"), "{text}");
+        let text = degraded(&of(Health { closed: 2, ..shared(3) }));
+        assert!(text.starts_with("2 of the three replicas of the store have lost records"), "{text}");
+        assert!(way_out(Unknown::Unproven).contains("replica"));
         let overlaps = Health { overlaps: true, ..shared(3) };
         let text = not_ready(&Findings { ready: Err(Unknown::Unproven), ..of(overlaps) });
         assert!(text.contains("lead to the same servers"), "{text}");

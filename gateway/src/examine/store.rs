@@ -202,7 +202,7 @@ fn judge(address: &Address, server: &Server, timeout: Duration, now: UnixSeconds
             written(server.took)
         );
         let finding = Finding::bad("store", seen)
-            .costs("what takes longer than the timeout is answered 503, and its connection is closed")
+            .costs("what takes longer than the timeout has no answer, and its connection is closed: of three replicas it has no vote then, and alone it has requests refused with 503")
             .remedy("check the load of the server and the way to it, or raise the timeout");
         found.push(finding);
     }
@@ -226,7 +226,7 @@ fn faults(address: &Address, version: &str) -> Option<Finding> {
     let (.., what) = FAULTY.iter().find(|(first, last, _)| (*first..=*last).contains(&present))?;
     Some(
         Finding::bad("store", format!("{address} is memcached {version}, which has {what}"))
-            .costs("records can be lost there, and then tokens that clients hold are void")
+            .costs("records can be lost there: of three replicas it has no vote then, and alone it makes tokens void that clients hold")
             .remedy("install a newer memcached there; until then let nothing but gateways reach its port"),
     )
 }
@@ -239,7 +239,7 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
             evicted => format!(", and has dropped {evicted} since its start"),
         };
         let finding = Finding::bad("store", format!("{address} drops records when it is full{dropped}"))
-            .costs("no mark is planted there, so no token can be admitted")
+            .costs("no mark is planted there: of three replicas it has no vote, and alone no token can be admitted")
             .remedy("start memcached with -M");
         found.push(finding);
     }
@@ -267,7 +267,7 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
             memory.connections, memory.most_connections
         );
         let finding = Finding::look("store", seen)
-            .costs("gateways that get no connection answer 503")
+            .costs("some gateways get no connection: of three replicas it has no vote at them, and alone they refuse requests with 503")
             .remedy("start memcached with a larger -c");
         found.push(finding);
     }
@@ -275,7 +275,7 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
     if apart > CLOCK_TOLERANCE.as_secs() {
         let way = if memory.time > now.0 { "ahead of" } else { "behind" };
         let finding = Finding::bad("clock", format!("the clock of {address} is {} {way} this machine's", rough(apart)))
-            .costs("records of spent tokens end too early, or too late: where that is noticed, requests are answered 503")
+            .costs("records of spent tokens end too early, or too late: where that is noticed, of three replicas it has no vote, and alone it has requests refused with 503")
             .remedy("set both clocks by NTP (timedatectl shows whether one is)");
         found.push(finding);
     }
@@ -308,6 +308,10 @@ mod tests {
         };
         let address = "cache.example:11211".parse().unwrap();
         let found = judge(&address, &server, Duration::from_millis(100), UnixSeconds(1_000_000));
+        for finding in found.iter().filter(|finding| finding.verdict != Verdict::Well) {
+            let costs = finding.cost.as_deref().unwrap_or_default();
+            assert!(costs.contains("of three replicas"), "{costs}");
+        }
         found.into_iter().map(|finding| (finding.verdict, finding.seen)).collect()
     }
 

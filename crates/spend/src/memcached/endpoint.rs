@@ -160,7 +160,7 @@ impl Endpoint {
     fn connected(self: &Arc<Self>) -> Connected {
         self.connections.fetch_add(1, Ordering::Relaxed);
         if self.lost.swap(false, Ordering::Relaxed) {
-            tracing::info!(address = %self.address, "the double-spend store is back");
+            tracing::info!(address = %self.address, "this address of the double-spend store answers again");
         }
         Connected(Arc::clone(self))
     }
@@ -170,7 +170,7 @@ impl Endpoint {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
             let meanwhile = if self.votes {
-                "the other two replicas decide until then, as long as both answer"
+                "where its replica has no other address, the other two replicas decide until then, as long as both answer"
             } else {
                 "checks that no other address can answer are refused until then"
             };
