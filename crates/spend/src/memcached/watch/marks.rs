@@ -200,8 +200,8 @@ impl Rounds {
                 token_key,
                 torn = torn.len(),
                 of = all.len(),
-                "one replica of the double-spend store has lost records, or never had them: a server came back empty, or was \
-                 away. The others decide, so no token is void; a new mark, which all replicas know, takes the place of this one"
+                "a replica of the double-spend store has lost records, or never had them: a server came back empty, or was \
+                 away. The other two decide, so no token is void; a new mark, which all replicas know, takes the place of this one"
             );
         }
         Ok(())
