@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What it costs to be without an issuer.
+/// The cost of being without an issuer.
 const WITHOUT_ISSUER: &str = "no tokens are minted: tunnels open while the wallet has some";
 
-/// The certificates that the agent shows, of files that can be used.
+/// Examines the agent's certificates whose files can be used.
 #[must_use]
 pub fn certificates(config: &Config) -> Vec<Finding> {
     let own =
@@ -28,8 +28,8 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
     own.filter_map(|own| Some(own.ok()??.examine())).collect()
 }
 
-/// What the agent needs of this machine and of the network: open files, room for the wallet, names, gateways, issuers. The
-/// configuration is one that [`check`](crate::check) accepts.
+/// Examines what the agent needs of machine and network: open files, room for the wallet, names, gateways, issuers. The
+/// configuration must pass [`check`](crate::check).
 pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
     Box::pin(find(config))
 }
@@ -61,7 +61,7 @@ async fn find(config: &Config) -> Vec<Finding> {
     here.into_iter().chain(examinations.findings().await).collect()
 }
 
-/// Whether the gateways of this hop must not learn of this machine.
+/// Tells whether the gateways of this hop must not learn of this machine.
 fn is_hidden(config: &Config, position: Position) -> bool {
     position == Position::Last && config.first_hop.is_some()
 }

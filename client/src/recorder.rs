@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The requests of programs, by how they were answered.
+/// Requests of programs, counted by outcome.
 pub(crate) struct Answers(Vec<ReadableCounter>);
 
 impl Answers {
@@ -24,7 +24,7 @@ impl Answers {
         Self(AgentOutcome::ALL.iter().map(outcome).collect())
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub(crate) fn count(&self, outcome: AgentOutcome) {
         self.0[outcome as usize].add(1);
     }
@@ -34,7 +34,7 @@ impl Answers {
     }
 }
 
-/// The tokens of one hop and the tunnels they pay for. Every series is there from the start, so that Prometheus sees the first
+/// Tokens of one hop, and the tunnels they pay for. Every series exists from the start, so that Prometheus sees the first
 /// error as an increase.
 pub(crate) struct Recorder {
     hop: Position,
@@ -48,7 +48,7 @@ pub(crate) struct Recorder {
     last_failed: Mutex<Option<(UnixSeconds, String)>>,
 }
 
-/// A part of the time that opening a tunnel takes, in their order.
+/// A part of the time that opening a tunnel takes, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// A connection to the gateway, TLS handshake included.
@@ -61,7 +61,7 @@ pub(crate) enum Part {
     Open,
 }
 
-/// Why the last attempt to mint failed.
+/// The failure of the last attempt to mint, for the live page.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
     /// The sentence, with the issuer's own words and what to do.
@@ -85,7 +85,7 @@ impl Part {
 }
 
 impl Recorder {
-    /// `wallet` is the level that the wallet keeps.
+    /// Makes the handles. `wallet` is the level that the wallet keeps.
     pub(crate) fn new(hop: Position, wallet: Arc<ReadableGauge>) -> Self {
         let fate = |fate: &Fate| {
             let labels = [(Fate::LABEL, fate.as_str()), (Position::LABEL, hop.as_str())];
@@ -104,18 +104,18 @@ impl Recorder {
         }
     }
 
-    /// What became of `number` tokens.
+    /// Counts the fate of `number` tokens.
     pub(crate) fn fate(&self, fate: Fate, number: usize) {
         self.fates[fate as usize].add(number as u64);
     }
 
-    /// The issuer signed a token.
+    /// Counts a minted token.
     pub(crate) fn minted(&self) {
         self.fate(Fate::Minted, 1);
         *self.last_minted.lock() = Some(UnixSeconds::now());
     }
 
-    /// An attempt to mint failed, for whatever reason.
+    /// Records a failed attempt to mint.
     pub(crate) fn mint_failed(&self, sentence: &str) {
         *self.last_failed.lock() = Some((UnixSeconds::now(), sentence.to_owned()));
     }
@@ -124,7 +124,7 @@ impl Recorder {
         self.spreads[part as usize].record(time);
     }
 
-    /// A tunnel is open: the gateway answered after `answer`, and all of it took `whole`.
+    /// Records an open tunnel: the gateway answered after `answer`, and all of it took `whole`.
     pub(crate) fn opened(self: &Arc<Self>, answer: Duration, whole: Duration) -> OpenTunnel {
         self.took(Part::Answer, answer);
         self.took(Part::Open, whole);
@@ -132,24 +132,24 @@ impl Recorder {
         OpenTunnel(self.clone())
     }
 
-    /// Nothing was minted because of the gateway's marks.
+    /// Counts an attempt to mint that the gateway's marks prevented.
     pub(crate) fn marks_refused(&self) {
         marks_refused(self.hop).increment(1);
     }
 
-    /// Sets the state of minting.
+    /// Sets or clears the failure of minting.
     pub(crate) fn minting(&self, trouble: Option<Trouble>) {
         *self.trouble.lock() = trouble;
     }
 
     // ---- For the live page and the status command ----
 
-    /// When a token was minted last, since the start.
+    /// Returns when the last token was minted since the start.
     pub(crate) fn last_minted(&self) -> Option<UnixSeconds> {
         *self.last_minted.lock()
     }
 
-    /// When minting failed last, since the start, and why.
+    /// Returns the last failure to mint since the start.
     pub(crate) fn last_failed(&self) -> Option<(UnixSeconds, String)> {
         self.last_failed.lock().clone()
     }
@@ -188,7 +188,7 @@ impl Drop for OpenTunnel {
     }
 }
 
-/// Attempts over a link. A command that runs once records none.
+/// Records attempts over a link; a command that runs once records none.
 ///
 /// To the gateway an attempt is a dial, name, TCP and TLS: it is answered when there is a connection. An exchange on
 /// that connection that ends without an answer we can read is one more attempt, and a lost one; the time of an answer

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The name of a hop's report.
+/// Returns the name of a hop's report.
 #[must_use]
 pub const fn report_name(hop: Position) -> &'static str {
     match hop {
@@ -30,7 +30,7 @@ pub const fn report_name(hop: Position) -> &'static str {
     }
 }
 
-/// One hop: its gateways, its tokens, and what is minted next.
+/// The report of one hop: its gateways, its tokens, and what is minted next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopStatus {
     /// In order of preference.
@@ -45,16 +45,16 @@ pub struct HopStatus {
     pub last_minted: Option<UnixSeconds>,
     /// The last failure since the start.
     pub last_failure: Option<FailureStatus>,
-    /// What is minted next, and when, in words.
+    /// The next minting, in words.
     pub next: String,
 }
 
 /// A failure to mint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureStatus {
-    /// When.
+    /// The time.
     pub at: UnixSeconds,
-    /// What happened, what it means, what to do.
+    /// The event, its meaning, and what to do.
     pub sentence: String,
 }
 
@@ -109,7 +109,7 @@ impl HopStatus {
     }
 }
 
-/// What is minted next, by the rules that the refill goes by.
+/// Describes what is minted next, by the rules of the refill.
 fn next(demand: &Demand, settings: &HopSettings, trial: Option<Trial>, now: Instant) -> String {
     let Some(current) = &demand.current else { return "waits for the gateway's challenge".to_owned() };
     let HopSettings { low, high, delay, .. } = *settings;
@@ -187,7 +187,7 @@ fn held_and_lost(recorder: &Recorder) -> Vec<(Tokens, u64)> {
     vec![(Tokens::Held, u64::try_from(recorder.wallet()).unwrap_or(0)), (Tokens::Lost, lost)]
 }
 
-/// What became of the tokens since the start.
+/// Tabulates the fates of tokens since the start.
 fn fates(recorder: &Recorder) -> Table {
     let columns = [("tokens", Show::Text), ("in all", Show::Count)];
     let mut table = Table::new("Tokens since the start", "None was minted or used yet.", &columns);

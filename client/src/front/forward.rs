@@ -9,7 +9,6 @@
 
 use crate::front::answer::{Body, Refusal, full};
 use crate::front::state::AgentState;
-use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
@@ -22,7 +21,7 @@ use postern_proxy::answer_head::HeadLimit;
 use postern_proxy::expect::{Following, Gate, Held};
 use postern_proxy::headers::to_origin_form;
 use postern_proxy::plain::{self, AnswerFault};
-use postern_proxy::target::{Target, TargetError};
+use postern_proxy::target::Target;
 
 /// Maximum tunnels kept for one client connection; most programs use a connection for one target only.
 const MOST_KEPT: usize = 4;
@@ -45,27 +44,9 @@ pub(crate) enum ForwardError {
     Lost,
 }
 
-impl From<Refusal> for ForwardError {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<OpenError> for ForwardError {
-    fn from(error: OpenError) -> Self {
+impl<E: Into<Refusal>> From<E> for ForwardError {
+    fn from(error: E) -> Self {
         Self::Refused(error.into())
-    }
-}
-
-impl From<TargetError> for ForwardError {
-    fn from(error: TargetError) -> Self {
-        Self::Refused(error.into())
-    }
-}
-
-impl From<AnswerFault> for ForwardError {
-    fn from(fault: AnswerFault) -> Self {
-        Self::Refused(fault.into())
     }
 }
 

@@ -82,7 +82,7 @@ impl Route {
     async fn reach(&self, gateway: &Gateway) -> Result<Reached, RouteError> {
         match self {
             Self::Direct(lookup) => {
-                let host = gateway.host.trim_start_matches('[').trim_end_matches(']');
+                let host = gateway.host.trim_matches(['[', ']']);
                 let stream = lookup.connect(host, gateway.port, gateway.connect_timeout).await?;
                 stream.set_nodelay(true)?;
                 Ok(Reached { stream: Box::new(stream), received: Received::default() })
@@ -286,7 +286,7 @@ impl Tls {
         let config =
             own.as_ref().map_or_else(|| tls::client_config(ca), |own| client_config_showing(ca, own));
         let config = config.map_err(|error| Some(error.into()))?;
-        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = host.trim_matches(['[', ']']).to_owned();
         Ok(Self { connector: TlsConnector::from(config), own, name: name.try_into().map_err(|_| None)? })
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 /// The longest join string, in bytes: some certificates of a private authority and the most gateways fit many times over.
 pub const JOIN_LIMIT: usize = 64 * 1024;
-/// What every join string begins with, of any version.
+/// The beginning of join strings of any version.
 pub(super) const PREFIX: &str = "postern-join-";
 /// The version that is written and read.
 pub(super) const VERSION: &str = "1";
@@ -31,7 +31,7 @@ const VALUE_LIMIT: usize = 2_048;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// What a join string holds.
+/// The contents of a join string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// URLs of gateways, in order of preference: 1 to 32.
@@ -67,7 +67,7 @@ struct Fields {
     api_key: Option<String>,
 }
 
-/// Why a text is no join string that can be used.
+/// The reason why a text is no usable join string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// No word of the text begins like one.
@@ -120,7 +120,7 @@ pub enum JoinError {
 }
 
 impl Join {
-    /// The join string.
+    /// Formats the join string.
     ///
     /// # Errors
     /// A value that [`Join::find`] would refuse, by the field's name, or more than [`JOIN_LIMIT`] bytes.
@@ -171,7 +171,7 @@ impl Join {
         Ok(join)
     }
 
-    /// Whether an agent could be configured with it.
+    /// Checks whether an agent could be configured with it.
     ///
     /// # Errors
     /// [`JoinError::Field`].
@@ -202,7 +202,7 @@ impl Join {
     }
 }
 
-/// The JSON in a word that begins like a join string.
+/// Unwraps the JSON in a word that begins like a join string.
 fn unwrap(word: &str) -> Result<Vec<u8>, JoinError> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     if let Some(position) = word.as_bytes().iter().position(|byte| !is_part(byte)) {
@@ -244,7 +244,8 @@ fn check_url(field: &'static str, url: &str) -> Result<(), JoinError> {
     if is_server { Ok(()) } else { Err(JoinError::Field { field, reason }) }
 }
 
-/// Certificates and nothing else: what a join string could put into a file is bounded, and no private key travels in it.
+/// Checks that there are certificates and nothing else: no private key travels in a join string, and what it puts into a
+/// file is bounded.
 fn check_certificates(field: &'static str, pem: Option<&str>) -> Result<(), JoinError> {
     let Some(pem) = pem else { return Ok(()) };
     if certificates(pem).as_deref() == Some(pem) {
@@ -254,7 +255,7 @@ fn check_certificates(field: &'static str, pem: Option<&str>) -> Result<(), Join
     Err(JoinError::Field { field, reason })
 }
 
-/// The certificates of a PEM file without anything around them; `None` where there is none, or one is cut off.
+/// Extracts the certificates of a PEM file; `None` if there is none, or one is cut off.
 #[must_use]
 pub fn certificates(pem: &str) -> Option<String> {
     let (mut found, mut is_inside) = (String::new(), false);
@@ -273,7 +274,7 @@ pub fn certificates(pem: &str) -> Option<String> {
     (!found.is_empty() && !is_inside).then_some(found)
 }
 
-/// Finds a mistyped, missing or added character; it is no protection against an attacker.
+/// Computes the checksum, which finds a mistyped, missing or added character. It is no protection against an attacker.
 pub(super) fn checksum(body: &str) -> String {
     format!("{:08x}", crc32fast::hash(body.as_bytes()))
 }

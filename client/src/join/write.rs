@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long each gateway may take.
+/// Time limit for each gateway.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Where an agent that joins keeps its files.
+/// The place of a joining agent's files.
 #[derive(Clone, Debug)]
 pub struct JoinPlace {
     /// The configuration (mode 0600).
@@ -33,7 +33,7 @@ pub struct JoinPlace {
     pub replaces: bool,
 }
 
-/// Why no configuration was written.
+/// The reason why no configuration was written.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinWriteError {
     /// There is one.
@@ -72,7 +72,7 @@ pub enum JoinWriteError {
     Start(#[from] StartError),
 }
 
-/// Why an agent would get no tokens.
+/// The reason why an agent would get no tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinCheckError {
     /// A gateway's address or certificates.
@@ -150,7 +150,7 @@ fn refuse_shared(_: &Path) -> Result<(), JoinWriteError> {
     Ok(())
 }
 
-/// The files beside the configuration; those that the join string has nothing for are absent.
+/// The files beside the configuration; absent if the join string has nothing for them.
 struct Files {
     api_key: Option<PathBuf>,
     gateway_ca: Option<PathBuf>,
@@ -169,7 +169,7 @@ impl Files {
     }
 }
 
-/// The configuration, with a word on each value.
+/// Formats the configuration, with a comment on each value.
 fn text(join: &Join, listen: &Listen, path: &Path, files: &Files) -> String {
     let file = |key: &str, about: &str, path: &Option<PathBuf>| {
         path.as_ref().map_or(String::new(), |path| format!("# {about}\n{key} = {}\n", quoted_path(path)))
@@ -223,8 +223,8 @@ high = 128
     )
 }
 
-/// Fetches the challenge of each gateway of `config`, and each issuer's key for it; and has each issuer sign one token, which is given
-/// up: whether it takes the API key, no other request shows.
+/// Fetches the challenge of each gateway of `config`, and each issuer's key for it. Has each issuer sign one token, which
+/// is given up: no other request shows whether the API key is accepted.
 ///
 /// # Errors
 /// The first thing that would keep the agent from minting.
@@ -247,7 +247,7 @@ pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
     Ok(())
 }
 
-/// A TOML string. JSON's are TOML's, but for the one control character that JSON does not escape.
+/// Quotes a TOML string. JSON's strings are TOML's, except for one control character that JSON does not escape.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }

@@ -309,8 +309,7 @@ fn id_of(key: &DirectoryKey) -> Option<TokenKeyId> {
 
 /// Returns the IP address that a URL has in place of a name.
 fn address(url: &Url) -> Option<IpAddr> {
-    let host = url.host_str()?;
-    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
 /// Compares clocks by the `Date` of an answer; none without that field.

@@ -17,7 +17,7 @@ use postern_token::{MAX_TOKEN_LEN, Token, UnixSeconds};
 pub(crate) const SECTOR: usize = 512;
 /// A sector.
 pub(crate) type Sector = [u8; SECTOR];
-/// What a free slot holds.
+/// The contents of a free slot.
 pub(crate) const FREE: Sector = [0; SECTOR];
 
 const MAGIC: &[u8; 16] = b"postern wallet\r\n";
@@ -32,7 +32,7 @@ pub(crate) struct Unspent {
     pub(crate) not_after: Option<UnixSeconds>,
 }
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Debug)]
 pub(crate) enum Slot {
     Free,
@@ -41,7 +41,7 @@ pub(crate) enum Slot {
     Torn,
 }
 
-/// What is wrong with a header, to be read after the file's name.
+/// A fault of a header, to be read after the file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("is not a postern wallet")]

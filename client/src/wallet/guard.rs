@@ -6,7 +6,7 @@ use crate::wallet::format::Unspent;
 use postern_token::Token;
 use std::sync::Arc;
 
-/// A token that was taken off the disk and not sent yet. Returned to the wallet when dropped.
+/// A token that is off the disk and not sent yet. Returns to the wallet if dropped.
 pub(crate) struct ReservedToken {
     unspent: Unspent,
     wallet: Option<Arc<Wallet>>,
@@ -40,7 +40,7 @@ impl Drop for ReservedToken {
     }
 }
 
-/// A token that was sent. Counted as abandoned if dropped before the answer arrives.
+/// A sent token. Counts as abandoned if dropped before the answer arrives.
 pub(crate) struct SentToken {
     pub(crate) token: Token,
     recorder: Option<Arc<Recorder>>,
