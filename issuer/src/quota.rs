@@ -8,7 +8,6 @@ use crate::share::{Share, SharesInForce};
 use parking_lot::Mutex;
 use postern_config::{ConfigDuration, text_value};
 use postern_token::UnixSeconds;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -101,8 +100,7 @@ impl fmt::Debug for Quota {
 text_value!(Quota, ACCEPTED);
 
 /// What an account has used in one window, as the database has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// The first second of the window that `used` counts in.
     pub(crate) window_start: UnixSeconds,

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_again_until_it_is_too_old() {
         let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("schema_5.sql")).unwrap();
+        connection.execute_batch(include_str!("schema.sql")).unwrap();
         let allowed = read(&connection, on(100)).unwrap();
         (0..3).for_each(|number| allowed.add(key(number), on(100)));
         allowed.add(key(0), on(150));

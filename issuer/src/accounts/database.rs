@@ -1,4 +1,4 @@
-//! The database file: opened, checked, and brought to the present version.
+//! The database file: made, opened and checked.
 //!
 //! SQLite with a write-ahead log and `synchronous = FULL`: what is committed survives a power loss, and readers (this process,
 //! `sqlite3`, a backup) never wait for a writer. The issuer's lock on the directory makes it the only `postern` that writes.
@@ -18,14 +18,9 @@ pub(crate) const FILE_NAME: &str = "accounts.sqlite";
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 /// Marks the file as ours: "Post".
 const APPLICATION_ID: u32 = 0x506f_7374;
-/// Each brings the version before to its own: the first one makes version 1.
-const MIGRATIONS: &[&str] = &[
-    include_str!("schema.sql"),
-    include_str!("schema_2.sql"),
-    include_str!("schema_3.sql"),
-    include_str!("schema_4.sql"),
-    include_str!("schema_5.sql"),
-];
+const SCHEMA: &str = include_str!("schema.sql");
+/// The version of [`SCHEMA`], as the file's `user_version`.
+const VERSION: u32 = 1;
 /// How long to wait for another program, such as `sqlite3`, to end its transaction.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Statements that are kept prepared.
@@ -34,18 +29,16 @@ const STATEMENTS: usize = 64;
 /// Why the accounts cannot be used. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum AccountsError {
-    /// Made by a later version of this program.
+    /// Made by another version of this program.
     #[error(
-        "the accounts in {} are of version {found}, and this postern knows versions up to {known}: run the postern that made \
-         them, or a newer one, or restore a backup of before the upgrade", path.display()
+        "the accounts in {} are of version {found}, and this postern knows version {VERSION} alone: run the postern that made \
+         them, or restore a backup that this one made", path.display()
     )]
-    Newer {
+    Version {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// The latest that is known.
-        known: u32,
     },
     /// Another program's database, or no database.
     #[error(
@@ -132,17 +125,6 @@ pub enum AccountsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The counts of an earlier version.
-    #[error(
-        "cannot import the quota counts in {}: {reason}; restore the file from a backup, or remove it, which starts every \
-         account's quota anew", path.display()
-    )]
-    Counts {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
 }
 
 impl AccountsError {
@@ -182,7 +164,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, AccountsError> {
     check_header(path)?;
     let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
-    migrate(&mut connection, path)?;
+    fill(&mut connection, path)?;
     Ok(connection)
 }
 
@@ -207,7 +189,8 @@ fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), AccountsError> {
+/// Makes the tables of a new file, and refuses those of another version.
+fn fill(connection: &mut Connection, path: &Path) -> Result<(), AccountsError> {
     let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
@@ -216,32 +199,21 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), AccountsError
         return Err(AccountsError::Unusable { path: path.to_owned(), reason });
     }
     let found: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    let known = latest();
-    if found > known {
-        return Err(AccountsError::Newer { path: path.to_owned(), found, known });
+    match found {
+        VERSION => Ok(()),
+        0 => make(connection).map_err(failed),
+        found => Err(AccountsError::Version { path: path.to_owned(), found }),
     }
-    if found < known {
-        let migrated = (|| {
-            // A table that is made anew would take its API keys with it. Within a transaction this could not be set.
-            connection.pragma_update(None, "foreign_keys", false)?;
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for sql in &MIGRATIONS[found as usize..] {
-                transaction.execute_batch(sql)?;
-            }
-            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-            transaction.pragma_update(None, "user_version", known)?;
-            transaction.commit()?;
-            connection.pragma_update(None, "foreign_keys", true)?;
-            // Into the file itself, whose header tells what it is.
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        })();
-        migrated.map_err(failed)?;
-    }
-    Ok(())
 }
 
-fn latest() -> u32 {
-    u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX)
+fn make(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(SCHEMA)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()?;
+    // Into the file itself, whose header tells what it is.
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
 /// Finds what [`open`] would refuse, without SQLite: it makes no file and takes no lock.
@@ -305,17 +277,15 @@ fn check_header(path: &Path) -> Result<(), AccountsError> {
     let not_ours = |reason| AccountsError::NotOurs { path: path.to_owned(), reason };
     file.read_exact(&mut header).map_err(|_| not_ours("it is shorter than any database"))?;
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let (found, application, known) = (number(60), number(68), latest());
+    let (found, application) = (number(60), number(68));
     if !header.starts_with(b"SQLite format 3\0") {
         return Err(not_ours("it does not begin as an SQLite database"));
     }
-    if application != APPLICATION_ID && (found, application) != (0, 0) {
-        return Err(not_ours("it is the database of another program"));
+    match (application, found) {
+        (0, 0) | (APPLICATION_ID, VERSION) => Ok(()),
+        (APPLICATION_ID, found) => Err(AccountsError::Version { path: path.to_owned(), found }),
+        _ => Err(not_ours("it is the database of another program")),
     }
-    if found > known {
-        return Err(AccountsError::Newer { path: path.to_owned(), found, known });
-    }
-    Ok(())
 }
 
 /// Reads every page.

@@ -2,20 +2,12 @@
 
 use super::api_key::{KeySecret, SECRET_FILE};
 use super::database::{self, AccountsError, FILE_NAME};
-use super::{records, usage};
-use crate::quota::Usage;
+use super::records;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use postern_daemon::files::sync_name;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The counts of versions before the database.
-const OLD_COUNTS: &str = "usage.json";
-const OLD_COUNTS_IMPORTED: &str = "usage.json.imported";
 
 /// Which secret the keys are stored under.
 pub(super) const SECRET_CHECK: &str = "secret_check";
@@ -31,13 +23,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database in `directory`, whose lock the caller has; makes it when it is missing, and takes over the counts of
-    /// an earlier version. Blocks on the disk.
+    /// Opens the database in `directory`, whose lock the caller has; makes it when it is missing. Blocks on the disk.
     pub(crate) fn open(directory: &Path) -> Result<Self, AccountsError> {
         let path = directory.join(FILE_NAME);
-        let mut connection = database::open(&path)?;
+        let connection = database::open(&path)?;
         let secret = open_secret(&connection, &path, &directory.join(SECRET_FILE))?;
-        import_counts(&mut connection, &path, directory)?;
         Ok(Self { path, secret: ArcSwap::from_pointee(secret), connection: Mutex::new(connection) })
     }
 
@@ -157,38 +147,6 @@ fn known_secret(
     }
 }
 
-/// Once: then the file has another name. If that fails it is read again, and lowers nothing.
-fn import_counts(connection: &mut Connection, path: &Path, directory: &Path) -> Result<(), AccountsError> {
-    let file = directory.join(OLD_COUNTS);
-    let Some(counts) = read_counts(&file)? else { return Ok(()) };
-    let imported = (|| {
-        let transaction = connection.transaction()?;
-        for (account, usage) in &counts {
-            usage::import(&transaction, account, *usage)?;
-        }
-        transaction.commit()
-    })();
-    imported.map_err(|error| AccountsError::of(path, &error))?;
-    let renamed = std::fs::rename(&file, directory.join(OLD_COUNTS_IMPORTED)).and_then(|()| sync_name(&file));
-    match renamed {
-        Ok(()) => tracing::info!("the quota counts of {OLD_COUNTS} are in {FILE_NAME} now"),
-        Err(error) => {
-            tracing::warn!("{} cannot be renamed: {error}; each start imports it again", file.display())
-        }
-    }
-    Ok(())
-}
-
-/// An empty file is damage too: it would hand out every quota anew.
-fn read_counts(file: &Path) -> Result<Option<BTreeMap<String, Usage>>, AccountsError> {
-    let refused = |reason: String| AccountsError::Counts { path: file.to_owned(), reason };
-    match std::fs::read(file) {
-        Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| refused(error.to_string())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(refused(error.to_string())),
-    }
-}
-
 /// Finds what [`Store::open`] would refuse; it makes no file, and takes no lock.
 pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
     let (path, file) = (directory.join(FILE_NAME), directory.join(SECRET_FILE));
@@ -198,7 +156,7 @@ pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
     } else {
         KeySecret::read(&file)?;
     }
-    read_counts(&directory.join(OLD_COUNTS)).map(drop)
+    Ok(())
 }
 
 /// Whether something was ever written to the database at `path`.

@@ -152,34 +152,6 @@ async fn counts_survive_in_private_files() {
 }
 
 #[tokio::test]
-async fn the_counts_of_an_earlier_version_are_imported_once_and_a_damaged_file_is_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let configured = [account("one", "k1", "2/1d")];
-    let old = directory.path().join("usage.json");
-    let start = UnixSeconds::now().0 / 86_400 * 86_400;
-    let written = format!(
-        "{{\"one\": {{\"window_start\": {start}, \"period_seconds\": 86400, \"used\": 1}}, \
-          \"never\": {{\"window_start\": 0, \"period_seconds\": 0, \"used\": 0}}}}"
-    );
-    std::fs::write(&old, &written).unwrap();
-    let first = open(&configured, &directory);
-    assert!(!old.exists() && directory.path().join("usage.json.imported").exists());
-    assert_eq!((charge(&first, "k1").await, charge(&first, "k1").await), (Some(true), Some(false)));
-    settle(&first);
-    drop(first);
-    // As after a crash between the import and the new name.
-    std::fs::write(&old, &written).unwrap();
-    let second = open(&configured, &directory);
-    assert_eq!(charge(&second, "k1").await, Some(false), "the lower figure is not taken");
-    drop(second);
-    std::fs::write(&old, b"").unwrap();
-    let error = Accounts::open(Configured::new(&configured, &[]), directory.path(), &UsageConfig::default())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("usage.json") && error.contains("remove it"), "{error}");
-}
-
-#[tokio::test]
 async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[account("one", "k1", "2/1d"), account("two", "k2", "2/1d")], &directory);

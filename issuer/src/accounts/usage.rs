@@ -63,15 +63,6 @@ pub(crate) fn write(connection: &Connection, account: &str, usage: Usage) -> rus
         .map(drop)
 }
 
-/// Takes over a figure of an earlier version, unless there is a higher one.
-pub(crate) fn import(connection: &Connection, account: &str, usage: Usage) -> rusqlite::Result<()> {
-    if usage.period_seconds == 0 {
-        return Ok(()); // the account never requested a token
-    }
-    let known = read(connection, account, usage)?;
-    if usage.used > known.used { write(connection, account, usage) } else { Ok(()) }
-}
-
 /// The usage of one account, oldest first. The table is ordered by period, so it is looked for in each period that there is:
 /// after merging, one a day at most.
 pub(crate) fn of_account(

@@ -18,12 +18,12 @@ fn refused(path: &Path) -> AccountsError {
 }
 
 #[test]
-fn it_is_made_once_at_the_latest_version_and_is_private() {
+fn it_is_made_once_at_the_one_version_and_is_private() {
     let (_directory, path) = made();
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     let connection = open(&path).unwrap();
     let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    assert_eq!(version, latest());
+    assert_eq!(version, VERSION);
     let synchronous: u32 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
     assert_eq!(synchronous, 2, "FULL");
     inspect(&path).unwrap();
@@ -44,13 +44,15 @@ fn an_empty_file_of_a_start_that_was_killed_is_filled() {
 }
 
 #[test]
-fn a_newer_version_is_told_and_left_alone() {
-    let (_directory, path) = made();
-    let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
-    connection.pragma_update(None, "user_version", latest() + 1).unwrap();
-    drop(connection);
-    let error = refused(&path);
-    assert!(matches!(error, AccountsError::Newer { found, known, .. } if found == known + 1), "{error}");
+fn another_version_is_told_and_left_alone() {
+    for other in [0, VERSION + 1] {
+        let (_directory, path) = made();
+        let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+        connection.pragma_update(None, "user_version", other).unwrap();
+        drop(connection);
+        let error = refused(&path);
+        assert!(matches!(error, AccountsError::Version { found, .. } if found == other), "{error}");
+    }
 }
 
 #[test]

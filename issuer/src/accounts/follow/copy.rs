@@ -132,9 +132,7 @@ fn check_is_backup(checked: &Path, path: &Path) -> Result<(), AccountsError> {
 /// What is wrong with the file that was checked, as said of the copy.
 fn as_copy(path: &Path, error: AccountsError) -> AccountsError {
     match error {
-        AccountsError::Newer { found, known, .. } => {
-            AccountsError::Newer { path: path.to_owned(), found, known }
-        }
+        AccountsError::Version { found, .. } => AccountsError::Version { path: path.to_owned(), found },
         AccountsError::NotOurs { reason, .. } => refused(path, reason),
         AccountsError::Damaged { reason, .. } => {
             refused(path, &format!("it is not whole ({reason}): copy it again"))
