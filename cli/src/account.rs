@@ -167,7 +167,9 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
     if owner.uid() != 0 {
         // The group first: without root's rights it could not be changed any more.
         setegid(Gid::from_raw(owner.gid())).map_err(|error| failed(&error))?;
-        return seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error));
+        seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error))?;
+        keep_passing_folders();
+        return Ok(());
     }
     if !directory.exists() {
         note(format_args!(
@@ -178,6 +180,18 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Keeps root's right to pass folders: with `DynamicUser=`, systemd has a service's below /var/lib/private, which root alone may enter.
+#[cfg(target_os = "linux")]
+fn keep_passing_folders() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let kept = CapabilitySet::DAC_READ_SEARCH;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let _ = set_capabilities(None, sets); // a container's root may not have it
+}
+
+#[cfg(not(target_os = "linux"))]
+fn keep_passing_folders() {}
 
 /// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
 pub(crate) fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {

@@ -76,8 +76,8 @@ fn root_leaves_no_file_that_the_issuers_user_may_not_open() {
     if chown(&folder, Some(OTHER), None).is_err() {
         return;
     }
-    // The other user has to get there.
-    std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // The folder above is root's alone, as /var/lib/private is.
+    std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let config = issuer_config(home.path(), "");
     add(&config, "alice", "3/1d");
     assert_eq!(said(&config, &["account", "list"]), "alice  3/1d\n");
