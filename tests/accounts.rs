@@ -9,7 +9,7 @@ mod page;
 mod refusals;
 mod tiers;
 
-use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::daemon::{Daemon, apply, declared, issuer_config};
 use crate::support::process::{Ended, run};
 use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
@@ -154,25 +154,33 @@ fn rows(path: &Path) -> Vec<(String, Vec<SqlValue>)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn accounts_of_the_file_are_imported_while_the_issuer_runs() {
+async fn a_file_declares_accounts_before_the_first_start_and_while_the_issuer_runs() {
+    const KEYS: [&str; 2] = ["a-key-of-long-ago-4711", "another-key-of-long-ago-4711"];
     let home = TempDir::new().unwrap();
-    let hash = hex::encode(postern_token::ChallengeDigest::of(b"a-key-of-long-ago-4711").0);
-    let listed = format!("[[accounts]]\nname = \"old\"\nkey_sha256 = \"{hash}\"\nquota = \"3/36500d\"\n");
-    let config = issuer_config(home.path(), &listed);
+    let config = issuer_config(home.path(), "[[tiers]]\nname = \"gold\"\nquota = \"9/36500d\"\n");
+    let first = apply(&config, &declared("old", KEYS[0], "3/36500d"));
+    first.assert_stopped();
+    assert!(first.stdout.starts_with("added old\nThe accounts are as "), "{first:?}");
     let running = Daemon::ready("issuer", &config).await;
-    mint(&running, "a-key-of-long-ago-4711").assert_stopped();
-    assert!(said(&config, &["account", "list"]).contains("old  3/36500d  in the configuration file"));
-    issuer(&config, &["account", "disable", "old"]).assert_failed(2, &["account import"]);
-    assert!(said(&config, &["account", "import"]).starts_with("1 accounts"));
-    mint(&running, "a-key-of-long-ago-4711").assert_stopped();
-    assert_eq!(json(&config, &["account", "show", "old"])[0]["usage"][0]["tokens"], 2);
-    running.process.terminate().assert_stopped();
-    // Nothing of the file is needed any more.
-    let config = issuer_config(home.path(), "");
-    let running = Daemon::ready("issuer", &config).await;
-    mint(&running, "a-key-of-long-ago-4711").assert_stopped();
-    mint(&running, "a-key-of-long-ago-4711").assert_failed(70, &["429"]);
-    running.process.terminate().assert_stopped();
+    mint(&running, KEYS[0]).assert_stopped();
+    let by_hand = add(&config, "by hand", "1/36500d");
+    assert_eq!(apply(&config, &declared("old", KEYS[0], "3/36500d")).stdout.lines().count(), 1, "no change");
+
+    let golden = declared("new", KEYS[1], "").replace("quota = \"\"", "tier = \"gold\"");
+    let both = declared("old", KEYS[0], "1/36500d") + &golden;
+    let said = apply(&config, &both).stdout;
+    assert!(said.starts_with("changed old: quota\nadded new\n"), "{said}");
+    mint(&running, KEYS[0]).assert_failed(70, &["429"]);
+    mint(&running, KEYS[1]).assert_stopped();
+    apply(&config, &both.replace("gold", "glod")).assert_failed(2, &["\"new\"", "choose one of \"gold\""]);
+    apply(&config, &both.replace("name = \"new\"", "names = \"new\""))
+        .assert_failed(64, &["accounts.toml, line 6", "names"]);
+    assert!(apply(&config, &golden).stdout.starts_with("removed old\n"));
+    mint(&running, KEYS[0]).assert_failed(70, &["not one of this issuer's"]);
+    mint(&running, &by_hand).assert_stopped();
+    assert_eq!(json(&config, &["account", "show", "old"])[0]["usage"][0]["tokens"], 1, "its usage stays");
+    let log = running.process.terminate().stderr;
+    assert!(!["old", "by hand", "new"].iter().any(|name| log.contains(&format!("{name:?}"))), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,25 +1,15 @@
 //! SIGHUP makes a daemon read its configuration again: what changes at once does, what does not is named, and a file
 //! that cannot be used changes nothing.
 
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, apply, client_config, declared, gateway_config, issuer_config};
 use crate::support::doctor::doctor;
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::tls::Authority;
 use crate::support::{admin, eventually};
-use postern_token::ChallengeDigest;
 use std::path::Path;
 use tempfile::TempDir;
 
 const KEYS: [&str; 2] = ["the-first-key-4e1f7a", "the-second-key-9c02d1"];
-
-/// SHA-256, by the name at hand.
-fn hash(key: &str) -> String {
-    hex::encode(ChallengeDigest::of(key.as_bytes()).0)
-}
-
-fn account(name: &str, key: &str, quota: &str) -> String {
-    format!("[[accounts]]\nname = \"{name}\"\nkey_sha256 = \"{}\"\nquota = \"{quota}\"\n", hash(key))
-}
 
 fn mint(issuer: &Daemon, key: &str) -> Ended {
     run(["token", "mint", "--issuer", &issuer.http(), "--api-key", key])
@@ -44,43 +34,46 @@ async fn readyz(daemon: &Daemon) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn accounts_come_and_go_without_a_restart_and_keep_their_counts() {
+async fn tiers_come_and_go_without_a_restart_and_their_accounts_keep_their_counts() {
     let home = TempDir::new().unwrap();
     let write = |more: &str| issuer_config(home.path(), more);
-    let first = account("first", KEYS[0], "2/3650d");
-    let issuer = Daemon::ready("issuer", &write(&first)).await;
+    let tier = |name: &str, quota: u32| format!("[[tiers]]\nname = \"{name}\"\nquota = \"{quota}/3650d\"\n");
+    let of_tier =
+        |tier: &str, key: &str| declared(tier, key, "").replace("quota = \"\"", &format!("tier = {tier:?}"));
+    let config = write(&tier("first", 2));
+    apply(&config, &of_tier("first", KEYS[0])).assert_stopped();
+    let issuer = Daemon::ready("issuer", &config).await;
     mint(&issuer, KEYS[0]).assert_stopped();
-    mint(&issuer, KEYS[1]).assert_failed(70, &["not one of this issuer's"]);
 
-    write(&format!("{first}{}", account("second", KEYS[1], "5/3650d")));
+    write(&(tier("first", 2) + &tier("second", 5)));
     let said = reload(&issuer, "is in force from now on");
-    assert!(said.contains("accounts: added \"second\""), "{said}");
-    assert!(!said.contains(&hash(KEYS[1])), "{said}");
+    assert!(said.contains("tiers: added \"second\""), "{said}");
+    apply(&config, &(of_tier("first", KEYS[0]) + &of_tier("second", KEYS[1]))).assert_stopped();
     mint(&issuer, KEYS[1]).assert_stopped();
     mint(&issuer, KEYS[0]).assert_stopped();
     mint(&issuer, KEYS[0]).assert_failed(70, &["quota"]);
 
     // A second reading of the same file, and then another quota: three of three are two that were used, and one more.
     reload(&issuer, "no setting has changed, and the files that it names are read again");
-    write(&account("first", KEYS[0], "3/3650d"));
+    write(&tier("first", 3));
     let said = reload(&issuer, "removed \"second\"");
     assert!(said.contains("changed \"first\" (quota)"), "{said}");
     mint(&issuer, KEYS[0]).assert_stopped();
     mint(&issuer, KEYS[0]).assert_failed(70, &["quota"]);
-    mint(&issuer, KEYS[1]).assert_failed(70, &["not one of this issuer's"]);
+    mint(&issuer, KEYS[1]).assert_failed(70, &["403"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_file_is_refused_whole_and_seen_at_readyz_until_it_is_mended() {
     let home = TempDir::new().unwrap();
-    let good = account("first", KEYS[0], "100/1d");
-    let config = issuer_config(home.path(), &good);
+    let good = "[[tiers]]\nname = \"first\"\nquota = \"100/1d\"\n";
+    let config = issuer_config(home.path(), good);
+    apply(&config, &declared("one", KEYS[0], "100/1d")).assert_stopped();
     let issuer = Daemon::ready("issuer", &config).await;
 
-    let twice = account("second", KEYS[0], "100/1d");
-    issuer_config(home.path(), &format!("{good}{twice}[drain]\ndeadline = \"3s\"\n"));
+    issuer_config(home.path(), &format!("{good}{good}[drain]\ndeadline = \"3s\"\n"));
     let said = reload(&issuer, "cannot be used, and what was read before stays in force");
-    assert!(said.contains("has the same key_sha256 as another account"), "{said}");
+    assert!(said.contains("[[tiers]] \"first\" is there twice"), "{said}");
     let ready = readyz(&issuer).await;
     assert!(ready.starts_with("ready\n"), "{ready}");
     assert!(
@@ -176,11 +169,8 @@ fn doctor_reads_the_files_of_issuer_and_agent_too() {
     let path = home.path().join("file.toml");
     let keys = format!("[keys]\ndirectory = {:?}\n", home.path().join("keys"));
     let with = |account: &str| format!("{keys}{account}");
-    let placeholder = account("one", "", "1/1d").replace(&hash(""), &"0".repeat(64));
     for (text, parts) in [
         (with("[listen]\naddress = \"0.0.0.0:0\"\n"), &["would give tokens to everyone"][..]),
-        (with(&account("one", "test", "1/1d")), &["\"one\"", "easily guessed", "openssl rand -hex 32"]),
-        (with(&placeholder), &["\"one\"", "placeholder", "openssl rand -hex 32"]),
         (with("[tls]\ncertificate = \"nowhere.pem\"\nkey = \"nowhere.pem\"\n"), &["nowhere.pem"]),
     ] {
         std::fs::write(&path, text).unwrap();
@@ -216,18 +206,21 @@ fn doctor_recognises_the_kind_of_a_file_by_its_content() {
     for folder in folders.filter(|folder| folder.is_dir()) {
         for (name, said) in [("gateway", "a gateway"), ("issuer", "an issuer"), ("client", "an agent")] {
             let text = std::fs::read_to_string(folder.join(format!("{name}.toml"))).unwrap();
-            // As in the README: with one's own certificates and keys.
-            let line = |(number, line): (usize, &str)| match line.split_once(" = ") {
-                Some(("key_sha256", _)) => {
-                    format!("key_sha256 = \"{}\"", hash(&format!("own-key-5b0e-{number}")))
+            // As in the README: with one's own certificates and accounts.
+            let line = |line: &str| match line.split_once(" = ") {
+                Some(("directory", _)) if name == "issuer" => {
+                    format!("directory = {:?}", home.path().join("keys"))
                 }
                 Some(("certificate", _)) => format!("certificate = {:?}", own.certificate),
                 Some(("key", _)) => format!("key = {:?}", own.key),
                 Some(("ca", _)) => format!("ca = {:?}", own.ca),
                 _ => line.to_owned(),
             };
-            let text: Vec<String> = text.lines().enumerate().map(line).collect();
+            let text: Vec<String> = text.lines().map(line).collect();
             std::fs::write(&path, text.join("\n")).unwrap();
+            if name == "issuer" {
+                apply(&path, &declared("one", "own-key-5b0e", "1/1d")).assert_stopped();
+            }
             let checked = doctor(&path);
             assert!(
                 checked.stdout.contains(&format!("unnamed.toml: {said} can be started with it")),

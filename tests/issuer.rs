@@ -1,6 +1,6 @@
 //! What an issuer reports when something is wrong with its machine.
 
-use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::daemon::{Daemon, declared, issuer_config, issuer_config_with};
 use crate::support::disk::Disk;
 use crate::support::process::{Ended, run};
 use crate::support::{accounts, admin, eventually};
@@ -43,8 +43,7 @@ fn account() -> String {
 }
 
 fn account_with(quota: &str) -> String {
-    let hash = hex::encode(ChallengeDigest::of(KEY.as_bytes()).0); // SHA-256, by the name at hand
-    format!("[[accounts]]\nname = \"one\"\nkey_sha256 = \"{hash}\"\nquota = \"{quota}\"\n")
+    declared("one", KEY, quota)
 }
 
 fn accounts_add(home: &Path, name: &str) -> Ended {
@@ -92,7 +91,7 @@ async fn burst(issuer: &Daemon, count: usize, refused: u16) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_is_given_once_whenever_the_issuer_is_killed() {
     let home = TempDir::new().unwrap();
-    let config = issuer_config(home.path(), &account_with("300/36500d"));
+    let config = issuer_config_with(home.path(), &account_with("300/36500d"));
     let mut signed = Vec::new();
     for _ in 0..4 {
         let issuer = Daemon::ready("issuer", &config).await;
@@ -106,7 +105,7 @@ async fn a_quota_is_given_once_whenever_the_issuer_is_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_costs_an_account_a_reservation_at_most_and_a_stop_nothing() {
     let home = TempDir::new().unwrap();
-    let config = issuer_config(home.path(), &account_with("300/36500d"));
+    let config = issuer_config_with(home.path(), &account_with("300/36500d"));
     let first = Daemon::ready("issuer", &config).await;
     assert_eq!(burst(&first, 100, 429).await, 100);
     first.kill();
@@ -123,7 +122,7 @@ async fn a_kill_costs_an_account_a_reservation_at_most_and_a_stop_nothing() {
 async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &account())).await;
+    let issuer = Daemon::ready("issuer", &issuer_config_with(home.path(), &account())).await;
     mint(&issuer).assert_stopped();
     disk.fill();
     // Twenty tokens are reserved at most, a fiftieth of the quota, and the one that is minted.

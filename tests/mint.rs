@@ -1,12 +1,11 @@
 //! `postern token mint` and `postern token inspect` against real daemons.
 
-use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, declared, gateway_config, issuer_config, issuer_config_with};
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::relay::Relay;
 use crate::support::tls::Authority;
 use crate::support::{eventually, proxy, target, tokens};
 use postern_testkit::ports;
-use postern_token::ChallengeDigest;
 use std::collections::HashSet;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -65,10 +64,9 @@ async fn what_is_minted_opens_tunnels_and_is_kept_private() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_gets_its_quota_and_then_a_sentence() {
     let key = "0d6c58a1f2e97b4335d10a6e8c7f9b2204e1d3a5968b7c0f";
-    let hash = hex::encode(ChallengeDigest::of(key.as_bytes()).0); // SHA-256, by the name at hand
-    let accounts = format!("[[accounts]]\nname = \"one\"\nkey_sha256 = \"{hash}\"\nquota = \"3/365d\"\n");
     let home = TempDir::new().unwrap();
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), &accounts)).await;
+    let account = declared("one", key, "3/365d");
+    let issuer = Daemon::ready("issuer", &issuer_config_with(home.path(), &account)).await;
     let url = issuer.http();
 
     mint(&["--issuer", &url]).assert_failed(70, &["401", "accounts", "--api-key", "POSTERN_ISSUER_API_KEY"]);

@@ -1,6 +1,7 @@
-//! SIGHUP over the three real daemons: accounts, keys and limits change while they serve; a file that cannot be used
-//! changes nothing; the log has what changed.
+//! Changes over the three real daemons while they serve: of accounts by a command, of keys and limits by SIGHUP. A file that cannot
+//! be used changes nothing; the log has what changed.
 
+use crate::support::daemon::{apply, declared};
 use crate::support::proxy::{connect, dial, echoes};
 use crate::support::site::{AgentPlan, Plan, Site, api_key, write};
 use crate::support::target;
@@ -27,20 +28,21 @@ async fn an_issuers_accounts_come_and_go_without_a_restart() {
     let issuer = &site.issuer;
     assert_eq!(status_for(&site, "second"), Some(401));
 
-    let from = reloaded(issuer, &site.issuer_config(&[FIRST, SECOND]));
-    let line = issuer.logs(from, &["second"]).await;
-    println!("added: {line}");
+    site.declare(&[FIRST, SECOND]);
     assert_eq!(status_for(&site, "second"), None, "the new account gets tokens");
     assert_eq!(status_for(&site, "first"), None);
 
-    let from = reloaded(issuer, &(site.issuer_config(&[SECOND]) + NONSENSE));
+    let twice = declared("second", "another key", "1/1d") + &declared("second", "a third key", "1/1d");
+    apply(&issuer.config, &twice).assert_failed(2, &["\"second\" is there twice"]);
+    assert_eq!(status_for(&site, "first"), None, "what was declared before is in force");
+
+    let from = reloaded(issuer, &(site.issuer_config() + NONSENSE));
     let line = issuer.logs(from, &["nonsense"]).await;
     println!("bad: {line}");
     assert_eq!(status_for(&site, "first"), None, "the old file is in force");
+    write(issuer, &site.issuer_config());
 
-    let from = reloaded(issuer, &site.issuer_config(&[SECOND]));
-    let line = issuer.logs(from, &["first"]).await;
-    println!("removed: {line}");
+    site.declare(&[SECOND]);
     assert_eq!(status_for(&site, "first"), Some(401), "the account is gone");
     assert_eq!(status_for(&site, "second"), None);
     site.terminate();
@@ -50,13 +52,13 @@ async fn an_issuers_accounts_come_and_go_without_a_restart() {
 async fn an_account_that_is_removed_and_comes_back_has_spent_what_it_spent() {
     let plan = Plan { quota: Some("10/3650d"), agents: vec![FIRST], ..Plan::default() };
     let site = Site::new(plan);
+    site.declare(&[FIRST]);
     for unit in [&site.issuer, &site.gateways[0]] {
         unit.start_ready().await;
     }
     assert_eq!(mint_with(&site.issuer, &site.gateways[0], &api_key("first"), 10), Ok(10));
     for accounts in [&[SECOND][..], &[FIRST, SECOND]] {
-        let from = reloaded(&site.issuer, &site.issuer_config(accounts));
-        site.issuer.logs(from, &["first"]).await;
+        site.declare(accounts);
     }
     assert_eq!(status_for(&site, "first"), Some(429), "a quota is not had twice");
     site.terminate();
@@ -96,6 +98,7 @@ async fn a_gateways_limits_change_without_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agents_key_and_wallet_change_without_a_restart() {
     let site = Site::new(plan());
+    site.declare(&[FIRST]);
     let agent = &site.agents[0];
     let good = std::fs::read_to_string(&agent.config).unwrap();
     let key = api_key("first");
@@ -158,11 +161,11 @@ async fn a_thousand_reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
         + "[egress.resolver]\nkind = \"udp\"\nservers = [\"127.0.0.1:53\"]\n[limits]\ndial_timeout = \"9s\"\n";
     let rounds = [
         [
-            (&site.issuer, site.issuer_config(&[BUSY, SECOND]) + "[signing]\nthreads = 1\n"),
+            (&site.issuer, site.issuer_config() + "[signing]\nthreads = 1\n"),
             (gateway, other_gateway),
             (agent, agent_file.replace("low = 20", "low = 30")),
         ],
-        [(&site.issuer, site.issuer_config(&[BUSY])), (gateway, gateway_file), (agent, agent_file)],
+        [(&site.issuer, site.issuer_config()), (gateway, gateway_file), (agent, agent_file)],
     ];
     let echo = target::echo().await;
     let mut held = dial(agent.address).await.unwrap();

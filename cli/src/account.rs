@@ -2,7 +2,9 @@
 
 mod print;
 
-use crate::args::{AccountCommand, Backup, Change, NewAccount, Output, Pace, Rotate, UsageArgs, UsageFormat};
+use crate::args::{
+    AccountCommand, Apply, Backup, Change, NewAccount, Output, Pace, Rotate, UsageArgs, UsageFormat,
+};
 use crate::daemon::environment;
 use crate::failure::Failure;
 use crate::join;
@@ -11,7 +13,7 @@ use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
-use postern_issuer::control::{self, AccountRequest, Edit, Line, Refused, Request, Terms};
+use postern_issuer::control::{self, AccountRequest, AccountsFile, Edit, Line, Refused, Request, Terms};
 use postern_issuer::{AccountsError, Burst, Config};
 use postern_token::UnixSeconds;
 use print::{Csv, Printer};
@@ -70,7 +72,7 @@ pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
             &args.output,
             "The account and its keys are removed.",
         ),
-        AccountCommand::Import(args) => ask(AccountRequest::Import, &args.output, ""),
+        AccountCommand::Apply(args) => apply(args),
     }
 }
 
@@ -88,6 +90,13 @@ fn add(args: NewAccount) -> Result<(), Failure> {
     act_as_owner(&config)?;
     let printer = Printer::new(with_key(), output.json).joining(join);
     print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
+}
+
+fn apply(args: Apply) -> Result<(), Failure> {
+    let Apply { file, prune, output } = args;
+    let AccountsFile { accounts } = postern_config::load(&file, [])?; // as the user who runs this
+    let done = format!("The accounts are as {} declares them.", file.display());
+    ask(AccountRequest::Apply { accounts, prune }, &output, &done)
 }
 
 fn change(args: Change) -> Result<(AccountRequest, Output), Failure> {

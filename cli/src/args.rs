@@ -20,7 +20,7 @@ pub(crate) use {
     doctor::{Doctor, EgressQuestion, Question},
     init::Init,
     issuer::{
-        AccountCommand, Backup, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount,
+        AccountCommand, Apply, Backup, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount,
         Output, Pace, RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
     },
     servers::{Server, Up},

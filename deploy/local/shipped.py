@@ -16,11 +16,6 @@ def list_of(items):
     return "[" + ", ".join(list_of(item) if isinstance(item, list) else f'"{item}"' for item in items) + "]"
 
 
-def issuer_without_accounts():
-    text = (EXAMPLES / "issuer.toml").read_text()
-    return text[: text.index("# Anything but loopback needs")]
-
-
 def prometheus(targets):
     """`targets` has a list of URLs for each job."""
     text = (EXAMPLES / "prometheus.yml").read_text()

@@ -12,7 +12,7 @@ mod http1;
 
 use http1::{Client, directory_of, post};
 use postern_admin::ProcessContext;
-use postern_issuer::config::{Account, KeyHash};
+use postern_issuer::control::{AccountRequest, DeclaredAccount, KeyHash, ask};
 use postern_issuer::{Config, Issuer};
 use postern_token::{IssuerKey, REQUEST_MEDIA_TYPE, TokenRequest, TokenType};
 use std::net::SocketAddr;
@@ -38,7 +38,8 @@ fn main() {
     let mut config = Config::loopback(([127, 0, 0, 1], 0).into(), &directory.path().join("keys"));
     config.signing.threads = NonZeroUsize::new(1);
     config.limits.connections = NonZeroUsize::new(2 * CONNECTIONS as usize + 16).unwrap();
-    config.accounts = ACCOUNTS.map(account).into();
+    let declared = AccountRequest::Apply { accounts: ACCOUNTS.map(account).into(), prune: false };
+    ask(&config, &declared.into(), &mut |_| Ok(())).unwrap();
     let issuing = runtime("issuer");
     let issuer = issuing.block_on(Issuer::bind(config, &ProcessContext::default())).unwrap();
     let address = issuer.local_addr();
@@ -145,8 +146,9 @@ impl Got {
     }
 }
 
-fn account((name, key): (&str, &str)) -> Account {
+fn account((name, key): (&str, &str)) -> DeclaredAccount {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
-    let key_sha256 = KeyHash(hash.as_ref().try_into().unwrap());
-    Account { name: name.to_owned(), key_sha256, quota: Some("100000000/1d".parse().unwrap()), tier: None }
+    let key_sha256 = Some(KeyHash(hash.as_ref().try_into().unwrap()));
+    let quota = "100000000/1d".parse().ok();
+    DeclaredAccount { name: name.to_owned(), key_sha256, quota, ..DeclaredAccount::default() }
 }

@@ -1,7 +1,7 @@
 //! Accounts: who may request tokens, and how many each has received.
 //!
-//! Accounts are in a database (`store`, `records`), and a handful may be in the configuration file. The usage of all of them is
-//! in the database (`usage`), which `ledger` keeps ahead of the tokens that are signed. `authorize` finds the account of a request: by the
+//! Accounts are in a database (`store`, `records`), and so is their usage (`usage`), which `ledger` keeps ahead of the tokens that are
+//! signed. `authorize` finds the account of a request: by the
 //! form of its key (`api_key`), then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts,
 //! and `follow` how an issuer has those of another one. `shares` is which part of every quota this issuer gives.
 
@@ -51,7 +51,7 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use upkeep::Upkeep;
 
-pub(crate) use configured::{Configured, check};
+pub(crate) use configured::{Configured, check_tiers};
 pub use database::AccountsError;
 pub(crate) use database::{FILE_NAME, check_directory, own_user};
 pub(crate) use follow::LOOK_EVERY;
@@ -68,8 +68,8 @@ pub(crate) struct Accounts {
     /// Keys that an authorizer has allowed.
     allowed: Allowed,
     ledger: Ledger,
-    /// What the database has of the keys that were imported.
-    imported: ArcSwap<HashSet<[u8; 32]>>,
+    /// What the database has of the keys that were not made here.
+    made_elsewhere: ArcSwap<HashSet<[u8; 32]>>,
     /// The database says that tokens are for accounts.
     needs_account: AtomicBool,
     /// For how long the usage of past periods is kept, in seconds.
@@ -151,7 +151,7 @@ pub(crate) enum NoAccount {
 }
 
 impl Accounts {
-    /// The accounts of the database in `directory`, whose lock the caller has, and of the configuration. Blocks on the disk.
+    /// The accounts of the database in `directory`, whose lock the caller has. Blocks on the disk.
     pub(crate) fn open(
         configured: Configured,
         directory: &Path,
@@ -168,7 +168,7 @@ impl Accounts {
             authorizer: ArcSwapOption::empty(),
             allowed: store.with(|connection| allowed::read(connection, UnixSeconds::now()))?,
             ledger: Ledger::new(store.clone()),
-            imported: ArcSwap::default(),
+            made_elsewhere: ArcSwap::default(),
             needs_account: AtomicBool::new(false),
             kept_for: AtomicU64::default(),
             are_named: AtomicBool::default(),
@@ -184,31 +184,10 @@ impl Accounts {
         accounts.begin_to_follow()?;
         accounts.take_up_usage(usage);
         accounts.take_up_database()?;
-        accounts.warn_of_imported()?;
         Ok(accounts)
     }
 
-    /// Whoever changes an imported account in the file would wonder why nothing happens. The log has no names.
-    fn warn_of_imported(&self) -> Result<(), AccountsError> {
-        let configured = self.configured.load();
-        let mut imported = 0;
-        self.store.with(|connection| {
-            for account in &configured.accounts {
-                imported += u32::from(records::exists(connection, &account.name)?);
-            }
-            Ok(())
-        })?;
-        if imported > 0 {
-            tracing::warn!(
-                "{imported} of [[accounts]] are in the database, and what that says counts: change them with `postern issuer \
-                 account`, and remove them from the file"
-            );
-        }
-        Ok(())
-    }
-
-    /// Takes the accounts of another reading of the configuration, which [`check`] has let pass. An account of the same
-    /// name has used what it had used, also when it was away for a while.
+    /// Takes what another reading of the configuration says, which [`check_tiers`] has let pass.
     pub(crate) fn replace(&self, configured: Configured, usage: &UsageConfig) {
         self.configured.store(Arc::new(configured));
         self.take_up_usage(usage);
@@ -255,12 +234,12 @@ impl Accounts {
 
     /// What of the database is in memory without having been asked for.
     fn take_up_database(&self) -> Result<(), AccountsError> {
-        let (needs_account, imported, has_certificates) = self.store.with(|connection| {
-            let imported = records::keys_made_elsewhere(connection)?;
-            Ok((store::needs_account(connection)?, imported, certificates::exist(connection)?))
+        let (needs_account, keys, has_certificates) = self.store.with(|connection| {
+            let keys = records::keys_made_elsewhere(connection)?;
+            Ok((store::needs_account(connection)?, keys, certificates::exist(connection)?))
         })?;
         self.has_certificates.store(has_certificates, Ordering::Release);
-        self.imported.store(Arc::new(imported.into_iter().collect()));
+        self.made_elsewhere.store(Arc::new(keys.into_iter().collect()));
         self.needs_account.store(needs_account, Ordering::Release);
         self.active.forget_all();
         self.are_unchecked.store(true, Ordering::Release);
@@ -269,7 +248,7 @@ impl Accounts {
 
     /// Whether there is no account, so that anyone who reaches the issuer gets tokens.
     pub(crate) fn is_open(&self) -> bool {
-        !self.needs_account.load(Ordering::Acquire) && self.configured.load().accounts.is_empty()
+        !self.needs_account.load(Ordering::Acquire)
     }
 
     /// Counts up to `most` tokens against the caller's quota, as many as it has left, once the database allows for them. Dropped

@@ -5,7 +5,7 @@ mod authorizer;
 mod group;
 mod pkcs11;
 
-pub use accounts::{Account, KeyHash, Tier, UsageConfig};
+pub use accounts::{Tier, UsageConfig};
 pub use authorizer::AuthorizerConfig;
 pub use group::GroupConfig;
 pub use pkcs11::Pkcs11Config;
@@ -45,10 +45,6 @@ pub struct Config {
     /// Signing threads.
     #[serde(default)]
     pub signing: Signing,
-    /// Accounts besides those in the database. Without any the issuer listens on loopback only, and issues tokens to any local
-    /// client.
-    #[serde(default)]
-    pub accounts: Vec<Account>,
     /// Terms of accounts that name the tier and have no quota.
     #[serde(default)]
     pub tiers: Vec<Tier>,
@@ -267,7 +263,6 @@ impl Config {
             tls: None,
             keys: Keys::under(directory),
             signing: Signing::default(),
-            accounts: Vec::new(),
             tiers: Vec::new(),
             authorizer: None,
             group: None,
@@ -290,11 +285,10 @@ impl Config {
         Imprint { request_uri: self.directory.issuer_request_uri.clone(), batch_limit: self.limits.batch }
     }
 
-    /// Checks what the types cannot express, except the accounts. Reads the database where it decides.
+    /// Checks what the types cannot express, except the tiers. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
-        let knows_accounts =
-            !self.accounts.is_empty() || self.authorizer.is_some() || self.follows().is_some();
+        let knows_accounts = self.authorizer.is_some() || self.follows().is_some();
         if is_for_others && !knows_accounts && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
         }

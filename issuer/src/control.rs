@@ -7,7 +7,8 @@
 mod socket;
 
 pub use crate::accounts::control::{
-    AccountRequest, AccountView, CertificateView, Edit, Here, KeptIn, Terms, TierTerm, UsageRow, backup,
+    AccountChange, AccountRequest, AccountView, AccountsFile, CertificateView, DeclaredAccount, Edit, Here,
+    KeptIn, KeyHash, Terms, TierTerm, UsageRow, backup,
 };
 pub use crate::keys::control::{Exported, Form, KeyContent, KeyRequest, TokenKeyView, export, to_import};
 use postern_daemon::exit;
@@ -63,12 +64,12 @@ pub enum Line {
     Remark(String),
     /// Usage in one period.
     Usage(UsageRow),
-    /// How many accounts were imported, and how many the database already had.
-    Imported {
-        /// New ones.
-        imported: u64,
-        /// Those that were there.
-        known: u64,
+    /// A declared account that was not as it was declared.
+    Applied {
+        /// Its name.
+        account: String,
+        /// What became of it.
+        change: AccountChange,
     },
     /// It is done, and on the disk.
     Done,

@@ -34,7 +34,6 @@ mod rotation;
 mod server;
 mod share;
 mod signing;
-mod weak_api_keys;
 
 pub use accounts::AccountsError;
 pub use burst::Burst;
@@ -73,7 +72,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use weak_api_keys::Strong;
 
 /// An issuer that listens, and serves once it runs.
 pub struct Issuer {
@@ -245,7 +243,7 @@ impl std::fmt::Debug for Issuer {
 /// # Errors
 /// [`StartError`], whose message states what to change.
 pub fn check(config: &Config) -> Result<(), StartError> {
-    check_without_keys(config, &Strong::default())?;
+    check_without_keys(config)?;
     keys::inspect(&config.keys)?;
     Ok(accounts::inspect(&config.keys.directory)?)
 }
@@ -257,11 +255,9 @@ pub fn remarks(config: &Config) -> Vec<String> {
     keys::in_hsm::remarks(&config.keys)
 }
 
-/// The same without what the issuer that runs has open; `strong` are API keys that need not be guessed at.
-fn check_without_keys(config: &Config, strong: &Strong) -> Result<(), StartError> {
-    config.check()?;
-    accounts::check(config)?;
-    strong.check(&config.accounts)?;
+/// The same without what the issuer that runs has open.
+fn check_without_keys(config: &Config) -> Result<(), StartError> {
+    check_values(config)?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     config.authorizer.as_ref().map(AuthorizerConfig::client).transpose()?;
     Ok(())
@@ -278,8 +274,7 @@ fn authorizer(
 
 fn check_values(config: &Config) -> Result<(), StartError> {
     config.check()?;
-    accounts::check(config)?;
-    weak_api_keys::check(&config.accounts)
+    accounts::check_tiers(&config.tiers)
 }
 
 /// What is on disk, and its reading.
@@ -319,8 +314,8 @@ pub enum StartError {
     /// Issuance would be open to everyone.
     #[error(
         "the issuer would give tokens to everyone who reaches {address}: make an account for who may have them \
-         (`postern issuer account add NAME --quota 10000/1d --config FILE`, or [[accounts]] with a name, a key_sha256 and a \
-         quota), or listen on loopback ([listen] address = \"127.0.0.1:8081\"), where no account \
+         (`postern issuer account add NAME --quota 10000/1d --config FILE`, or `account apply` where a file declares them), \
+         or listen on loopback ([listen] address = \"127.0.0.1:8081\"), where no account \
          is needed"
     )]
     Open {

@@ -9,7 +9,6 @@ use crate::openapi::openapi;
 use crate::recorder::Recorder;
 use crate::representation::Representation;
 use crate::signing::SigningPool;
-use crate::weak_api_keys::Strong;
 use crate::{StartError, authorizer, check_without_keys};
 use arc_swap::{ArcSwap, Guard};
 use postern_config::{Fixed, differ};
@@ -139,7 +138,6 @@ pub(crate) struct Reloading {
 impl Reloading {
     /// Reloads on each request, until the stop.
     pub(crate) async fn run(mut self, mut reloader: Reloader<Config>, shutdown: Shutdown) {
-        let strong = Arc::new(Strong::of(&self.config.accounts));
         let reloading = async {
             loop {
                 reloader.requested().await;
@@ -148,10 +146,9 @@ impl Reloading {
                         "the PIN file still has the PIN that the HSM refused, which is not tried again"
                     );
                 }
-                let known = Arc::clone(&strong);
-                // It reads files and guesses at new keys, which takes a thread some hundred milliseconds.
+                // It reads files.
                 let reading = spawn_blocking(move || {
-                    let reading = reloader.read(&FIXED, |config| check_without_keys(config, &known));
+                    let reading = reloader.read(&FIXED, check_without_keys);
                     (reloader, reading)
                 });
                 let Ok((back, reading)) = reading.await else { return }; // the runtime is shutting down

@@ -12,7 +12,7 @@ const PRIVATE: [TokenType; 2] = [TokenType::VoprfP384, TokenType::VoprfRistretto
 fn all_types(directory: &Path, quota: &str) -> Config {
     let mut config = config(directory);
     config.keys.types = vec![5, 2, 1];
-    config.accounts = vec![account("one", "k-1", quota)];
+    declare(&config, &[account("one", "k-1", quota)]);
     config
 }
 

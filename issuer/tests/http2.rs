@@ -1,6 +1,6 @@
 //! HTTP/2, plain and over TLS, and clients that make use of what it allows.
 
-use crate::support::{Answer, REQUEST_TYPE, Running, account, certified, config, post, rest};
+use crate::support::{Answer, REQUEST_TYPE, Running, account, certified, config, declare, post, rest};
 use bytes::Bytes;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
@@ -321,7 +321,7 @@ async fn a_connection_that_takes_the_only_place_is_503() {
 async fn requests_that_are_reset_count_against_their_source() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.accounts = vec![account("one", "k-1", "10/1d")];
+    declare(&config, &[account("one", "k-1", "10/1d")]);
     config.limits.source.refusals_burst = 50;
     config.limits.source.refusals = 1;
     config.limits.source.exempt = Vec::new();

@@ -1,6 +1,6 @@
 //! Token requests over real sockets, in raw bytes: every status, and tokens that verify.
 
-use crate::support::{Answer, REQUEST_TYPE, Running, account, bearer, config, post, request, rest};
+use crate::support::{Answer, REQUEST_TYPE, Running, account, bearer, config, declare, post, request, rest};
 use postern_config::ConfigDuration;
 use postern_issuer::config::Signing;
 use postern_token::{
@@ -153,8 +153,8 @@ async fn an_issuer_open_to_its_machine_answers_to_an_address_and_one_with_accoun
         assert_eq!(open.exchange(&asked(host)).await.status, status, "{host}");
     }
     open.stop().await;
-    let mut config = config(directory.path());
-    config.accounts.push(account("someone", "k", "5/1h"));
+    let config = config(directory.path());
+    declare(&config, &[account("someone", "k", "5/1h")]);
     let with_accounts = Running::start(config).await;
     assert_eq!(with_accounts.exchange(&asked("issuer.example")).await.status, 200);
 }
@@ -266,8 +266,8 @@ async fn slow_bodies_are_408_and_slow_headers_and_idle_connections_are_closed() 
 #[tokio::test]
 async fn without_an_account_it_is_401() {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = config(directory.path());
-    config.accounts = vec![account("one", "the key of one", "5/1d")];
+    let config = config(directory.path());
+    declare(&config, &[account("one", "the key of one", "5/1d")]);
     let issuer = Running::start(config).await;
     let body = good(&issuer.key().await);
     for fields in
@@ -283,8 +283,8 @@ async fn without_an_account_it_is_401() {
 #[tokio::test]
 async fn a_spent_quota_is_429_and_only_signatures_count() {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = config(directory.path());
-    config.accounts = vec![account("one", "k1", "2/36500d"), account("two", "k2", "1/36500d")];
+    let config = config(directory.path());
+    declare(&config, &[account("one", "k1", "2/36500d"), account("two", "k2", "1/36500d")]);
     let issuer = Running::start(config).await;
     let key = issuer.key().await;
     let body = good(&key);
@@ -306,7 +306,7 @@ async fn when_every_place_is_taken_it_is_503_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: 1 };
-    config.accounts = vec![account("one", "k1", "64/36500d")];
+    declare(&config, &[account("one", "k1", "64/36500d")]);
     let issuer = Running::start(config).await;
     let whole = post(&bearer("k1"), &good(&issuer.key().await));
     let (last, rest) = whole.split_last().unwrap();
@@ -345,7 +345,7 @@ async fn an_account_that_floods_takes_no_turn_from_another() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: 32 };
-    config.accounts = vec![account("one", "k1", "1000000/36500d"), account("two", "k2", "100/36500d")];
+    declare(&config, &[account("one", "k1", "1000000/36500d"), account("two", "k2", "100/36500d")]);
     let issuer = Arc::new(Running::start(config).await);
     let body = good(&issuer.key().await);
     let flood = post(&bearer("k1"), &body);

@@ -1,10 +1,11 @@
 //! The life of an issuer: what it publishes, what survives a restart, when it refuses to start, how it stops.
 
-use crate::support::{Answer, Running, account, bearer, certified, config, post, request, rest};
+use crate::support::{Answer, Running, account, bearer, certified, config, declare, post, request, rest};
 use postern_admin::ProcessContext;
 use postern_config::{ConfigDuration, parse};
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
+use postern_issuer::control::AccountsFile;
 use postern_issuer::{Config, Issuer, StartError};
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, TokenResponse, TokenType, UnixSeconds};
 use std::path::Path;
@@ -53,8 +54,8 @@ async fn the_directory_is_cacheable_and_a_known_one_is_304() {
 #[tokio::test]
 async fn a_restart_keeps_key_etag_and_quota_counts() {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = config(directory.path());
-    config.accounts = vec![account("one", "k1", "2/36500d")];
+    let config = config(directory.path());
+    declare(&config, &[account("one", "k1", "2/36500d")]);
     let first = Running::start(config.clone()).await;
     let before = first.get("").await;
     let body = good(&first).await;
@@ -74,8 +75,8 @@ async fn a_restart_keeps_key_etag_and_quota_counts() {
 #[tokio::test]
 async fn counts_are_on_disk_within_seconds_without_a_stop() {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = config(directory.path());
-    config.accounts = vec![account("the account", "k1", "2/36500d")];
+    let config = config(directory.path());
+    declare(&config, &[account("the account", "k1", "2/36500d")]);
     let issuer = Running::start(config).await;
     assert_eq!(issuer.post(&bearer("k1"), &good(&issuer).await).await.status, 200);
     let database = rusqlite::Connection::open(directory.path().join("keys/accounts.sqlite")).unwrap();
@@ -154,7 +155,7 @@ async fn without_accounts_it_listens_on_loopback_only() {
         let error = refusal(config).await;
         assert!(matches!(error, StartError::Open { .. }));
         assert_eq!(error.exit_code(), exit::CONFIG);
-        assert!(error.to_string().contains("[[accounts]]"), "{error}");
+        assert!(error.to_string().contains("account apply"), "{error}");
     }
     assert!(!directory.path().join("keys").exists(), "nothing is made for a configuration that is refused");
 }
@@ -212,41 +213,51 @@ fn a_configuration_names_everything_and_defaults_serve() {
     let small = read("[keys]\ndirectory = \"keys\"").unwrap();
     assert_eq!(small.keys.directory, Path::new("keys"));
     assert_eq!(small.keys.rotate_every, ConfigDuration::days(30));
-    let hash = "ab".repeat(32);
-    let full = format!(
+    let full = read(
         "[listen]\naddress = \"0.0.0.0:443\"\nadmin = \"127.0.0.1:9091\"\n\
          [tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n\
          [keys]\ndirectory = \"keys\"\nrotate_every = \"7d\"\npublish_ahead = \"12h\"\nredeem_for = \"1d\"\n\
          [signing]\nthreads = 2\nqueue = 64\n\
-         [[accounts]]\nname = \"one\"\nkey_sha256 = \"{hash}\"\nquota = \"10000/1d\"\n\
          [directory]\nissuer_request_uri = \"https://issuer.example/token-request\"\nmax_age = \"10m\"\n\
          [limits]\nheader_timeout = \"5s\"\nbody_timeout = \"5s\"\nconnections = 100\n\
-         [drain]\ndeadline = \"5s\"\n[log]\nformat = \"json\"\n"
-    );
-    let full = read(&full).unwrap();
-    assert_eq!(full.accounts[0].quota, "10000/1d".parse().ok());
-    assert!(!format!("{full:?}").contains(&hash), "hashes of API keys stay out of Debug");
+         [drain]\ndeadline = \"5s\"\n[log]\nformat = \"json\"\n",
+    )
+    .unwrap();
+    assert_eq!(full.limits.connections.get(), 100);
 }
 
 #[test]
 fn mistakes_in_a_configuration_are_sentences() {
     let keys = "[keys]\ndirectory = \"keys\"\n";
     let cases = [
-        ("[[accounts]]\nname = \"a\"\nkey_sha256 = \"my-api-key\"\nquota = \"1/1d\"", "64 hex digits"),
-        ("[[accounts]]\nname = \"a\"\nkey_sha256 = \"00\"\nquotas = \"1/1d\"", "quota"),
+        ("[[tiers]]\nname = \"a\"\nquota = \"many\"", "such as \"10000/1d\""),
         ("[signing]\nthreads = 0", "threads"),
         ("[limits]\nconnection = 5", "connections"),
     ];
     for (text, said) in cases {
         let error = read(&format!("{keys}{text}")).unwrap_err();
         assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn mistakes_in_a_file_of_accounts_are_sentences_without_an_api_key() {
+    let read = |text: &str| {
+        parse::<AccountsFile>("accounts.toml", &format!("[[accounts]]\nname = \"a\"\n{text}"), [])
+    };
+    let hash = "ab".repeat(32);
+    for (text, said) in [
+        ("key_sha256 = \"my-api-key\"\nquota = \"1/1d\"", "line 3: accounts[1].key_sha256"),
+        ("key_sha256 = \"my-api-key\"\nquota = \"1/1d\"", "64 hex digits"),
+        ("key_sha256 = \"00\"\nquotas = \"1/1d\"", "quota"),
+        (&format!("key_sha256 = \"{hash}\"\nquota = \"many\""), "such as \"10000/1d\""),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
         assert!(!error.contains("my-api-key"), "an API key in the wrong place is shown: {error}");
     }
-    let error = read(&format!(
-        "{keys}[[accounts]]\nname = \"a\"\nkey_sha256 = \"{}\"\nquota = \"many\"",
-        "00".repeat(32)
-    ));
-    assert!(error.unwrap_err().contains("such as \"10000/1d\""));
+    let file = read(&format!("key_sha256 = \"{hash}\"\nquota = \"1/1d\"")).unwrap();
+    assert!(!format!("{file:?}").contains(&hash), "hashes of API keys stay out of Debug");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What the operator sees: metrics and the live page, over real sockets.
 
-use crate::support::{REQUEST_TYPE, Running, account, bearer, config, post, request};
+use crate::support::{REQUEST_TYPE, Running, account, bearer, config, declare, post, request};
 use postern_issuer::catalogue::{
     ACCOUNT_TOKENS, ISSUANCES, ISSUER_QUEUE, ISSUER_QUEUE_LIMIT, ISSUER_REQUESTS, ISSUER_SIGN_DURATION,
     IssuerOutcome, TOKENS_ISSUED, TokenTypeAsked,
@@ -90,8 +90,8 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
     let _alone = ALONE.lock().await;
     metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let mut config = config(directory.path());
-    config.accounts = vec![account("one", "k1", "1/36500d")];
+    let config = config(directory.path());
+    declare(&config, &[account("one", "k1", "1/36500d")]);
     let issuer = Running::start(config).await;
     let (k1, good) = (bearer("k1"), good(&issuer).await);
     let other_type = [&[0xda, 0x7a][..], &good[2..]].concat();
@@ -219,7 +219,7 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: 3 };
-    config.accounts = vec![account("the account", "the api key", "10/36500d")];
+    declare(&config, &[account("the account", "the api key", "10/36500d")]);
     let issuer = Running::start(config).await;
     issuer.process.live.start(issuer.process.readiness.clone(), issuer.process.shutdown.clone()).unwrap();
     let idle = section(&issuer, |_| true).await;
@@ -280,7 +280,7 @@ async fn accounts_are_named_where_the_operator_asks_for_it() {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(directory.path());
         config.usage.name_accounts = name_accounts;
-        config.accounts = vec![account(name, "k", "10/36500d"), account("idle", "other", "10/36500d")];
+        declare(&config, &[account(name, "k", "10/36500d"), account("idle", "other", "10/36500d")]);
         let issuer = Running::start(config).await;
         issuer.process.live.start(issuer.process.readiness.clone(), issuer.process.shutdown.clone()).unwrap();
         let good = good(&issuer).await;

@@ -1,7 +1,7 @@
 //! How often one source may do what costs work before anyone has paid for it.
 
 use crate::places::connect_from;
-use crate::support::{Answer, Running, account, bearer, certified, config, post, request, rest};
+use crate::support::{Answer, Running, account, bearer, certified, config, declare, post, request, rest};
 use postern_daemon::tls::client_config;
 use postern_token::{ChallengeDigest, DIRECTORY_PATH};
 use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -21,7 +21,7 @@ async fn exchange_from(last: u8, issuer: &Running, bytes: &[u8]) -> Answer {
 async fn a_source_whose_requests_were_refused_too_often_is_answered_429_and_others_are_served() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.accounts = vec![account("one", "k1", "1000/1d")];
+    declare(&config, &[account("one", "k1", "1000/1d")]);
     config.limits.source.exempt = Vec::new();
     config.limits.source.refusals = 1; // a second until one is forgotten
     config.limits.source.refusals_burst = 61;

@@ -24,11 +24,15 @@ class Stage(Programs):
         """`accounts` are (name, API key, quota)."""
         address, admin = address or free_address(), admin or free_address()
         text = configs.issuer(address, admin, keys or self.path("keys"))
-        for name, key, quota in accounts:
-            text += ACCOUNT.format(name=name, hash=hashlib.sha256(key.encode()).hexdigest(), quota=quota)
         text += (configs.section("limits", limits) if limits else "") + configs.section("limits.source", NOT_EXEMPT)
         text += configs.section("tls", tls) if tls else ""
         self.issuer_url = f"http{'s' if tls else ''}://{address}"
+        if accounts:
+            file = self.config("issuer.toml", text)
+            hashed = ((name, hashlib.sha256(key.encode()).hexdigest(), quota) for name, key, quota in accounts)
+            declared = "".join(ACCOUNT.format(name=name, hash=hash, quota=quota) for name, hash, quota in hashed)
+            command = [postern(), "issuer", "account", "apply", self.config("accounts.toml", declared), "--config", file]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return self.start("issuer", self.command("issuer", text), address, admin)
 
     def gateway(self, tls=None, egress=OPEN, files=None, within=(), addresses=None, more="", source=None, **limits):

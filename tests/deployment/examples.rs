@@ -1,6 +1,7 @@
 //! deploy/examples: every file is read by what it is for.
 
 use super::{deploy, items, read, text, yaml};
+use postern_issuer::control::AccountsFile;
 use postern_spend::routes::{Severity, judge_mcrouter};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -61,8 +62,17 @@ fn every_example_loads() {
             example.gateway.challenge.origin.split(',').any(|name| name.trim() == known_as),
             "{name}: {known_as}"
         );
+    }
+}
+
+#[test]
+fn declared_accounts_wait_for_the_keys_of_an_operator() {
+    for name in ["company", "fleet"] {
+        let path = deploy("examples").join(name).join("accounts.toml");
+        let file: AccountsFile = load(path.clone());
+        assert!(file.accounts.iter().all(|account| account.quota.is_some()), "{name}");
         // An operator has to make a key first: these are no hashes of keys.
-        let text = read(&deploy("examples").join(&name).join("issuer.toml"));
+        let text = read(&path);
         let hashes: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("key_sha256 = \"")?.strip_suffix('"')).collect();
         assert!(!hashes.is_empty(), "{name} has no account");

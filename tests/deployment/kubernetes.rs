@@ -199,7 +199,9 @@ fn pods_are_restricted_and_their_volumes_are_there() {
         let confined = json!({
             "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}
         });
-        assert_eq!(container["securityContext"], confined, "{who}");
+        for container in items(&pod["initContainers"]).chain([container]) {
+            assert_eq!(container["securityContext"], confined, "{who}");
+        }
         assert_eq!(pod["automountServiceAccountToken"], false, "{who}");
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{who}");
         assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{who}");

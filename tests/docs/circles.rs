@@ -356,7 +356,7 @@ fn no_file_imports_itself_by_way_of_others() {
         count += arrows.values().map(BTreeMap::len).sum::<usize>();
         let short = |file: &Path| file.strip_prefix(root()).unwrap().display().to_string();
         for circle in circles(&arrows) {
-            let is_known = |known: &&str| {
+            let is_known = |known: &str| {
                 let (folder, files) = known.split_once(": ").unwrap();
                 let files: BTreeSet<_> =
                     files.split(' ').map(|file| root().join(folder).join(file)).collect();

@@ -2,7 +2,9 @@
 //! afterwards doctor finds nothing bad, and the daemon is ready.
 
 use crate::accounts::add;
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
+use crate::support::daemon::{
+    Daemon, client_config, declared, gateway_config, issuer_config, issuer_config_with, with_memcacheds,
+};
 use crate::support::doctor::{Findings, doctor};
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
@@ -141,13 +143,10 @@ async fn certificates_that_clients_refuse_and_keys_that_others_read_are_named() 
 async fn listeners_that_strangers_reach_are_named() {
     let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let authority = Authority::new(home.path());
-    let account = format!(
-        "[[accounts]]\nname = \"a\"\nkey_sha256 = \"{}\"\nquota = \"1/1d\"\n",
-        "e51bb35eabb2399eeabf72f6e696ab57f7f4152762a2e59693ae1f765776119f"
-    );
+    let account = declared("a", "9c0e5b7d", "1/1d");
     let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
     let files = [
-        ("issuer", issuer_config(home.path(), &account)),
+        ("issuer", issuer_config_with(home.path(), &account)),
         ("gateway", gateway_config(home.path(), &issuer.http(), "", "1s", "")),
     ];
     for ((kind, file), carried) in files.iter().zip(["API keys", "tokens and the names of targets"]) {

@@ -7,7 +7,7 @@ import { existsSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { daemon, environment, folder, run } from './postern.js';
+import { apply, daemon, environment, folder, run } from './postern.js';
 
 /** Where the issuer takes requests: not the default. */
 const REQUESTS = '/tokens';
@@ -29,13 +29,13 @@ before(async () => {
         key_sha256 = "${createHash('sha256').update(keys[name]).digest('hex')}"
         quota = "${quota}"
     `;
-    issuer = await daemon('issuer', join(scratch.path, 'issuer.toml'), `
+    const config = join(scratch.path, 'issuer.toml');
+    issuer = await daemon('issuer', config, `
         listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
         keys = { directory = "${join(scratch.path, 'keys')}", types = [2, 1] }
         directory = { issuer_request_uri = "${REQUESTS}" }
-        ${account('rich', '1000000/36500d')}
-        ${account('poor', '1/36500d')}
     `);
+    await apply(config, account('rich', '1000000/36500d') + account('poor', '1/36500d'));
     description = await (await fetch(`http://${issuer.address}/openapi.json`)).json();
     await writeFile(file('requests.json'), JSON.stringify(await requests()));
 });

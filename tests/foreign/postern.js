@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { accessSync, constants } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 
@@ -73,6 +73,14 @@ export async function daemon(kind, file, toml) {
     });
     await ready(found.admin);
     return { ...found, metrics: () => metrics(found.admin) };
+}
+
+/** Makes the accounts of the issuer with this configuration what `toml` declares. */
+export async function apply(config, toml) {
+    const file = join(dirname(config), 'accounts.toml');
+    await writeFile(file, toml);
+    const { code, stderr } = await run(binary, ['issuer', 'account', 'apply', file, '--config', config]);
+    if (code !== 0) throw new Error(`postern issuer account apply: ${stderr}`);
 }
 
 /** `postern token mint`: the values of Proxy-Authorization, one a token. With `ca` the gateway is reached over TLS. */

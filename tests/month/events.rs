@@ -206,7 +206,8 @@ impl Month {
             Who::Issuer => {
                 let more = AgentPlan { name: "newcomer", gateways: &[0], low: 0, high: 1 };
                 let agents: Vec<_> = AGENTS.into_iter().chain([more]).collect();
-                site.issuer_config(&agents)
+                site.declare(&agents);
+                site.issuer_config() + "[limits]\nconnections = 5000\n"
             }
             Who::Gateway(_) => {
                 let before = site.gateway_config(unit, site.plan.removed_grace);

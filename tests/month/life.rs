@@ -80,6 +80,7 @@ impl Month {
         if disks.iter().any(Option::is_none) {
             println!("Full disks are left out: mounting a small file system needs root.");
         }
+        site.declare(&AGENTS);
         for unit in site.units() {
             unit.start_ready().await;
         }

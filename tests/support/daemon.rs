@@ -1,7 +1,8 @@
 //! `postern issuer`, `postern gateway` and `postern client` from configuration files, each on free ports.
 
-use super::process::{Ended, Postern, command};
+use super::process::{Ended, Postern, command, run};
 use super::{admin, eventually};
+use postern_token::ChallengeDigest;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,26 @@ const LISTEN: &str = "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0
 /// The configuration of an issuer with its keys under `home`, and what `more` adds.
 pub fn issuer_config(home: &Path, more: &str) -> PathBuf {
     write(home, "issuer.toml", format!("{LISTEN}[keys]\ndirectory = {:?}\n{more}", home.join("issuer")))
+}
+
+/// An account in a file of accounts.
+pub fn declared(name: &str, key: &str, quota: &str) -> String {
+    let hash = hex::encode(ChallengeDigest::of(key.as_bytes()).0); // SHA-256, by the name at hand
+    format!("[[accounts]]\nname = \"{name}\"\nkey_sha256 = \"{hash}\"\nquota = \"{quota}\"\n")
+}
+
+/// Makes the accounts of an issuer, which may run, what a file of this text declares.
+pub fn apply(config: &Path, accounts: &str) -> Ended {
+    let file = write(config.parent().unwrap(), "accounts.toml", accounts.to_owned());
+    let words = ["issuer", "account", "apply", "--prune", "--config"].map(OsStr::new);
+    run(words.into_iter().chain([config.as_os_str(), file.as_os_str()]))
+}
+
+/// The configuration of an issuer with this account.
+pub fn issuer_config_with(home: &Path, account: &str) -> PathBuf {
+    let config = issuer_config(home, "");
+    apply(&config, account).assert_stopped();
+    config
 }
 
 /// The configuration of a gateway with the keys of the issuer at `issuer`, open egress, and what `issuer_more` adds to

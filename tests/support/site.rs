@@ -1,6 +1,7 @@
 //! An installation as an operator has it: an issuer with its accounts, gateways over one store, agents, each from a
 //! configuration file and on an address that stays the same over restarts.
 
+use super::daemon::{apply, declared};
 use super::unit::Unit;
 use postern_token::{TokenType, key_file};
 use std::fmt::Write;
@@ -120,6 +121,7 @@ impl Site {
     /// Starts everything, in the order in which each can be ready.
     pub async fn started(plan: Plan) -> Self {
         let site = Self::new(plan);
+        site.declare(&site.plan.agents);
         for unit in site.units() {
             unit.start();
             unit.listening().await;
@@ -176,7 +178,7 @@ impl Site {
     }
 
     fn configure(&self) {
-        write(&self.issuer, &self.issuer_config(&self.plan.agents));
+        write(&self.issuer, &self.issuer_config());
         for gateway in &self.gateways {
             std::fs::create_dir(secrets_of(gateway)).unwrap();
             write(gateway, &self.gateway_config(gateway, self.plan.removed_grace));
@@ -186,9 +188,17 @@ impl Site {
         }
     }
 
-    /// The issuer's configuration with accounts for `agents`, when the plan has accounts.
-    pub fn issuer_config(&self, agents: &[AgentPlan]) -> String {
-        let Plan { rotate_every, publish_ahead, redeem_for, types, quota, .. } = &self.plan;
+    /// Makes the issuer's accounts those of `agents`, when the plan has accounts, whether it runs or not.
+    pub fn declare(&self, agents: &[AgentPlan]) {
+        let Some(quota) = self.plan.quota else { return };
+        let accounts: String =
+            agents.iter().map(|agent| declared(agent.name, &api_key(agent.name), quota)).collect();
+        apply(&self.issuer.config, &accounts).assert_stopped();
+    }
+
+    /// The issuer's configuration.
+    pub fn issuer_config(&self) -> String {
+        let Plan { rotate_every, publish_ahead, redeem_for, types, .. } = &self.plan;
         let mut text = listen(&self.issuer);
         write!(
             text,
@@ -197,16 +207,6 @@ impl Site {
             self.keys()
         )
         .unwrap();
-        for agent in agents {
-            let Some(quota) = quota else { break };
-            let hash = sha256(&api_key(agent.name));
-            write!(
-                text,
-                "[[accounts]]\nname = \"{}\"\nkey_sha256 = \"{hash}\"\nquota = \"{quota}\"\n",
-                agent.name
-            )
-            .unwrap();
-        }
         text
     }
 

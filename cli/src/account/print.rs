@@ -4,7 +4,7 @@ use postern_client::join::Join;
 use postern_config::Secret;
 use postern_daemon::utc;
 use postern_issuer::control::{
-    AccountView, CertificateView, Here, KeptIn, Line, TierTerm, TokenKeyView, UsageRow,
+    AccountChange, AccountView, CertificateView, Here, KeptIn, Line, TierTerm, TokenKeyView, UsageRow,
 };
 use postern_issuer::{Burst, Quota};
 use postern_token::UnixSeconds;
@@ -57,11 +57,11 @@ impl<W: Write> Printer<W> {
             Line::TokenKey(key) => self.token_key(key),
             Line::Remark(remark) => writeln!(self.out, "{remark}"),
             Line::Usage(row) => self.usage(row),
-            Line::Imported { imported, known } => writeln!(
-                self.out,
-                "{imported} accounts of the configuration file were imported; {known} were in the database already. All of \
-                 [[accounts]] can be removed from the file now."
-            ),
+            Line::Applied { account, change } => match change {
+                AccountChange::Added => writeln!(self.out, "added {account}"),
+                AccountChange::Changed(what) => writeln!(self.out, "changed {account}: {}", what.join(", ")),
+                AccountChange::Removed => writeln!(self.out, "removed {account}"),
+            },
             Line::Done | Line::Failed(_) => Ok(()),
         }
     }
@@ -118,7 +118,6 @@ impl<W: Write> Printer<W> {
         match kept_in {
             KeptIn::Database if *enabled => writeln!(self.out)?,
             KeptIn::Database => writeln!(self.out, "  disabled")?,
-            KeptIn::Configuration => writeln!(self.out, "  in the configuration file")?,
             KeptIn::Elsewhere => writeln!(self.out, "  not of this issuer's own: here is its usage")?,
             KeptIn::Removed => writeln!(self.out, "  removed: its usage is left")?,
         }
@@ -189,8 +188,8 @@ fn period(row: &UsageRow) -> [String; 2] {
     [start, start.saturating_add(row.period_seconds)].map(utc::rfc3339)
 }
 
-/// In quotation marks where it has to be. A name that a spreadsheet would take for a formula begins with an apostrophe: the
-/// configuration file may have such names.
+/// In quotation marks where it has to be. A name that a spreadsheet would take for a formula begins with an apostrophe: one that
+/// was written into the database by hand may be such a name.
 fn field(text: &str) -> String {
     let text =
         if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };

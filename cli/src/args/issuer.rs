@@ -58,7 +58,7 @@ pub(crate) enum IssuerCommand {
 pub(crate) enum AccountCommand {
     /// Make an account, and print its API key: once, since only a hash of it is kept. With a certificate it needs none
     Add(Box<NewAccount>),
-    /// List the accounts, those of the configuration file first
+    /// List the accounts
     List(All),
     /// Show an account with its keys and its usage
     Show(One),
@@ -78,8 +78,8 @@ pub(crate) enum AccountCommand {
     Quota(Change),
     /// Remove an account and its API keys. Its usage is kept as long as that of others
     Remove(One),
-    /// Take the accounts that the configuration file lists into the database, with their API keys
-    Import(All),
+    /// Make the accounts what a file declares (TOML): adds and changes, all of them or none
+    Apply(Apply),
 }
 
 #[derive(Debug, Subcommand)]
@@ -179,6 +179,17 @@ pub(crate) struct Pace {
     /// Tokens at once, after a pause
     #[arg(long, value_name = "N", requires = "rate")]
     pub(crate) burst: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Apply {
+    /// The file, with [[accounts]]; docs/operate/accounts.md has an example
+    pub(crate) file: PathBuf,
+    /// Also remove the accounts that an earlier file declared, and this one does not. Those made by `add` stay
+    #[arg(long)]
+    pub(crate) prune: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]

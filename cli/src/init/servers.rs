@@ -124,7 +124,6 @@ fn of_issuer(args: &Init, issuer: &Server, origin: &str, issuer_url: &str) -> Re
     let template = issuer
         .listening(args, Template::new("fleet/issuer.toml", FLEET_ISSUER), ISSUER_STATE)?
         .set("keys", "directory", format!("{ISSUER_STATE}/keys"))?
-        .switch_off("accounts")?
         .set("join", "gateways", args.gateway_url.clone())?
         .set("join", "issuers", vec![issuer_url])?
         .set("join", "origin", origin)?;

@@ -50,19 +50,6 @@ impl Template {
         Ok(self)
     }
 
-    /// Switches off the first `[[table]]` of this name with all its keys.
-    pub(super) fn switch_off(mut self, table: &str) -> Result<Self, Failure> {
-        let header = format!("[[{table}]]");
-        let at = self.position(0, |line| line == header)?;
-        let of_table = self.lines[at + 1..].iter().take_while(|line| !is_header(switched_on(line))).count();
-        for line in &mut self.lines[at..=at + of_table] {
-            if !line.is_empty() && !line.starts_with('#') {
-                line.insert(0, '#');
-            }
-        }
-        Ok(self)
-    }
-
     /// Replaces a word that stands once in the text.
     pub(super) fn replace(mut self, old: &str, new: &str) -> Result<Self, Failure> {
         let at = self.lines.iter().position(|line| line.contains(old)).ok_or_else(|| self.lacks(old))?;
@@ -140,12 +127,5 @@ mod tests {
     fn a_section_is_switched_on_with_its_keys() {
         let text = template().switch_on("b").unwrap().finish(&[]);
         assert_eq!(text, TEXT.replace("#[b]\n#key", "[b]\nkey"));
-    }
-
-    #[test]
-    fn a_table_is_switched_off_with_its_keys() {
-        let text = template().switch_off("c").unwrap().finish(&[]);
-        assert_eq!(text, TEXT.replace("[[c]]\nname", "#[[c]]\n#name"));
-        assert!(template().switch_off("a").is_err());
     }
 }

@@ -98,7 +98,6 @@ fn issuer(template: Template, place: &Place) -> Result<String, Failure> {
         .set_path("tls", "certificate", &place.certificate())?
         .set_path("tls", "key", &place.certificate())?
         .set_path("keys", "directory", &place.path("state/issuer"))?
-        .switch_off("accounts")?
         .set("join", "gateways", gateways)?
         .set("join", "issuers", vec![place.issuer_url()])?
         .set("join", "origin", ORIGIN)?

@@ -9,9 +9,9 @@
 //!
 //! **Why a fast hash.** The database has `HMAC-SHA-256(secret, SHA-256(key))`. Slow password hashes (Argon2, scrypt) exist because
 //! people choose from few passwords; nobody searches 2^256 random keys, however fast the hash is, while a slow one at each
-//! request would let anybody tie up the issuer's CPU. Imported keys may have been chosen by people: for those it matters that
+//! request would let anybody tie up the issuer's CPU. Keys that a file declares may have been chosen by people: for those it matters that
 //! the secret is in a file of its own, so that a stolen database or backup alone lets nobody test guesses. The inner SHA-256 is
-//! what `key_sha256` of the configuration file has, so that `account import` needs no keys.
+//! what `key_sha256` of such a file has, so that `account apply` needs no keys.
 
 use super::database::AccountsError;
 use aws_lc_rs::digest::{SHA256, digest};

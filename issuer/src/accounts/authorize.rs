@@ -5,7 +5,6 @@ use super::api_key::{Form, KeyDigest, sha256};
 use super::authorizer::{Answer, Asker, MOST_KEY, Unanswered, Verdict};
 use super::lookup::By;
 use super::{Accounts, Caller, Configured, NoAccount};
-use crate::config::Account;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use postern_daemon::sources::Source;
@@ -90,13 +89,10 @@ impl Accounts {
             let generation = self.active.generation();
             let file = self.configured.load_full();
             let mut wanted = Wanted { by: By::Credential(credential), otherwise: None, known_until: None };
-            if let Shown::ApiKey(key, digest) = shown {
-                wanted.otherwise = file.with_key(&digest).map(of_file);
-                if wanted.otherwise.is_none()
-                    && let Err(refusal) = self.may_be_stored(key, &digest)
-                {
-                    wanted = self.elsewhere((key, digest), (source, is_known), &file, refusal).await?;
-                }
+            if let Shown::ApiKey(key, digest) = shown
+                && let Err(refusal) = self.may_be_stored(key, &digest)
+            {
+                wanted = self.elsewhere((key, digest), (source, is_known), &file, refusal).await?;
             }
             let Wanted { by, otherwise, known_until } = wanted;
             let found = self.lookups.find(by, otherwise).await.map_err(|_| NoAccount::Unreadable)?;
@@ -146,10 +142,7 @@ impl Accounts {
         };
         self.allowed.add(stored, UnixSeconds::now());
         let name = allowed.account.clone();
-        let otherwise = file.with_name(&name).map_or_else(
-            || Found { name: name.clone(), terms: allowed.terms.clone(), standing: Standing::GOOD },
-            of_file,
-        );
+        let otherwise = Found { name: name.clone(), terms: allowed.terms.clone(), standing: Standing::GOOD };
         Ok(Wanted { by: By::Name(name), otherwise: Some(otherwise), known_until: Some(until) })
     }
 
@@ -159,9 +152,9 @@ impl Accounts {
         if form == Form::Ours {
             return Ok(());
         }
-        let imported = self.imported.load();
+        let others = self.made_elsewhere.load();
         match form {
-            _ if !imported.is_empty() && imported.contains(&self.store.secret().stored(digest)) => Ok(()),
+            _ if !others.is_empty() && others.contains(&self.store.secret().stored(digest)) => Ok(()),
             Form::Damaged => Err(NoAccount::Damaged),
             Form::Ours | Form::Other => Err(NoAccount::Unknown),
         }
@@ -175,10 +168,6 @@ impl Shown<'_> {
             Self::Certificate(key) => Credential::Certificate(key),
         }
     }
-}
-
-fn of_file(account: &Account) -> Found {
-    Found { name: account.name.clone(), terms: account.terms(), standing: Standing::GOOD }
 }
 
 /// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.

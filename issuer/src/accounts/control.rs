@@ -1,5 +1,7 @@
-//! How an operator sees and changes accounts: the requests, and the views that answer them. `desk` carries changes out, and `views` has what is seen.
+//! How an operator sees and changes accounts: the requests, and the views that answer them. `desk` carries changes out, `apply`
+//! those that a file declares, and `views` has what is seen.
 
+mod apply;
 mod backup;
 mod certificates;
 mod desk;
@@ -17,6 +19,7 @@ use crate::Config;
 pub(crate) use crate::control::{Line, Refused};
 use crate::quota::Quota;
 use crate::share::{Share, Shares};
+pub use apply::{AccountChange, AccountsFile, DeclaredAccount, KeyHash};
 pub use backup::backup;
 use desk::Answer;
 pub(crate) use desk::Desk;
@@ -105,8 +108,13 @@ pub enum AccountRequest {
         /// Its name.
         name: String,
     },
-    /// Takes the accounts of the configuration file into the database.
-    Import,
+    /// Makes the accounts what a file declares.
+    Apply {
+        /// What it declares.
+        accounts: Vec<DeclaredAccount>,
+        /// Remove those that an earlier file declared, and this one does not.
+        prune: bool,
+    },
     /// Usage by account and period.
     Usage {
         /// Of this account alone.
@@ -202,8 +210,6 @@ impl Here {
 pub enum KeptIn {
     /// In the database.
     Database,
-    /// In the configuration file.
-    Configuration,
     /// Nowhere any more: its usage is left.
     Removed,
     /// Where the authorizer knows it, or nowhere any more: here is its usage.

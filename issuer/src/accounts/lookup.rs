@@ -1,6 +1,6 @@
 //! Looking credentials up in the database, on a thread of its own: a disk that is slow holds up no account that is in memory.
 //!
-//! Only keys that this issuer has made or imported get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
+//! Only keys that this issuer has made or was told get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
 
 use super::active::{Credential, Found, Standing};
 use super::store::Store;
@@ -77,7 +77,7 @@ impl Lookups {
     }
 }
 
-/// The database comes first: an account that was imported is what the database says, whatever the file still lists.
+/// The database comes first: an account of this issuer's own is what its operator says, whatever an authorizer does.
 fn find(
     connection: &Connection,
     store: &Store,
@@ -98,6 +98,5 @@ fn find(
         let standing = Standing { enabled, expires_at: terms.expires_at, key_retires_at, known_until: None };
         return Ok(Some(Found { name, terms, standing }));
     }
-    let Some(otherwise) = otherwise else { return Ok(None) };
-    Ok(if records::exists(connection, &otherwise.name)? { None } else { Some(otherwise) })
+    Ok(otherwise)
 }

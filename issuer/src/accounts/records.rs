@@ -220,7 +220,7 @@ pub(crate) fn remove_key(connection: &Connection, key: i64) -> rusqlite::Result<
     connection.prepare_cached("DELETE FROM api_keys WHERE id = ?1")?.execute(params![key]).map(drop)
 }
 
-/// What is stored of the keys that are not of our form: the imported ones, a handful.
+/// What is stored of the keys that are not of our form: those that a file declares.
 pub(crate) fn keys_made_elsewhere(connection: &Connection) -> rusqlite::Result<Vec<[u8; 32]>> {
     let mut statement =
         connection.prepare("SELECT key_hmac_sha256 FROM api_keys WHERE made_elsewhere = 1")?;
@@ -230,6 +230,64 @@ pub(crate) fn keys_made_elsewhere(connection: &Connection) -> rusqlite::Result<V
 
 pub(crate) fn has_keys(connection: &Connection) -> rusqlite::Result<bool> {
     connection.prepare("SELECT 1 FROM api_keys LIMIT 1")?.exists([])
+}
+
+/// Retires a key of an account at `time`, by what is stored of it, unless it retires sooner.
+pub(crate) fn retire_stored(
+    connection: &Connection,
+    account: i64,
+    stored: &[u8; 32],
+    time: UnixSeconds,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "UPDATE api_keys SET retires_at_unix = min(ifnull(retires_at_unix, ?3), ?3) \
+             WHERE account_id = ?1 AND key_hmac_sha256 = ?2",
+        )?
+        .execute(params![account, stored, whole(time.0)])
+        .map(drop)
+}
+
+/// Makes a retired key good again.
+pub(crate) fn renew_stored(connection: &Connection, stored: &[u8; 32]) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("UPDATE api_keys SET retires_at_unix = NULL WHERE key_hmac_sha256 = ?1")?
+        .execute(params![stored])
+        .map(drop)
+}
+
+// ---- Accounts that a file declares ----
+
+/// Their numbers and names.
+pub(crate) fn declared(connection: &Connection) -> rusqlite::Result<Vec<(i64, String)>> {
+    let mut statement = connection
+        .prepare("SELECT id, name FROM declared_accounts JOIN accounts ON id = account_id ORDER BY name")?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+/// The key, if any, that a file has declared for an account, if one has declared the account.
+pub(crate) fn declared_key(
+    connection: &Connection,
+    account: i64,
+) -> rusqlite::Result<Option<Option<[u8; 32]>>> {
+    connection
+        .prepare_cached("SELECT key_hmac_sha256 FROM declared_accounts WHERE account_id = ?1")?
+        .query_row(params![account], |row| row.get(0))
+        .optional()
+}
+
+pub(crate) fn declare(
+    connection: &Connection,
+    account: i64,
+    stored: Option<&[u8; 32]>,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO declared_accounts (account_id, key_hmac_sha256) VALUES (?1, ?2)",
+        )?
+        .execute(params![account, stored])
+        .map(drop)
 }
 
 // ---- Settings ----

@@ -22,11 +22,17 @@ CREATE TABLE api_keys (
     id               INTEGER PRIMARY KEY,
     account_id       INTEGER NOT NULL REFERENCES accounts (id) ON DELETE CASCADE,
     key_hmac_sha256  BLOB    NOT NULL UNIQUE CHECK (length(key_hmac_sha256) = 32),
-    made_elsewhere   INTEGER NOT NULL DEFAULT 0 CHECK (made_elsewhere IN (0, 1)), -- imported: not of our form
+    made_elsewhere   INTEGER NOT NULL DEFAULT 0 CHECK (made_elsewhere IN (0, 1)), -- declared in a file: not of our form
     retires_at_unix  INTEGER CHECK (retires_at_unix >= 0)
 ) STRICT;
 CREATE INDEX api_keys_of_account ON api_keys (account_id);
 CREATE INDEX api_keys_made_elsewhere ON api_keys (key_hmac_sha256) WHERE made_elsewhere = 1;
+
+-- The accounts that a file declares (postern issuer account apply), each with the key that the file has for it, as api_keys has it.
+CREATE TABLE declared_accounts (
+    account_id       INTEGER PRIMARY KEY REFERENCES accounts (id) ON DELETE CASCADE,
+    key_hmac_sha256  BLOB    CHECK (length(key_hmac_sha256) = 32)
+) STRICT;
 
 -- The certificates of accounts' clients: the SHA-256 of a certificate's public key (its SubjectPublicKeyInfo, in DER), as a
 -- certificate that is renewed for the same key is the same client's. It is no secret, so there is no HMAC around it.

@@ -1,8 +1,10 @@
 //! Who is let in, and what is counted, without a server.
 
-use super::control::{AccountRequest, AccountView, Desk, Edit, KeptIn, Line, Refused, Terms};
+use super::control::{
+    AccountChange, AccountRequest, AccountView, DeclaredAccount, Desk, Edit, KeptIn, KeyHash, Line, Refused,
+    Terms,
+};
 use super::*;
-use crate::config::{Account, Config, KeyHash};
 use crate::quota::{NoCharge, Usage};
 use api_key::sha256;
 use http::HeaderMap;
@@ -15,12 +17,12 @@ mod certificates;
 mod follow;
 mod tiers;
 
-fn account(name: &str, key: &str, quota: &str) -> Account {
-    Account {
+fn account(name: &str, key: &str, quota: &str) -> DeclaredAccount {
+    DeclaredAccount {
         name: name.to_owned(),
-        key_sha256: KeyHash(sha256(key.as_bytes())),
+        key_sha256: Some(KeyHash(sha256(key.as_bytes()))),
         quota: Some(quota.parse().unwrap()),
-        tier: None,
+        ..DeclaredAccount::default()
     }
 }
 
@@ -29,12 +31,18 @@ fn headers(values: &[&str]) -> HeaderMap {
     values.collect()
 }
 
-fn open(configured: &[Account], directory: &TempDir) -> Accounts {
-    Accounts::open(Configured::new(configured, &[]), directory.path(), &UsageConfig::default()).unwrap()
+/// An issuer's accounts, these among them.
+fn open(declared: &[DeclaredAccount], directory: &TempDir) -> Accounts {
+    let accounts = Accounts::open(Configured::default(), directory.path(), &UsageConfig::default()).unwrap();
+    if !declared.is_empty() {
+        apply(&accounts, declared).unwrap();
+    }
+    accounts
 }
 
-fn replace(accounts: &Accounts, configured: &[Account]) {
-    accounts.replace(Configured::new(configured, &[]), &UsageConfig::default());
+/// Makes the accounts what a file declares, with `--prune`.
+fn apply(accounts: &Accounts, declared: &[DeclaredAccount]) -> Result<Vec<Line>, Refused> {
+    ask(accounts, AccountRequest::Apply { accounts: declared.to_vec(), prune: true })
 }
 
 async fn caller(accounts: &Accounts, key: &str) -> Result<Caller, NoAccount> {
@@ -152,7 +160,7 @@ async fn counts_survive_in_private_files() {
 }
 
 #[tokio::test]
-async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again() {
+async fn accounts_that_keep_their_name_keep_their_count_when_they_are_declared_again() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[account("one", "k1", "2/1d"), account("two", "k2", "2/1d")], &directory);
     let charge = async |key: &str| charge(&accounts, key).await;
@@ -160,7 +168,7 @@ async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again
         (charge("k1").await, charge("k1").await, charge("k2").await),
         (Some(true), Some(true), Some(true))
     );
-    replace(&accounts, &[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]);
+    apply(&accounts, &[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]).unwrap();
     assert_eq!((charge("k1").await, charge("k2").await), (None, None), "a key that is not listed any more");
     assert_eq!(
         (charge("new key").await, charge("new key").await),
@@ -169,20 +177,24 @@ async fn accounts_that_keep_their_name_keep_their_count_when_they_are_read_again
     );
     assert_eq!((charge("k3").await, charge("k3").await), (Some(true), Some(false)));
     assert!(!accounts.is_open());
-    replace(&accounts, &[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")]);
+    apply(&accounts, &[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")]).unwrap();
     assert_eq!((charge("k2").await, charge("k2").await), (Some(true), Some(false)), "it had used one of two");
-    replace(&accounts, &[]);
-    assert!(accounts.is_open());
+    let refused = apply(&accounts, &[]).unwrap_err();
+    assert!(refused.sentence.contains("declares no account") && !accounts.is_open(), "{refused}");
 }
 
 #[test]
 fn names_and_keys_are_each_of_one_account() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
     for twin in [account("one", "k2", "1/1d"), account("two", "k1", "1/1d")] {
-        let config = Config::loopback("127.0.0.1:0".parse().unwrap(), "state".as_ref());
-        let accounts = vec![account("one", "k1", "1/1d"), twin];
-        let error = check(&Config { accounts, ..config }).unwrap_err();
-        assert!(matches!(error, StartError::Config(_)), "{error}");
+        let refused = apply(&accounts, &[account("one", "k1", "1/1d"), twin]).unwrap_err();
+        assert!(refused.sentence.contains("of its own"), "{refused}");
     }
+    apply(&accounts, &[account("one", "k1", "1/1d")]).unwrap();
+    let other = AccountRequest::Apply { accounts: vec![account("two", "k1", "1/1d")], prune: false };
+    let refused = ask(&accounts, other).unwrap_err();
+    assert!(refused.sentence.contains("as the account \"one\""), "{refused}");
 }
 
 #[tokio::test]
@@ -271,35 +283,79 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     assert!(ask(&accounts, request).unwrap_err().sentence.contains("8 keys"));
 }
 
+fn applied(account: &str, change: AccountChange) -> Line {
+    Line::Applied { account: account.to_owned(), change }
+}
+
 #[tokio::test]
-async fn imported_accounts_go_on_with_their_keys_and_counts_whatever_the_file_says() {
+async fn a_file_is_applied_once_and_what_operators_do_beside_it_stays() {
     let directory = tempfile::tempdir().unwrap();
-    let configured = [account("one", "k1", "2/1d")];
-    let accounts = open(&configured, &directory);
+    let accounts = open(&[], &directory);
+    let by_hand = add(&accounts, "by hand", "9/1d");
+    let one = [account("one", "k1", "2/1d")];
+    assert_eq!(apply(&accounts, &one).unwrap(), [applied("one", AccountChange::Added)]);
+    assert_eq!(apply(&accounts, &one).unwrap(), []);
     assert_eq!(charge(&accounts, "k1").await, Some(true));
-    assert_eq!(show(&accounts, "one").kept_in, KeptIn::Configuration);
-    let said = ask(&accounts, change("one")).unwrap_err().sentence;
-    assert!(said.contains("account import"), "{said}");
-    assert_eq!(ask(&accounts, AccountRequest::Import).unwrap(), [Line::Imported { imported: 1, known: 0 }]);
-    assert_eq!(ask(&accounts, AccountRequest::Import).unwrap(), [Line::Imported { imported: 0, known: 1 }]);
-    assert_eq!(show(&accounts, "one").kept_in, KeptIn::Database);
-    assert_eq!((charge(&accounts, "k1").await, charge(&accounts, "k1").await), (Some(true), Some(false)));
-    // Its key in the file does not count any more.
-    let fresh =
-        ask(&accounts, AccountRequest::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
+    // A key that was retired since, and an account that was disabled.
+    let rotate = AccountRequest::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) };
+    let fresh = key_of(&ask(&accounts, rotate.clone()).unwrap());
+    ask(&accounts, AccountRequest::SetEnabled { name: "one".to_owned(), enabled: false }).unwrap();
+    assert_eq!(apply(&accounts, &one).unwrap(), []);
     assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Retired));
-    assert_eq!(refusal(&accounts, &key_of(&fresh)).await, None);
-    let said = ask(&accounts, AccountRequest::Remove { name: "one".to_owned() }).unwrap_err().sentence;
-    assert!(said.contains("remove it there first"), "{said}");
-    // Nor once the database has forgotten it.
-    for _ in 0..6 {
-        ask(&accounts, AccountRequest::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) }).unwrap();
+    assert_eq!(refusal(&accounts, &fresh).await, Some(NoAccount::Disabled));
+    ask(&accounts, AccountRequest::SetEnabled { name: "one".to_owned(), enabled: true }).unwrap();
+    // Also once the database has forgotten the key.
+    (0..6).for_each(|_| drop(ask(&accounts, rotate.clone()).unwrap()));
+    assert_eq!(apply(&accounts, &one).unwrap(), []);
+    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
+    // Another key and quota, beside what was used.
+    let changed = ["quota", "key_sha256"].map(str::to_owned).into();
+    let other = [account("one", "k2", "3/1d")];
+    assert_eq!(apply(&accounts, &other).unwrap(), [applied("one", AccountChange::Changed(changed))]);
+    assert_eq!((charge(&accounts, "k2").await, charge(&accounts, "k2").await), (Some(true), Some(true)));
+    assert_eq!(charge(&accounts, "k2").await, Some(false));
+    // The first again, which an operator wants back now.
+    apply(&accounts, &[account("one", "k1", "4/1d")]).unwrap();
+    assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Retired));
+    assert_eq!(charge(&accounts, "k1").await, Some(true));
+    // Without --prune it stays when it is not declared any more.
+    let two = vec![account("two", "k3", "1/1d")];
+    let request = AccountRequest::Apply { accounts: two.clone(), prune: false };
+    assert_eq!(ask(&accounts, request).unwrap(), [applied("two", AccountChange::Added)]);
+    assert_eq!(refusal(&accounts, "k1").await, None);
+    assert_eq!(apply(&accounts, &two).unwrap(), [applied("one", AccountChange::Removed)]);
+    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
+    assert_eq!(refusal(&accounts, &by_hand).await, None, "no file has declared it");
+}
+
+#[test]
+fn a_file_with_one_bad_account_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let good = account("good", "k1", "1/1d");
+    let bad = account("bad", "k2", "1/1d");
+    let hash = |hash| Some(KeyHash(hash));
+    let some = |number| std::num::NonZeroU32::new(number);
+    for (bad, said) in [
+        (DeclaredAccount { quota: None, ..bad.clone() }, "neither a quota nor a tier"),
+        (DeclaredAccount { tier: Some("gold".to_owned()), ..bad.clone() }, "there is no tier \"gold\""),
+        (DeclaredAccount { key_sha256: None, ..bad.clone() }, "neither a key_sha256 nor certificates"),
+        (DeclaredAccount { key_sha256: hash([0x11; 32]), ..bad.clone() }, "a placeholder"),
+        (DeclaredAccount { key_sha256: hash(sha256(b"")), ..bad.clone() }, "the hash of nothing"),
+        (DeclaredAccount { rate: some(5), ..bad.clone() }, "need each other"),
+        (DeclaredAccount { expires: Some("tomorrow".to_owned()), ..bad.clone() }, "\"2027-01-31\""),
+        (DeclaredAccount { certificates: Some(vec!["ab".to_owned()]), ..bad.clone() }, "64 hex digits"),
+        (DeclaredAccount { name: "=bad".to_owned(), ..bad.clone() }, "no name for an account"),
+    ] {
+        let refused = apply(&accounts, &[good.clone(), bad]).unwrap_err();
+        assert!(refused.sentence.contains(said) && refused.sentence.contains("bad\""), "{refused}");
     }
-    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
-    replace(&accounts, &[]);
-    assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Unknown));
-    ask(&accounts, AccountRequest::Remove { name: "one".to_owned() }).unwrap();
-    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
+    assert!(accounts.is_open(), "nor is any account made");
+    let lasting =
+        DeclaredAccount { rate: some(5), burst: some(9), expires: Some("2999-01-31".into()), ..good };
+    apply(&accounts, &[lasting]).unwrap();
+    let terms = show(&accounts, "good").terms.unwrap();
+    assert_eq!((terms.burst.unwrap().burst_tokens.get(), terms.expires_at.is_some()), (9, true));
 }
 
 #[tokio::test]

@@ -60,12 +60,12 @@ impl Accounts {
             })
         });
         match checking.await {
-            Ok(Ok((without, none, share, of_file))) => {
+            Ok(Ok((without, none, share, of_tiers))) => {
                 match no_terms(&without) {
                     Some(reason) => health.raise(Fault::Terms, reason),
                     None => health.clear(Fault::Terms),
                 }
-                match no_token(share, none, &of_file) {
+                match no_token(share, none, &of_tiers) {
                     Some(reason) => health.raise(Fault::Share, reason),
                     None => health.clear(Fault::Share),
                 }
@@ -112,7 +112,7 @@ fn no_terms(without: &[(String, u64)]) -> Option<String> {
         without.iter().map(|(tier, accounts)| format!("{tier:?} ({accounts} accounts)")).collect();
     (!tiers.is_empty()).then(|| {
         format!(
-            "accounts of the database have the terms of tiers that the configuration does not have: {}. They get no tokens (403): \
+            "accounts have the terms of tiers that the configuration does not have: {}. They get no tokens (403): \
              add the tiers to [[tiers]] and reload (SIGHUP), or give the accounts another tier or a quota with `postern issuer \
              account quota`",
             tiers.join(", ")
@@ -120,15 +120,14 @@ fn no_terms(without: &[(String, u64)]) -> Option<String> {
     })
 }
 
-/// What is wrong where this issuer's share of a quota is less than one token: of a number of accounts of the database, and of these
-/// accounts and tiers of the file.
-fn no_token(share: Share, of_database: u64, of_file: &[String]) -> Option<String> {
-    if of_database == 0 && of_file.is_empty() {
+/// What is wrong where this issuer's share of a quota is less than one token: of a number of accounts, and of these tiers.
+fn no_token(share: Share, of_accounts: u64, of_tiers: &[String]) -> Option<String> {
+    if of_accounts == 0 && of_tiers.is_empty() {
         return None;
     }
-    let of_file = of_file.iter().map(|place| format!(", {place}")).collect::<String>();
+    let of_tiers = of_tiers.iter().map(|place| format!(", {place}")).collect::<String>();
     Some(format!(
-        "this issuer's share ({share}) of some quotas is less than one token, so it gives none of them: {of_database} accounts of the \
-         database{of_file}. Other issuers of the group have to give them all: raise [group] share or those quotas"
+        "this issuer's share ({share}) of some quotas is less than one token, so it gives none of them: {of_accounts} \
+         accounts{of_tiers}. Other issuers of the group have to give them all: raise [group] share or those quotas"
     ))
 }

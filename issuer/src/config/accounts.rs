@@ -1,45 +1,13 @@
-//! The accounts of the configuration: who may request tokens, and on which terms.
+//! What the configuration says of accounts: the tiers of their terms, and their usage.
 
 use super::invalid;
 use crate::StartError;
-use crate::accounts::control::Terms;
 use crate::burst::Burst;
 use crate::quota::Quota;
 use postern_config::ConfigDuration;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::ser::Serializer;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::fmt;
 use std::num::NonZeroU32;
-
-/// An account that may request tokens.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Account {
-    /// A name for the operator, unique. It is never shown to clients.
-    pub name: String,
-    /// The SHA-256 of the account's API key: `printf %s "$KEY" | sha256sum`. Make keys of random bytes
-    /// (`openssl rand -hex 32`): the hash of a word or a name can be guessed.
-    pub key_sha256: KeyHash,
-    /// How many tokens the account gets in each period. Periods are aligned to 1970-01-01 UTC, so that "1d" ends at
-    /// midnight UTC. No crash of the issuer gives tokens beyond it; one may cost the account a fiftieth of it, four tokens at
-    /// least and 512 at most, beside the tokens that were being requested.
-    /// Without it the account has the terms of its tier.
-    #[serde(default)]
-    pub quota: Option<Quota>,
-    /// One of `[[tiers]]`, by its name.
-    #[serde(default)]
-    pub tier: Option<String>,
-}
-
-impl Account {
-    /// What the file says that it has.
-    pub(crate) fn terms(&self) -> Terms {
-        Terms { quota: self.quota, burst: None, tier: self.tier.clone(), expires_at: None }
-    }
-}
 
 /// Terms that accounts share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +15,9 @@ impl Account {
 pub struct Tier {
     /// Its name: one word of 1 to 64 letters, digits and the characters - _ . and unique.
     pub name: String,
-    /// How many tokens each of its accounts gets in each period, as in `[[accounts]]`.
+    /// How many tokens each of its accounts gets in each period, such as "10000/1d". Periods are aligned to
+    /// 1970-01-01 UTC, so that "1d" ends at midnight UTC. No crash of the issuer gives tokens beyond it; one may cost an account a
+    /// fiftieth of it, four tokens at least and 512 at most, beside the tokens that were being requested.
     pub quota: Quota,
     /// How many tokens a second each of its accounts gets, on average, besides the quota. It needs `burst`.
     #[serde(default)]
@@ -67,7 +37,7 @@ fn one_turn() -> NonZeroU32 {
 }
 
 impl Tier {
-    /// Its rate and burst, which [`check`](crate::accounts::check) has found to be there both, or neither.
+    /// Its rate and burst, which [`check`](crate::accounts::check_tiers) has found to be there both, or neither.
     pub(crate) fn burst(&self) -> Option<Burst> {
         Some(Burst { tokens_per_second: self.rate?, burst_tokens: self.burst? })
     }
@@ -101,50 +71,5 @@ impl UsageConfig {
         Err(invalid(format!(
             "[usage] keep_for ({keep_for}) must be from one day to ten years: write \"100d\""
         )))
-    }
-}
-
-/// The SHA-256 of an API key: 64 hex digits in the file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyHash(pub [u8; 32]);
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHash(redacted)")
-    }
-}
-
-impl Serialize for KeyHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&hex::encode(self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        let mut hash = [0; 32];
-        hex::decode_to_slice(text.as_bytes(), &mut hash)
-            .map_err(|_| de::Error::custom("it is not 64 hex digits; never write the API key itself here"))?;
-        Ok(Self(hash))
-    }
-}
-
-impl JsonSchema for KeyHash {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "KeyHash".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // "secret" keeps a value that was refused out of the error: it may be the API key, written in the wrong place.
-        json_schema!({
-            "type": "string",
-            "format": "secret",
-            "x-accepted": "64 hex digits, the SHA-256 of the API key",
-        })
     }
 }

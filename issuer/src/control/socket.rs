@@ -21,8 +21,8 @@ use tokio::sync::Semaphore;
 
 /// The name of the socket, beside the database.
 const SOCKET: &str = "control.sock";
-/// A request is a few hundred bytes.
-const MOST_REQUEST: u64 = 64 * 1024;
+/// Most requests are a few hundred bytes; this is a file that declares some fifty thousand accounts.
+const MOST_REQUEST: u64 = 16 * 1024 * 1024;
 /// Operators at once.
 const MOST_CONNECTIONS: usize = 8;
 /// How long a request may take to arrive, and a pause in reading the answer may last.
@@ -247,11 +247,18 @@ fn talk(
             request.look()
         ))
     };
+    let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
+    line.push(b'\n');
+    if line.len() as u64 > MOST_REQUEST {
+        return Err(Refused::usage(format!(
+            "a running issuer takes {MOST_REQUEST} bytes at once, and this request has {}: give it less at a time, or stop the issuer \
+             first",
+            line.len()
+        )));
+    }
     let begun = (|| {
         stream.set_read_timeout(Some(3 * PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
         (&stream).write_all(&line)
     })();
     begun.map_err(broken)?;

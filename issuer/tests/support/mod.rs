@@ -4,7 +4,7 @@ use crate::openapi;
 use postern_admin::ProcessContext;
 use postern_daemon::drain::Drained;
 use postern_daemon::tls::TlsConfig;
-use postern_issuer::config::{Account, KeyHash};
+use postern_issuer::control::{AccountRequest, DeclaredAccount, KeyHash, ask};
 use postern_issuer::{Config, Issuer};
 use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use std::net::SocketAddr;
@@ -143,10 +143,17 @@ pub fn config(directory: &Path) -> Config {
 }
 
 /// An account whose API key is `key`.
-pub fn account(name: &str, key: &str, quota: &str) -> Account {
+pub fn account(name: &str, key: &str, quota: &str) -> DeclaredAccount {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, key.as_bytes());
-    let key_sha256 = KeyHash(hash.as_ref().try_into().unwrap());
-    Account { name: name.to_owned(), key_sha256, quota: Some(quota.parse().unwrap()), tier: None }
+    let key_sha256 = Some(KeyHash(hash.as_ref().try_into().unwrap()));
+    let quota = Some(quota.parse().unwrap());
+    DeclaredAccount { name: name.to_owned(), key_sha256, quota, ..DeclaredAccount::default() }
+}
+
+/// Gives these accounts to an issuer that does not run.
+pub fn declare(config: &Config, accounts: &[DeclaredAccount]) {
+    let request = AccountRequest::Apply { accounts: accounts.to_vec(), prune: false };
+    ask(config, &request.into(), &mut |_| Ok(())).unwrap();
 }
 
 pub fn bearer(key: &str) -> String {

@@ -1,10 +1,9 @@
 //! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
 
 use super::{AccountRequest, Edit, Line, MOST_NAME, Refused, certificates, is_account_name, not_here};
-use crate::accounts::records::{self, Record, Terms};
+use crate::accounts::records::{self, KeyView, Record, Terms};
 use crate::accounts::store::{Change, Store, set_needs_account};
 use crate::accounts::{Accounts, AccountsError, Configured};
-use crate::config::Account;
 use postern_token::UnixSeconds;
 use rusqlite::{Connection, Transaction};
 use std::io;
@@ -18,7 +17,7 @@ const MOST_RETIRED: usize = 4;
 /// Where requests are carried out.
 pub(crate) struct Desk<'a> {
     pub(crate) store: &'a Store,
-    /// The accounts and tiers of the configuration file.
+    /// What the configuration file says of accounts.
     pub(crate) configured: &'a Configured,
     /// What is in memory, where the issuer runs.
     pub(crate) running: Option<&'a Accounts>,
@@ -109,7 +108,7 @@ impl Desk<'_> {
                 })
             }
             AccountRequest::Remove { name } => self.remove(&name),
-            AccountRequest::Import => self.import(answer),
+            AccountRequest::Apply { accounts, prune } => self.apply(&accounts, prune, answer),
             AccountRequest::Usage { account, since } => self.usage(account.as_deref(), since, answer),
         }
     }
@@ -128,12 +127,6 @@ impl Desk<'_> {
         check_name(name)?;
         terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
         check_terms(name, terms)?;
-        if self.configured(name).is_some() {
-            return Err(refused(format!(
-                "{name:?} is in the configuration file, as one of [[accounts]]: choose another name, or take those accounts into \
-                 the database with `postern issuer account import`"
-            )));
-        }
         let key = self.write(|transaction| {
             if records::exists(transaction, name)? {
                 return Err(Change::Refused(refused(format!(
@@ -176,18 +169,7 @@ impl Desk<'_> {
     ) -> Result<(), Ended> {
         let key = self.write(|transaction| {
             let Record { id, .. } = self.find(transaction, name)?;
-            let is_retired = |time: Option<UnixSeconds>| time.is_some_and(|time| time <= now);
-            let (retired, good): (Vec<_>, Vec<_>) =
-                records::keys(transaction, id)?.into_iter().partition(|key| is_retired(key.retires_at));
-            if grace_seconds != Some(0) && good.len() >= MOST_KEYS {
-                return Err(Change::Refused(refused(format!(
-                    "{name:?} has {MOST_KEYS} keys that are good, the most there may be: retire one first (`postern issuer account \
-                     retire-key`), or all of them with --grace 0s"
-                ))));
-            }
-            for key in retired.iter().rev().skip(MOST_RETIRED) {
-                records::remove_key(transaction, key.id)?;
-            }
+            let good = self.make_room(transaction, (id, name), grace_seconds == Some(0))?;
             if let Some(grace) = grace_seconds {
                 let end = now.saturating_add(Duration::from_secs(grace));
                 for key in good {
@@ -215,13 +197,6 @@ impl Desk<'_> {
     }
 
     fn remove(&self, name: &str) -> Result<(), Ended> {
-        if self.configured(name).is_some() {
-            // Without its record the file would count again.
-            return Err(refused(format!(
-                "{name:?} is also one of [[accounts]] in the configuration file, which would give it tokens again: remove it \
-                 there first, and reload the issuer (SIGHUP) if it runs"
-            )));
-        }
         self.write(|transaction| {
             let record = self.find(transaction, name)?;
             Ok(records::remove(transaction, record.id)?)
@@ -231,24 +206,27 @@ impl Desk<'_> {
         Ok(())
     }
 
-    fn import(&self, answer: Answer<'_>) -> Result<(), Ended> {
-        let imported = self.write(|transaction| {
-            let mut imported = 0;
-            for account in &self.configured.accounts {
-                if records::exists(transaction, &account.name)? {
-                    continue;
-                }
-                let id = records::insert(transaction, &account.name, &account.terms())?;
-                let stored = self.store.secret().stored(&account.key_sha256.0);
-                records::insert_key(transaction, id, &stored, true)?;
-                set_needs_account(transaction)?;
-                imported += 1;
-            }
-            Ok(imported)
-        })?;
-        self.running.map(Accounts::take_up_database).transpose()?;
-        let known = self.configured.accounts.len() as u64 - imported;
-        Ok(answer(Line::Imported { imported, known })?)
+    /// Removes retired keys of an account until it has room for one more, and returns those that are good, which may be many where
+    /// the one more takes the place of all.
+    pub(super) fn make_room(
+        &self,
+        transaction: &Transaction<'_>,
+        (id, name): (i64, &str),
+        replaces_all: bool,
+    ) -> Result<Vec<KeyView>, Change<Ended>> {
+        let is_retired = |time: Option<UnixSeconds>| time.is_some_and(|time| time <= self.now);
+        let (retired, good): (Vec<_>, Vec<_>) =
+            records::keys(transaction, id)?.into_iter().partition(|key| is_retired(key.retires_at));
+        if !replaces_all && good.len() >= MOST_KEYS {
+            return Err(Change::Refused(refused(format!(
+                "{name:?} has {MOST_KEYS} keys that are good, the most there may be: retire one first (`postern issuer account \
+                 retire-key`), or all of them with `rotate-key --grace 0s`"
+            ))));
+        }
+        for key in retired.iter().rev().skip(MOST_RETIRED) {
+            records::remove_key(transaction, key.id)?;
+        }
+        Ok(good)
     }
 
     fn new_key(&self, transaction: &Transaction<'_>, account: i64) -> Result<String, Change<Ended>> {
@@ -280,17 +258,7 @@ impl Desk<'_> {
     }
 
     pub(super) fn missing(&self, name: &str) -> Ended {
-        refused(match self.configured(name) {
-            Some(_) => format!(
-                "{name:?} is kept in the configuration file: change it there, or take it into the database with `postern issuer \
-                 account import`"
-            ),
-            None => format!("there is no account {name:?}: `postern issuer account list` names them all"),
-        })
-    }
-
-    pub(super) fn configured(&self, name: &str) -> Option<&Account> {
-        self.configured.with_name(name)
+        refused(format!("there is no account {name:?}: `postern issuer account list` names them all"))
     }
 
     fn check_tier(&self, tier: &str) -> Result<(), Ended> {
@@ -313,7 +281,7 @@ pub(super) fn refused(sentence: String) -> Ended {
     Ended::Refused(Refused::usage(sentence))
 }
 
-fn check_name(name: &str) -> Result<(), Ended> {
+pub(super) fn check_name(name: &str) -> Result<(), Ended> {
     let why = || {
         refused(format!(
             "{name:?} is no name for an account: it begins with a letter or a digit, and has 1 to {MOST_NAME} characters, none of \
@@ -324,7 +292,7 @@ fn check_name(name: &str) -> Result<(), Ended> {
 }
 
 /// Without a quota an account has its tier's, and so needs one.
-fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
+pub(super) fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
     if terms.quota.is_some() || terms.tier.is_some() {
         return Ok(());
     }

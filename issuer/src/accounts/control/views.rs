@@ -5,7 +5,6 @@ use super::{AccountView, Here, KeptIn, Line, Terms};
 use crate::accounts::records::{self, Record};
 use crate::accounts::tiers::Allowance;
 use crate::accounts::{AccountsError, certificates as stored, usage};
-use crate::config::Account;
 use crate::quota::Writing;
 use crate::share::Shares;
 use postern_token::UnixSeconds;
@@ -15,11 +14,6 @@ impl Desk<'_> {
     /// On a connection of its own: a long list holds up nobody.
     pub(super) fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
         let (reader, shares) = (self.store.reader()?, self.shares()?);
-        for account in &self.configured.accounts {
-            if !records::exists(&reader, &account.name)? {
-                answer(Line::Account(self.of_configuration(account, shares.as_ref())))?;
-            }
-        }
         records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record, shares.as_ref())))?))
     }
 
@@ -38,15 +32,12 @@ impl Desk<'_> {
         let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
         let view = match records::find(&reader, name)? {
             Some(record) => self.with_credentials(&reader, record, shares.as_ref())?,
-            None => match self.configured(name) {
-                Some(account) => self.of_configuration(account, shares.as_ref()),
-                None if usage.is_empty() => return Err(self.missing(name)),
-                None => {
-                    let elsewhere = self.configured.has_authorizer;
-                    let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
-                    AccountView::bare(name.to_owned(), kept_in, elsewhere)
-                }
-            },
+            None if usage.is_empty() => return Err(self.missing(name)),
+            None => {
+                let elsewhere = self.configured.has_authorizer;
+                let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
+                AccountView::bare(name.to_owned(), kept_in, elsewhere)
+            }
         };
         Ok(answer(Line::Account(AccountView { usage, ..view }))?)
     }
@@ -101,11 +92,6 @@ impl Desk<'_> {
     fn of_database(&self, record: Record, shares: Option<&Shares>) -> AccountView {
         let Record { name, enabled, terms, .. } = record;
         self.view(AccountView::bare(name, KeptIn::Database, enabled), terms, shares)
-    }
-
-    fn of_configuration(&self, account: &Account, shares: Option<&Shares>) -> AccountView {
-        let name = account.name.clone();
-        self.view(AccountView::bare(name, KeptIn::Configuration, true), account.terms(), shares)
     }
 
     fn view(&self, bare: AccountView, own: Terms, shares: Option<&Shares>) -> AccountView {

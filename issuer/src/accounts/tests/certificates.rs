@@ -75,3 +75,27 @@ async fn a_certificate_goes_with_its_account_and_stays_over_a_restart() {
     add_certificate(&accounts, "bob", 1).unwrap();
     assert_eq!(by(&accounts, 1, None).await.as_deref(), Ok("bob"));
 }
+
+#[test]
+fn a_file_declares_all_certificates_of_an_account_or_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    let hex = |byte: u8| hex::encode([byte; 32]);
+    let with = |certificates: &[String]| DeclaredAccount {
+        key_sha256: None,
+        certificates: Some(certificates.to_vec()),
+        ..account("one", "", "1/1d")
+    };
+    let shown = || {
+        let certificates = show(&accounts, "one").certificates;
+        certificates.into_iter().map(|view| view.public_key_sha256).collect::<Vec<_>>()
+    };
+    apply(&accounts, &[with(&[hex(1), hex(2)])]).unwrap();
+    let said = apply(&accounts, &[with(&[hex(2), hex(3)])]).unwrap();
+    let changed = AccountChange::Changed(vec!["certificates".to_owned()]);
+    assert_eq!(said, [Line::Applied { account: "one".to_owned(), change: changed }]);
+    assert_eq!(shown(), [hex(2), hex(3)]);
+    let silent = DeclaredAccount { certificates: None, ..with(&[]) };
+    assert_eq!(apply(&accounts, &[silent]).unwrap(), []);
+    assert_eq!(shown(), [hex(2), hex(3)], "a file that says nothing of them leaves them");
+}

@@ -184,7 +184,7 @@ async fn a_follower_changes_no_account_and_says_where_that_is_done() {
         AccountRequest::Remove { name: "alice".to_owned() },
         AccountRequest::SetEnabled { name: "alice".to_owned(), enabled: false },
         AccountRequest::RotateKey { name: "alice".to_owned(), grace_seconds: None },
-        AccountRequest::Import,
+        AccountRequest::Apply { accounts: vec![account("new", "key-new", "1/1d")], prune: false },
     ];
     for request in requests {
         let refused = ask(&scene.follower, request).unwrap_err();
@@ -200,14 +200,15 @@ async fn a_share_that_is_lowered_counts_at_once_and_one_that_is_raised_does_not_
     let listed = [account("alice", "key-alice", "10/10000d")];
     let with = |share: &str| {
         let group = GroupConfig { name: "issuers".to_owned(), share: share.parse().unwrap(), follow: None };
-        Configured { group: Some(group), ..Configured::new(&listed, &[]) }
+        Configured { group: Some(group), ..Configured::default() }
     };
     let reload = |accounts: &Accounts, share: &str| {
         accounts.take_up_share(&with(share)).unwrap();
         accounts.replace(with(share), &UsageConfig::default());
     };
     let open = |configured| Accounts::open(configured, home.path(), &UsageConfig::default()).unwrap();
-    let first = open(Configured::new(&listed, &[]));
+    let first = open(Configured::default());
+    apply(&first, &listed).unwrap();
     for _ in 0..3 {
         assert_eq!(charge(&first, "key-alice").await, Some(true));
     }

@@ -4,11 +4,10 @@ use super::super::control::TierTerm;
 use super::*;
 use crate::Burst;
 use crate::accounts::upkeep::Upkeep;
-use crate::config::{Config, Tier};
+use crate::config::Tier;
 use crate::health::Health;
 use crate::recorder::Recorder;
 use postern_daemon::readiness::Readiness;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 
 fn tier(name: &str, quota: &str, pace: Option<(u32, u32)>) -> Tier {
@@ -18,7 +17,8 @@ fn tier(name: &str, quota: &str, pace: Option<(u32, u32)>) -> Tier {
 }
 
 fn with_tiers(accounts: &Accounts, tiers: &[Tier]) {
-    accounts.replace(Configured::new(&[], tiers), &UsageConfig::default());
+    let configured = Configured { tiers: super::super::tiers::Tiers::of(tiers), ..Configured::default() };
+    accounts.replace(configured, &UsageConfig::default());
 }
 
 fn of_tier(tier: &str) -> Terms {
@@ -143,26 +143,34 @@ async fn an_unknown_tier_is_refused_and_one_that_goes_refuses_its_accounts_until
 }
 
 #[test]
-fn accounts_without_terms_and_tiers_without_sense_are_refused_in_the_file() {
-    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let refused = |accounts: &[Account], tiers: &[Tier]| {
-        let config = Config::loopback(loopback, "state".as_ref());
-        check(&Config { accounts: accounts.to_vec(), tiers: tiers.to_vec(), ..config })
-            .unwrap_err()
-            .to_string()
-    };
+fn tiers_without_sense_are_refused_in_the_file() {
     let gold = tier("gold", "1/1d", None);
-    let one = account("one", "k1", "1/1d");
-    let without = |tier: Option<&str>| Account { quota: None, tier: tier.map(str::to_owned), ..one.clone() };
-    for (accounts, tiers, said) in [
-        (&[without(None)][..], std::slice::from_ref(&gold), "neither a quota nor a tier"),
-        (&[without(Some("glod"))], std::slice::from_ref(&gold), "choose one of \"gold\""),
-        (&[], &[gold.clone(), gold.clone()], "there twice"),
-        (&[], &[Tier { name: "two words".to_owned(), ..gold.clone() }], "one word"),
-        (&[], &[Tier { turns: NonZeroU32::new(101).unwrap(), ..gold.clone() }], "1 to 100"),
-        (&[], &[Tier { rate: NonZeroU32::new(1), ..gold.clone() }], "need each other"),
+    for (tiers, said) in [
+        (vec![gold.clone(), gold.clone()], "there twice"),
+        (vec![Tier { name: "two words".to_owned(), ..gold.clone() }], "one word"),
+        (vec![Tier { turns: NonZeroU32::new(101).unwrap(), ..gold.clone() }], "1 to 100"),
+        (vec![Tier { rate: NonZeroU32::new(1), ..gold.clone() }], "need each other"),
     ] {
-        let sentence = refused(accounts, tiers);
+        let sentence = check_tiers(&tiers).unwrap_err().to_string();
         assert!(sentence.contains(said), "{sentence}");
     }
+}
+
+#[tokio::test]
+async fn a_declared_account_of_a_tier_has_its_terms() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    with_tiers(&accounts, &[tier("gold", "1/1d", None)]);
+    let of = |tier: &str| DeclaredAccount {
+        quota: None,
+        tier: Some(tier.to_owned()),
+        ..account("one", "k1", "1/1d")
+    };
+    apply(&accounts, &[of("gold")]).unwrap();
+    assert_eq!((charge(&accounts, "k1").await, charge(&accounts, "k1").await), (Some(true), Some(false)));
+    let refused = apply(&accounts, &[of("glod")]).unwrap_err();
+    assert!(
+        refused.sentence.contains("\"one\"") && refused.sentence.contains("choose one of \"gold\""),
+        "{refused}"
+    );
 }
