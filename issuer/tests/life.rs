@@ -247,7 +247,7 @@ fn mistakes_in_a_file_of_accounts_are_sentences_without_an_api_key() {
     };
     let hash = "ab".repeat(32);
     for (text, said) in [
-        ("key_sha256 = \"my-api-key\"\nquota = \"1/1d\"", "line 3: accounts[1].key_sha256"),
+        ("key_sha256 = \"my-api-key\"\nquota = \"1/1d\"", "line 3: accounts[0].key_sha256"),
         ("key_sha256 = \"my-api-key\"\nquota = \"1/1d\"", "64 hex digits"),
         ("key_sha256 = \"00\"\nquotas = \"1/1d\"", "quota"),
         (&format!("key_sha256 = \"{hash}\"\nquota = \"many\""), "such as \"10000/1d\""),
