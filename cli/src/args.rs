@@ -20,8 +20,8 @@ pub(crate) use {
     doctor::{Doctor, EgressQuestion, Question},
     init::Init,
     issuer::{
-        AccountCommand, Apply, Backup, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount,
-        Output, Pace, RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
+        AccountCommand, Apply, Backup, Change, ExportKey, Issuer, IssuerCommand, Joining, KeyCommand,
+        NewAccount, Output, Pace, RetireKey, Rotate, RotateKey, Task, UsageArgs, UsageFormat,
     },
     servers::{Server, Up},
     status::Status,

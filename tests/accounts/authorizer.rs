@@ -196,9 +196,10 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
 async fn flood(issuer: &Daemon) -> JoinSet<()> {
     let wrong = token_request(issuer, "none").await.build().unwrap();
     let (round, mut flood) = (issuer.process.id(), JoinSet::new());
-    for number in 0..96_u8 {
-        let wrong = wrong.try_clone().unwrap();
-        let client = client_at([127, 0, 1, 1 + number % 6]);
+    let clients = [1, 2, 3, 4, 5, 6].map(|host| client_at([127, 0, 1, host]));
+    // In one line, new users would wait behind them for longer than a question may take.
+    for (number, client) in clients.iter().cycle().take(360).enumerate() {
+        let (wrong, client) = (wrong.try_clone().unwrap(), client.clone());
         flood.spawn(async move {
             for count in 0_u64.. {
                 let mut request = wrong.try_clone().unwrap();
