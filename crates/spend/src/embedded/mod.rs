@@ -8,7 +8,6 @@ mod format;
 mod index;
 mod log;
 mod origin;
-mod room;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 
 use super::error::StoreError;
 use super::log::EpochLog;
-use super::room::{RETRY, Room};
 use crate::Unknown;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -11,6 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+
+/// How often writing is tried again while it fails.
+const RETRY: Duration = Duration::from_secs(1);
+/// The shortest time between two log lines about it: a disk that is full intermittently must not fill the log.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// When records are forced from the system's cache onto the disk. A crash of the process (`kill -9`) costs nothing
 /// either way: every record has left the process before its spend is answered. The difference is a crash of the
@@ -204,6 +208,70 @@ impl Shared {
         if !self.failed.swap(true, Ordering::AcqRel) {
             tracing::error!(%error, "a sync of the double-spend store failed: every spend is refused until it is opened again; check the disk");
         }
+    }
+}
+
+/// Whether records can be written: the result of the last write, or of a later trial write. Reading it costs one atomic load while writes succeed.
+#[derive(Default)]
+struct Room {
+    missing: AtomicBool,
+    state: Mutex<Outage>,
+}
+
+#[derive(Default)]
+struct Outage {
+    reason: Option<Unknown>,
+    /// What was logged last, and when.
+    logged: Option<(Unknown, Instant)>,
+    /// Its end is still to be logged.
+    open: bool,
+}
+
+impl Room {
+    /// Why nothing can be written, by the last result.
+    fn known(&self) -> Result<(), Unknown> {
+        if !self.missing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.state.lock().reason.map_or(Ok(()), Err)
+    }
+
+    /// Records a failed write. Returns true for the first failure: from then on trial writes are needed.
+    fn failed(&self, reason: Unknown, error: &dyn std::fmt::Display) -> bool {
+        let mut state = self.state.lock();
+        state.reason = Some(reason);
+        let new = !self.missing.swap(true, Ordering::AcqRel);
+        let now = Instant::now();
+        let logged = state.logged.is_some_and(|(logged, when)| logged == reason && now - when < QUIET);
+        if new && !logged {
+            (state.logged, state.open) = (Some((reason, now)), true);
+            drop(state);
+            tracing::error!(
+                %error,
+                "the double-spend store cannot write: requests are refused with 503 before their token is read, so none \
+                 is lost. {} Writing is tried again every second",
+                advice(reason)
+            );
+        }
+        new
+    }
+
+    /// A trial write succeeded.
+    fn found(&self) {
+        let mut state = self.state.lock();
+        state.reason = None;
+        self.missing.store(false, Ordering::Release);
+        if std::mem::take(&mut state.open) {
+            drop(state);
+            tracing::info!("the double-spend store can write again: tokens are taken");
+        }
+    }
+}
+
+fn advice(reason: Unknown) -> &'static str {
+    match reason {
+        Unknown::DiskFull => "Free disk space, or raise the quota or the limit on file sizes.",
+        _ => "Check the disk and the permissions of the store's directory.",
     }
 }
 
