@@ -15,7 +15,6 @@
 
 mod config;
 mod exporter;
-mod limit;
 
 pub use config::{TracerError, TracingConfig};
 pub use opentelemetry::Value;
@@ -25,13 +24,13 @@ use crate::catalogue::from_zero;
 use crate::own::{self, TraceKept};
 use exporter::Exporter;
 use http::HeaderMap;
-use limit::Limit;
 use metrics::{Counter, counter};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, SpanId, Status, TraceContextExt, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -154,6 +153,33 @@ fn upstream(headers: &HeaderMap) -> Option<SpanContext> {
     let context = TraceContextPropagator::new().extract(&Fields(headers));
     let found = context.span().span_context().clone();
     found.is_valid().then_some(found)
+}
+
+/// Allows a number of events in each second: an outage makes every request an error, and a collector needs only a few of them. Called only for rare events or, in an outage, to refuse them.
+#[derive(Debug)]
+struct Limit {
+    most: u32,
+    /// When the present second began, and how many it has allowed.
+    second: Mutex<(Option<Instant>, u32)>,
+}
+
+impl Limit {
+    fn per_second(most: u32) -> Self {
+        Self { most, second: Mutex::new((None, 0)) }
+    }
+
+    fn allows(&self) -> bool {
+        self.allows_at(Instant::now())
+    }
+
+    fn allows_at(&self, now: Instant) -> bool {
+        let (began, allowed) = &mut *self.second.lock();
+        if began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
+            (*began, *allowed) = (Some(now), 0);
+        }
+        *allowed += u32::from(*allowed <= self.most);
+        *allowed <= self.most
+    }
 }
 
 /// A property of a span: one of the names that [`names!`](crate::names!) declares, and a number or a word.

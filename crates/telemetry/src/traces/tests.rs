@@ -4,7 +4,6 @@ use super::*;
 use http::HeaderValue;
 use opentelemetry::trace::SpanKind;
 use postern_config::ConfigDuration;
-use std::time::Instant;
 
 /// Nobody listens on the discard port.
 const NOBODY: &str = "http://127.0.0.1:9";
@@ -122,4 +121,15 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_sentence() {
         let error = Tracer::start(&config, "test").unwrap_err().to_string();
         assert!(error.contains(said) && !error.contains("secret"), "{error}");
     }
+}
+
+#[test]
+fn each_second_has_its_number_and_no_more() {
+    let (limit, start) = (Limit::per_second(3), Instant::now());
+    let allowed = |at: u64| {
+        let now = start + Duration::from_millis(at);
+        (0..1000).filter(|_| limit.allows_at(now)).count()
+    };
+    assert_eq!([allowed(0), allowed(999), allowed(1000), allowed(5000)], [3, 0, 3, 3]);
+    assert!(!Limit::per_second(0).allows());
 }
