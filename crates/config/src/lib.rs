@@ -35,10 +35,8 @@ mod environment;
 mod error;
 mod fit;
 mod load;
-mod missing;
 mod overrides;
 mod reference;
-mod refused;
 mod reload;
 mod schema;
 #[cfg(test)]

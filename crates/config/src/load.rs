@@ -1,15 +1,14 @@
 //! Reading a configuration: the file, the variables over it, and the checks.
 
-use super::document::Document;
+use super::document::{Document, dotted};
 use super::error::ConfigError;
-use super::missing::refuse_missing_keys;
-use super::overrides::lay_over;
-use super::refused::Refusal;
-use super::schema::Schema;
+use super::overrides::{Overrides, lay_over};
+use super::schema::{Leaf, Node, Schema};
 use super::unknown::refuse_unknown_keys;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::path::Path;
+use toml::{Table, Value};
 
 /// Reads the file at `path`, lays the variables of `env` over it, and checks everything.
 ///
@@ -25,7 +24,7 @@ pub fn load<T: DeserializeOwned + JsonSchema>(
 pub(super) fn read<T: DeserializeOwned + JsonSchema>(
     path: &Path,
     env: impl IntoIterator<Item = (String, String)>,
-) -> Result<(T, toml::Value), ConfigError> {
+) -> Result<(T, Value), ConfigError> {
     let name = path.display().to_string();
     let text = read_text(path, &name)?;
     parse_with_values(&name, &text, env)
@@ -53,7 +52,7 @@ fn parse_with_values<T: DeserializeOwned + JsonSchema>(
     name: &str,
     text: &str,
     env: impl IntoIterator<Item = (String, String)>,
-) -> Result<(T, toml::Value), ConfigError> {
+) -> Result<(T, Value), ConfigError> {
     let schema = Schema::of::<T>();
     let document = Document::parse(name, text)?;
     refuse_unknown_keys(&document, &schema)?;
@@ -62,7 +61,7 @@ fn parse_with_values<T: DeserializeOwned + JsonSchema>(
     refuse_missing_keys(&document, &schema, &values)?;
     // Written again, because a value of a variable needs a place, too: that is how a refusal finds its key.
     let merged = toml::to_string(&values).map_err(|error| ConfigError::new(name, error))?;
-    let values = toml::Value::Table(values);
+    let values = Value::Table(values);
     let config = toml::from_str(&merged).map_err(|error| {
         let path =
             Document::parse(name, &merged).map_or_else(|_| Vec::new(), |merged| merged.path_at(error.span()));
@@ -70,4 +69,102 @@ fn parse_with_values<T: DeserializeOwned + JsonSchema>(
             .of(&path, error.message())
     })?;
     Ok((config, values))
+}
+
+/// All of the required keys that are absent, in one error. `values` holds those of the variables, too.
+fn refuse_missing_keys(document: &Document<'_>, schema: &Schema, values: &Table) -> Result<(), ConfigError> {
+    let mut absent = Vec::new();
+    search_table(values, &schema.root(), &[], &mut absent);
+    ConfigError::from_sentences(absent.iter().map(|path| missing(document, schema, path)).collect())
+}
+
+fn search_table(table: &Table, node: &Node<'_>, path: &[String], absent: &mut Vec<Vec<String>>) {
+    let below = |key: &str| [path, &[key.to_owned()]].concat();
+    absent.extend(node.required().into_iter().filter(|key| !table.contains_key(*key)).map(below));
+    for (key, value) in table {
+        if let Some(inner) = node.key(key) {
+            search_value(value, &inner, &below(key), absent);
+        }
+    }
+}
+
+fn search_value(value: &Value, node: &Node<'_>, path: &[String], absent: &mut Vec<Vec<String>>) {
+    match value {
+        Value::Table(table) => search_table(table, node, path, absent),
+        Value::Array(list) => {
+            let Some(items) = node.items() else { return };
+            for (index, item) in list.iter().enumerate() {
+                search_value(item, &items, &[path, &[index.to_string()]].concat(), absent);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn missing(document: &Document<'_>, schema: &Schema, path: &[String]) -> String {
+    let place = document.place_of(path);
+    let full = dotted(path);
+    let Some(node) = schema.at(path) else { return format!("{place}: {full} is missing") };
+    if node.is_section() {
+        return format!("{place}: the section [{full}] is missing");
+    }
+    let variable = schema.leaves().iter().find(|leaf| leaf.path == path).map(Leaf::variable);
+    let or_set = variable.map(|name| format!(", or set {name}")).unwrap_or_default();
+    format!("{place}: {full} is missing; write {}{or_set}", node.accepted())
+}
+
+/// A value that the configuration's types refuse, with what it is explained with. Whether the schema alone explains it is decided
+/// by holding the value against the schema. serde's message is shown, never interpreted, and only where the value fits the schema:
+/// then it comes from the type's own parser.
+struct Refusal<'a> {
+    document: &'a Document<'a>,
+    schema: &'a Schema,
+    overrides: &'a Overrides,
+    /// What was deserialized: the file with the variables laid over it.
+    values: &'a Value,
+}
+
+impl Refusal<'_> {
+    /// The deserializer's message about the value at `path`, with the place in the file or the variable that it came from.
+    fn of(&self, path: &[String], message: &str) -> ConfigError {
+        let node = self.schema.at(path);
+        let from_env = (1..=path.len()).rev().find_map(|length| self.overrides.get(&path[..length]));
+        let (place, written) = match from_env {
+            Some((variable, raw)) => {
+                (format!("the environment variable {variable}"), Some(format!("{raw:?}")))
+            }
+            None => (self.document.place_of(path), self.document.written(path)),
+        };
+        let full = dotted(path);
+        let subject = match written {
+            _ if path.is_empty() => "the configuration".to_owned(),
+            _ if node.as_ref().is_some_and(Node::is_secret) => full,
+            Some(written) => format!("{full} = {written}"),
+            None => format!("[{full}]"),
+        };
+        let why = why(node.as_ref(), value_at(self.values, path), message);
+        ConfigError::new(&place, format!("{subject} is not accepted{why}"))
+    }
+}
+
+fn value_at<'a>(values: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(values, |value, step| match value {
+        Value::Array(list) => list.get(step.parse::<usize>().ok()?),
+        value => value.get(step),
+    })
+}
+
+/// The reason, and what to write instead. A value that does not fit the schema needs no reason but the schema's own.
+fn why(node: Option<&Node<'_>>, value: Option<&Value>, reason: &str) -> String {
+    let Some(node) = node else { return format!(": {reason}") };
+    let accepted = node.accepted();
+    let reason = match value {
+        Some(value) if !accepted.is_empty() && !node.admits(value) => node.reason_against(value),
+        _ => Some(reason),
+    };
+    match reason {
+        None => format!("; write {accepted}"),
+        Some(reason) if node.accepted_in_words().is_some() => format!(": {reason}; write {accepted}"),
+        Some(reason) => format!(": {reason}"),
+    }
 }
