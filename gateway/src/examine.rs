@@ -1,15 +1,15 @@
 //! Examines what a gateway with a configuration needs, without starting one: `postern doctor`.
 
-mod name_servers;
 mod store;
 
-use crate::config::{Config, Issuer, Peers, StoreKind};
+use crate::config::{Config, Issuer, Peers, ResolverConfig, ResolverKind, StoreKind};
 use crate::health::plural;
 use crate::keys::clock::Clock;
 use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
 use crate::keys::secrets::Secrets;
 use crate::keys::source::{self, Fetched, Source};
 use crate::next_hops;
+use crate::request::resolve::{self, Asked};
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
     Examinations, Finding, PATIENCE, SLOW, begin_connection, begin_names, descriptors, written,
@@ -50,7 +50,7 @@ async fn find(config: &Config) -> Vec<Finding> {
     );
     begin_issuer(config, &mut examinations);
     store::begin(config, &mut examinations);
-    name_servers::begin(&config.egress.resolver, &mut examinations);
+    begin_name_servers(&config.egress.resolver, &mut examinations);
     next_hops::examine::begin(&config.egress, &mut examinations);
     begin_tracing(config, &mut examinations);
     here.into_iter().chain(examinations.findings().await).collect()
@@ -129,4 +129,45 @@ fn begin_tracing(config: &Config, examinations: &mut Examinations) {
         .costs("traces are dropped; requests are served")
         .remedy("start the collector, or correct tracing.endpoint");
     begin_connection(examinations, host, port, "traces", away);
+}
+
+/// Begins to ask each name server for the servers of the root zone, which every resolver knows and no one learns anything by.
+fn begin_name_servers(settings: &ResolverConfig, examinations: &mut Examinations) {
+    let remedy = match settings.kind {
+        ResolverKind::System => "correct /etc/resolv.conf, or name other servers in [egress.resolver]",
+        _ => "correct egress.resolver.servers, or remove this one",
+    };
+    let servers = match resolve::each_server(settings) {
+        Ok(servers) => servers,
+        Err(error) => {
+            let without =
+                Finding::bad("names", error.to_string()).costs("the gateway does not start").remedy(remedy);
+            return examinations.begin(without.clone(), async move { vec![without] });
+        }
+    };
+    let cost = match servers.len() {
+        1 => "tunnels to names are refused, with 502 or 504, and their tokens are spent",
+        _ => "tunnels to names wait for it until another name server answers",
+    };
+    for server in servers {
+        let address = server.address;
+        let away = move |reason: &str| {
+            Finding::bad("names", format!("the name server {address} {reason}")).costs(cost).remedy(remedy)
+        };
+        let late = away(&format!("does not answer within {} s", PATIENCE.as_secs()));
+        examinations.begin(late, async move {
+            let found = match server.ask().await {
+                Asked::Answered(took) if took < SLOW => {
+                    Finding::well("names", format!("the name server {address} answers in {}", written(took)))
+                }
+                Asked::Answered(took) => {
+                    Finding::look("names", format!("the name server {address} answers in {}", written(took)))
+                        .costs("each tunnel to a name that is not kept waits for that")
+                        .remedy("choose one that is nearer, or run a caching resolver on this machine")
+                }
+                Asked::Failed(reason) => away(&format!("gives no answer: {reason}")),
+            };
+            vec![found]
+        });
+    }
 }
