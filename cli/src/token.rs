@@ -4,7 +4,6 @@ mod compare;
 mod inspect;
 mod mint;
 mod output;
-mod stop;
 
 pub(crate) use compare::compare;
 pub(crate) use inspect::inspect;

@@ -1,17 +1,16 @@
 //! `postern token mint`: each token is written as soon as it is there, so that what an interruption leaves is good.
 
 use super::output::Output;
-use super::stop::Stop;
 use crate::args::Mint;
 use crate::failure::Failure;
-use crate::stdio::warn_of_secret;
+use crate::stdio::{note, warn_of_secret};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use postern_client::mint::{IssuerClient, MintError};
 use postern_client::{ChallengeFetchError, fetch_challenge};
 use postern_client::{api_key_of, full_stop};
 use postern_config::Secret;
 use postern_daemon::exit;
-use postern_daemon::signals::StopSignal;
+use postern_daemon::signals::{StopSignal, StopSignals};
 use postern_daemon::tls::OwnCertificate;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{TokenChallenge, TokenType};
@@ -20,6 +19,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
 
 /// The variable of the agent's `issuer.api_key`, which holds the same key.
 const KEY_VARIABLE: &str = "POSTERN_ISSUER_API_KEY";
@@ -191,6 +192,48 @@ fn progress(count: u32) -> ProgressBar {
 /// Two figures are enough to see whether it goes well.
 fn rate(per_second: f64) -> String {
     if per_second < 10.0 { format!("{per_second:.1}/s") } else { format!("{per_second:.0}/s") }
+}
+
+/// Ctrl-C and SIGTERM while tokens are minted: the first lets what is under way be written, the second does not wait.
+struct Stop {
+    first: Arc<OnceLock<StopSignal>>,
+    second: Arc<Notify>,
+}
+
+impl Stop {
+    /// Begins to listen. Before that, a signal ends the process, and nothing is lost by it.
+    fn on_signals() -> Result<Self, Failure> {
+        let refused = |error| Failure::runtime(format_args!("cannot handle signals: {error}"));
+        let mut signals = StopSignals::new().map_err(refused)?;
+        let stop = Self { first: Arc::default(), second: Arc::default() };
+        let (first, second) = (stop.first.clone(), stop.second.clone());
+        tokio::spawn(async move {
+            loop {
+                let signal = signals.next().await;
+                if first.set(signal).is_err() {
+                    return second.notify_one();
+                }
+                note(format_args!(
+                    "{signal}: writing the tokens that are under way; a second signal discards them and stops immediately"
+                ));
+            }
+        });
+        Ok(stop)
+    }
+
+    fn is_asked(&self) -> bool {
+        self.first.get().is_some()
+    }
+
+    /// The first signal, if one came.
+    fn first(&self) -> Option<StopSignal> {
+        self.first.get().copied()
+    }
+
+    /// Completes with the second signal, also when it came before this was called.
+    async fn at_once(&self) {
+        self.second.notified().await;
+    }
 }
 
 #[cfg(test)]
