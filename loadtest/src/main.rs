@@ -4,7 +4,6 @@
 mod bulk;
 mod http2;
 mod idle;
-mod percentiles;
 mod target;
 mod tls;
 mod tunnel;
