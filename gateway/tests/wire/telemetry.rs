@@ -82,7 +82,6 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
             "record as spent",
             "verify the signature",
             "look for the record",
-            "prove the connection",
             "wait for a connection"
         ]
     );
