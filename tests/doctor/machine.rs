@@ -159,7 +159,7 @@ fn each_fault_of_a_memcached_has_its_cost_and_remedy() {
     found.has("bad", "store", "Check that the store's servers run");
     found.has("bad", "clock", &format!("the clock of {ahead} is 2 h ahead of this machine's"));
     found.has("bad", "store", &frozen);
-    found.has("bad", "store", &format!("{evicting} drops records when it is full | no mark is planted there, so no token can be admitted | start memcached with -M"));
+    found.has("bad", "store", &format!("{evicting} drops records when it is full | no mark is planted there: of three replicas it has no vote, and alone no token can be admitted | start memcached with -M"));
 }
 
 /// A name server that takes questions and answers none, and one that answers.

@@ -183,7 +183,7 @@ pub(crate) struct Pace {
 
 #[derive(Debug, Args)]
 pub(crate) struct Apply {
-    /// The file, with [[accounts]]; docs/operate/accounts.md has an example
+    /// The file, with `[[accounts]]`; docs/operate/accounts.md has an example
     pub(crate) file: PathBuf,
     /// Also remove the accounts that an earlier file declared, and this one does not. Those made by `add` stay
     #[arg(long)]
