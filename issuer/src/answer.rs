@@ -2,9 +2,9 @@
 
 use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
+use crate::config::OPENAPI_PATH;
 use crate::issue::{Form, Issued};
 use crate::keyring::NoKey;
-use crate::openapi::OPENAPI_PATH;
 use crate::quota::Spent;
 use crate::signing::Unsigned;
 use bytes::Bytes;

@@ -12,9 +12,7 @@ pub use pkcs11::Pkcs11Config;
 
 use crate::StartError;
 use crate::accounts::has_accounts;
-use crate::directory::Imprint;
 use crate::join::JoinConfig;
-use crate::openapi::OPENAPI_PATH;
 use crate::rotation::Schedule;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
@@ -29,6 +27,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Where the description of the interface is served.
+pub(crate) const OPENAPI_PATH: &str = "/openapi.json";
 
 /// An issuer.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -280,11 +281,6 @@ impl Config {
         self.group.as_ref()?.follow.as_deref()
     }
 
-    /// What the directory says beside the keys.
-    pub(crate) fn imprint(&self) -> Imprint {
-        Imprint { request_uri: self.directory.issuer_request_uri.clone(), batch_limit: self.limits.batch }
-    }
-
     /// Checks what the types cannot express, except the tiers. Reads the database where it decides.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
@@ -294,7 +290,7 @@ impl Config {
         }
         let asks = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if self.listen.client_certificates == ClientCertificates::Optional && !asks {
-            return Err(invalid(
+            return Err(StartError::Config(
                 "[listen] client_certificates = \"optional\" needs [tls] client_ca, a file with the authorities of those \
                  certificates: without it the listener requests no certificate. Set it, or leave client_certificates out"
                     .to_owned(),
@@ -306,7 +302,7 @@ impl Config {
         self.authorizer.as_ref().map(AuthorizerConfig::check).transpose()?;
         self.directory.path()?;
         if !(1..=MOST_IN_A_BATCH).contains(&self.limits.batch) {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[limits] batch ({}) must be from 1 to {MOST_IN_A_BATCH}: it is the most tokens that one request gets",
                 self.limits.batch
             )));
@@ -317,7 +313,7 @@ impl Config {
         ];
         match whole.iter().find(|(_, span)| span.get().is_zero()) {
             Some((name, _)) => {
-                Err(invalid(format!("{name} is zero, which no client can meet: write \"10s\"")))
+                Err(StartError::Config(format!("{name} is zero, which no client can meet: write \"10s\"")))
             }
             None => Ok(()),
         }
@@ -331,16 +327,18 @@ impl Keys {
         self.pkcs11.as_ref().map(Pkcs11Config::check).transpose()?;
         let second = ConfigDuration::secs(1);
         if *rotate_every < second || *redeem_for < second {
-            return Err(invalid("[keys] rotate_every and redeem_for must be one second at least".to_owned()));
+            return Err(StartError::Config(
+                "[keys] rotate_every and redeem_for must be one second at least".to_owned(),
+            ));
         }
         if publish_ahead >= rotate_every {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[keys] publish_ahead ({publish_ahead}) must be shorter than rotate_every ({rotate_every})"
             )));
         }
         let alive = publish_ahead.get().saturating_add(redeem_for.get());
         if alive.as_secs() / rotate_every.get().as_secs() + 2 > MAX_LIVE_KEYS {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[keys] redeem_for ({redeem_for}) would keep more than {MAX_LIVE_KEYS} keys alive with a new one \
                  every {rotate_every}: make redeem_for shorter or rotate_every longer"
             )));
@@ -360,7 +358,7 @@ impl Keys {
 
     fn token_types(&self) -> Result<TokenTypes, StartError> {
         TokenTypes::new(&self.types).ok_or_else(|| {
-            invalid(format!(
+            StartError::Config(format!(
                 "[keys] types = {:?} must list token types that can be issued, each once: 2 (blind RSA), 5 (ristretto255) or 1 \
                  (P-384), such as [2]",
                 self.types
@@ -373,7 +371,7 @@ impl Directory {
     /// The path of `issuer_request_uri`: where this server takes requests.
     pub(crate) fn path(&self) -> Result<String, StartError> {
         let refused = |why: &str| {
-            invalid(format!(
+            StartError::Config(format!(
                 "[directory] issuer_request_uri = {:?} {why}: write a path such as \"/token-request\", or a URL such \
                  as \"https://issuer.example/token-request\"",
                 self.issuer_request_uri
@@ -397,8 +395,4 @@ impl Directory {
     pub(crate) fn max_age(&self) -> Duration {
         self.max_age.get()
     }
-}
-
-pub(crate) fn invalid(sentence: String) -> StartError {
-    StartError::Config(sentence)
 }

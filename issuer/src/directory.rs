@@ -1,5 +1,6 @@
 //! The published directory: what it lists in which order, and how long it may be kept.
 
+use crate::config::Config;
 use crate::keys::{self, TokenKey};
 use crate::representation::Representation;
 use crate::rotation::{self, Phase, Schedule};
@@ -14,6 +15,12 @@ pub(crate) struct Imprint {
     pub(crate) request_uri: String,
     /// The most tokens in a batch.
     pub(crate) batch_limit: u32,
+}
+
+impl Imprint {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { request_uri: config.directory.issuer_request_uri.clone(), batch_limit: config.limits.batch }
+    }
 }
 
 /// The directory as it is served until `changes_at`.

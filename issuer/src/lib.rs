@@ -34,6 +34,7 @@ mod rotation;
 mod server;
 mod share;
 mod signing;
+mod start_error;
 
 pub use accounts::AccountsError;
 pub use burst::Burst;
@@ -44,10 +45,12 @@ pub use keys::KeysError;
 pub use quota::Quota;
 pub use reload::FIXED;
 pub use share::Share;
+pub use start_error::StartError;
 
 use accounts::{Accounts, Authorizer, Configured};
 use config::AuthorizerConfig;
 use control::Control;
+use directory::Imprint;
 use health::Health;
 use issue::Issuance;
 use keyring::{Command, Commands, Keyring};
@@ -57,13 +60,11 @@ use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::BoxFuture;
-use postern_daemon::exit;
-use postern_daemon::http::ClientError;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{Renewed, TlsConfig, TlsError};
+use postern_daemon::tls::{Renewed, TlsConfig};
 use postern_token::{DIRECTORY_PATH, UnixSeconds};
 use recorder::Recorder;
 use reload::{Reloading, Settings};
@@ -300,69 +301,7 @@ impl State {
             Err(error) if error.is_of_hsm() => tracing::error!("a token key cannot be made: {error}"),
             rotated => rotated?,
         }
-        let keyring = Keyring::new(&store, schedule, config.imprint(), now);
+        let keyring = Keyring::new(&store, schedule, Imprint::of(config), now);
         Ok(Self { store, keyring: Arc::new(keyring), accounts })
-    }
-}
-
-/// Why an issuer did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A value of the configuration that only makes no sense beside others.
-    #[error("{0}")]
-    Config(String),
-    /// Issuance would be open to everyone.
-    #[error(
-        "the issuer would give tokens to everyone who reaches {address}: make an account for who may have them \
-         (`postern issuer account add NAME --quota 10000/1d --config FILE`, or `account apply` where a file declares them), \
-         or listen on loopback ([listen] address = \"127.0.0.1:8081\"), where no account \
-         is needed"
-    )]
-    Open {
-        /// The address of the configuration.
-        address: SocketAddr,
-    },
-    /// The certificate or its key.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The client of the authorizer.
-    #[error("[authorizer] {0}")]
-    Authorizer(#[from] ClientError),
-    /// The token keys.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-    /// The accounts and their usage.
-    #[error(transparent)]
-    Accounts(#[from] AccountsError),
-    /// The signing threads.
-    #[error("cannot start the signing threads: {0}; set fewer with [signing] threads")]
-    Threads(#[source] std::io::Error),
-    /// The socket.
-    #[error(transparent)]
-    Listen(#[from] BindError),
-    /// The runtime went away meanwhile.
-    #[error("the start was interrupted: reading the keys ended early; start it again")]
-    Interrupted,
-}
-
-impl StartError {
-    /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
-            Self::Keys(
-                KeysError::Encrypted { .. }
-                | KeysError::Undecryptable { .. }
-                | KeysError::PassphraseFile { .. }
-                | KeysError::Module { .. }
-                | KeysError::PinFile { .. }
-                | KeysError::NoHsm { .. },
-            ) => exit::CONFIG,
-            Self::Config(_) | Self::Open { .. } | Self::Tls(_) | Self::Authorizer(_) => exit::CONFIG,
-            Self::Keys(_) | Self::Accounts(_) | Self::Threads(_) | Self::Listen(_) | Self::Interrupted => {
-                exit::RUNTIME
-            }
-        }
     }
 }

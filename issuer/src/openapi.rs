@@ -16,8 +16,6 @@ use crate::config::Config;
 use serde_json::json;
 use std::time::Duration;
 
-/// Where the document is served.
-pub(crate) const OPENAPI_PATH: &str = "/openapi.json";
 /// What tools expect, and browsers show.
 pub(crate) const MEDIA_TYPE: &str = "application/json";
 /// How long a copy may be kept. It changes with a reload or an upgrade.

@@ -3,6 +3,7 @@
 
 use crate::accounts::{Accounts, Configured};
 use crate::config::{Config, Limits};
+use crate::directory::Imprint;
 use crate::health::{Fault, Health};
 use crate::keyring::Keyring;
 use crate::openapi::openapi;
@@ -192,7 +193,7 @@ impl Reloading {
         self.certificate.current().iter().for_each(|tls| tls.require_client_certificates(requires));
         self.settings.present.store(Arc::new(present));
         self.accounts.replace(configured, &new.usage);
-        self.keyring.reschedule(schedule, new.imprint());
+        self.keyring.reschedule(schedule, Imprint::of(&new));
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());
         self.config = new;

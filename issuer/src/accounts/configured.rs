@@ -2,7 +2,7 @@
 
 use super::tiers::{Tiers, check_tier_name};
 use crate::StartError;
-use crate::config::{Config, GroupConfig, Tier, invalid};
+use crate::config::{Config, GroupConfig, Tier};
 use crate::share::Share;
 use std::collections::HashSet;
 use std::path::Path;
@@ -48,20 +48,20 @@ pub(crate) fn check_tiers(tiers: &[Tier]) -> Result<(), StartError> {
     let mut names = HashSet::new();
     for tier in tiers {
         let name = &tier.name;
-        check_tier_name(name).map_err(|sentence| invalid(format!("[[tiers]] {sentence}")))?;
+        check_tier_name(name).map_err(|sentence| StartError::Config(format!("[[tiers]] {sentence}")))?;
         if !names.insert(name) {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[[tiers]] {name:?} is there twice: give each tier a name of its own"
             )));
         }
         if tier.turns.get() > MOST_TURNS {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[[tiers]] {name:?} has {} turns: others would wait too long, so write 1 to {MOST_TURNS}",
                 tier.turns
             )));
         }
         if tier.rate.is_some() != tier.burst.is_some() {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[[tiers]] {name:?} has one of rate and burst, which need each other: write both, such as rate = 5 and burst = \
                  50, or neither"
             )));

@@ -1,6 +1,5 @@
 //! What the configuration says of accounts: the tiers of their terms, and their usage.
 
-use super::invalid;
 use crate::StartError;
 use crate::burst::Burst;
 use crate::quota::Quota;
@@ -68,7 +67,7 @@ impl UsageConfig {
         if (ConfigDuration::days(1)..=ConfigDuration::days(3_660)).contains(&keep_for) {
             return Ok(());
         }
-        Err(invalid(format!(
+        Err(StartError::Config(format!(
             "[usage] keep_for ({keep_for}) must be from one day to ten years: write \"100d\""
         )))
     }

@@ -1,6 +1,5 @@
 //! The service that knows whose API keys are good, where users are kept elsewhere.
 
-use super::invalid;
 use crate::StartError;
 use postern_config::ConfigDuration;
 use postern_daemon::http::{ClientError, ClientOptions, client, is_localhost};
@@ -39,7 +38,7 @@ impl AuthorizerConfig {
     pub(super) fn check(&self) -> Result<(), StartError> {
         let refused = |why: &str| {
             // Not the URL: there may be a password in it.
-            Err(invalid(format!(
+            Err(StartError::Config(format!(
                 "[authorizer] url {why}: write \"https://users.example/authorize\", or \"http://127.0.0.1:9000/authorize\" for a \
                  service on this machine"
             )))
@@ -61,13 +60,13 @@ impl AuthorizerConfig {
         if !(ConfigDuration(std::time::Duration::from_millis(10))..=ConfigDuration::secs(30))
             .contains(&self.timeout)
         {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[authorizer] timeout ({}) must be from 10 ms to 30 s: write \"2s\"",
                 self.timeout
             )));
         }
         if !(ConfigDuration::secs(1)..=ConfigDuration::hours(1)).contains(&self.cache) {
-            return Err(invalid(format!(
+            return Err(StartError::Config(format!(
                 "[authorizer] cache ({}) must be from one second to one hour: write \"1m\"",
                 self.cache
             )));

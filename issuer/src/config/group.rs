@@ -1,6 +1,5 @@
 //! Several issuers that share accounts and token keys.
 
-use super::invalid;
 use crate::StartError;
 use crate::share::Share;
 use schemars::JsonSchema;
@@ -34,12 +33,12 @@ impl GroupConfig {
 
     pub(super) fn check(&self, keys: &Path) -> Result<(), StartError> {
         if self.share == Share::NONE {
-            return Err(invalid(
+            return Err(StartError::Config(
                 "[group] share is 0: this issuer would give no token; write a part such as \"1/3\", or stop it".to_owned(),
             ));
         }
         match &self.follow {
-            Some(follow) if follow == keys => Err(invalid(format!(
+            Some(follow) if follow == keys => Err(StartError::Config(format!(
                 "[group] follow is keys.directory itself ({}): name the directory that the first issuer's files are copied to, which is \
                  another one",
                 keys.display()

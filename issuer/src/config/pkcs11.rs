@@ -1,7 +1,6 @@
 //! `[keys.pkcs11]`: token keys in an HSM.
 
 use crate::StartError;
-use crate::config::invalid;
 use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,13 +36,13 @@ impl Pkcs11Config {
 
     pub(super) fn check(&self) -> Result<(), StartError> {
         if self.token.is_empty() {
-            return Err(invalid(
+            return Err(StartError::Config(
                 "[keys.pkcs11] token is empty: write the label of the HSM's token, or its serial number"
                     .to_owned(),
             ));
         }
         if self.timeout.get().is_zero() {
-            return Err(invalid(
+            return Err(StartError::Config(
                 "[keys.pkcs11] timeout is zero, which no HSM can meet: write \"5s\"".to_owned(),
             ));
         }

@@ -2,6 +2,7 @@
 
 use super::refusals::{At, Example, examples, is_of_its_row};
 use super::*;
+use crate::config::OPENAPI_PATH;
 use postern_token::{
     AMORTIZED_REQUEST_MEDIA_TYPE, ChallengeDigest, DIRECTORY_PATH, DirectoryKey, GENERIC_REQUEST_MEDIA_TYPE,
     IssuerKey, REQUEST_LEN, REQUEST_MEDIA_TYPE, SigningKey, TokenType, UnixSeconds,

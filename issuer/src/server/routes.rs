@@ -3,9 +3,10 @@
 use super::Client;
 use crate::answer::{self, Refusal};
 use crate::catalogue::{IssuerOutcome, TokenTypeAsked};
+use crate::config::OPENAPI_PATH;
 use crate::issue::{BoxError, Issuance};
 use crate::keyring::{Keyring, NoKey};
-use crate::openapi::{self, OPENAPI_PATH};
+use crate::openapi;
 use crate::recorder::Recorder;
 use crate::reload::Settings;
 use bytes::Bytes;
