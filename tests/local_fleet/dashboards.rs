@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// without a router before them, which alone can be asked.
 const EMPTY: [(&str, &str); 3] = [
     ("store", "Records of the embedded store"),
-    ("store", "Wait for a connection and health check, p99"),
+    ("store", "Wait for a connection, p99"),
     ("store", "Memory in use, by memcached"),
 ];
 /// How long the fleet is under load. Rates are over [`RATE`].
