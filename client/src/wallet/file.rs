@@ -1,7 +1,7 @@
 //! The wallet: unspent tokens in a file that survives a crash without ever giving one out twice.
 //!
 //! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
-//! either still has the token, unsent, or has lost it. [`format`](super::format) has the bytes.
+//! either still has the token, unsent, or has lost it. [`mod@format`] has the bytes.
 
 use super::format::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use crate::catalogue::{self, Position};
