@@ -10,14 +10,13 @@ const DEFINING: [&str; 9] =
     ["struct", "enum", "union", "fn", "trait", "type", "const", "static", "macro_rules"];
 
 /// Circles that are still there: none may grow, and none may come.
-const KNOWN: [&str; 1] = [
+const KNOWN: [&str; 2] = [
     "issuer/src: accounts.rs accounts/active.rs accounts/authorizer.rs accounts/authorizer/answer.rs \
-     accounts/configured.rs accounts/control.rs accounts/control/apply.rs accounts/control/certificates.rs accounts/control/desk.rs \
-     accounts/follow.rs accounts/follow/copy.rs accounts/ledger.rs accounts/lookup.rs accounts/tiers.rs \
-     accounts/upkeep.rs answer.rs config.rs config/accounts.rs config/authorizer.rs config/group.rs \
-     config/pkcs11.rs control.rs control/socket.rs directory.rs issue.rs issue/asked.rs keyring.rs \
-     keyring/command.rs keys.rs keys/at_rest.rs keys/control.rs keys/follow.rs keys/in_hsm.rs lib.rs \
-     openapi.rs page.rs reload.rs server.rs server/routes.rs",
+     accounts/control.rs accounts/control/apply.rs accounts/control/certificates.rs \
+     accounts/control/desk.rs accounts/follow.rs accounts/follow/copy.rs accounts/ledger.rs \
+     accounts/lookup.rs accounts/upkeep.rs control.rs directory.rs keyring.rs keyring/command.rs keys.rs \
+     keys/at_rest.rs keys/control.rs keys/follow.rs keys/in_hsm.rs",
+    "issuer/src: answer.rs issue.rs issue/asked.rs lib.rs page.rs reload.rs server.rs server/routes.rs",
 ];
 
 /// A module: the crate's root, a file or a block `mod name { … }` in one.
