@@ -73,7 +73,7 @@ pub(crate) enum Servers {
     Issuer(Issuer),
     /// Print what of Postern runs on this machine, and whether it is ready
     Status(Status),
-    /// Examine this machine and what runs on it; check configurations without starting anything; plan a fleet
+    /// Examine this machine and what runs on it; check configurations without starting anything
     Doctor(Box<Doctor>),
 }
 

@@ -348,7 +348,7 @@ fn arrows_of(package: &Path) -> Arrows {
 
 #[test]
 fn no_file_imports_itself_by_way_of_others() {
-    let (mut told, mut count) = (String::new(), 0);
+    let (mut report, mut count) = (String::new(), 0);
     for package in packages() {
         let arrows = arrows_of(&package);
         count += arrows.values().map(BTreeMap::len).sum::<usize>();
@@ -363,17 +363,17 @@ fn no_file_imports_itself_by_way_of_others() {
             if KNOWN.iter().copied().any(is_known) {
                 continue;
             }
-            writeln!(told, "\na circle of {} files:", circle.len()).unwrap();
+            writeln!(report, "\na circle of {} files:", circle.len()).unwrap();
             for (from, imports) in arrows.iter().filter(|(from, _)| circle.contains(*from)) {
                 for (to, paths) in imports.iter().filter(|(to, _)| circle.contains(*to)) {
                     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-                    writeln!(told, "  {} -> {}: {}", short(from), short(to), paths.join(", ")).unwrap();
+                    writeln!(report, "  {} -> {}: {}", short(from), short(to), paths.join(", ")).unwrap();
                 }
             }
         }
     }
     assert!(count > 1000, "only {count} arrows were found: is the search right?");
-    assert!(told.is_empty(), "{told}");
+    assert!(report.is_empty(), "{report}");
 }
 
 #[test]
