@@ -24,6 +24,9 @@
 //! # });
 //! ```
 
+#[macro_use]
+mod write_through;
+
 pub mod answers_only;
 pub mod backoff;
 pub mod bucket;
