@@ -9,8 +9,12 @@ mod page;
 mod refusals;
 mod tiers;
 
-use crate::support::daemon::{Daemon, apply, declared, issuer_config};
+use crate::support::accounts::{mint, token_request};
+use crate::support::daemon::{Daemon, apply, client_config, declared, gateway_config, issuer_config};
+use crate::support::faketime::Clock;
 use crate::support::process::{Ended, run};
+use crate::support::proxy::{connect, dial};
+use crate::support::{eventually, target};
 use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
 use std::path::Path;
@@ -44,10 +48,6 @@ pub(super) fn add(config: &Path, name: &str, quota: &str) -> String {
 pub(super) fn add_with(config: &Path, name: &str, terms: &[&str]) -> String {
     let lines = json(config, &[&["account", "add", name], terms].concat());
     lines[0]["api_key"].as_str().unwrap().to_owned()
-}
-
-pub(super) fn mint(issuer: &Daemon, key: &str) -> Ended {
-    run(["token", "mint", "--issuer", &issuer.http(), "--api-key", key])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,8 +90,13 @@ async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one
         "account,period_begins,period_ends,tokens\r\nalice,1970-01-01T00:00:00Z,2069-12-07T00:00:00Z,2\r\n"
     );
     let running = Daemon::ready("issuer", &config).await;
-    mint(&running, new).assert_stopped();
-    mint(&running, new).assert_failed(70, &["429", "faster than it may"]);
+    let request = token_request(&running, new).await;
+    let (one, other) = tokio::join!(request.try_clone().unwrap().send(), request.send());
+    let (one, other) = (one.unwrap(), other.unwrap());
+    let (given, refused) = if one.status() == 200 { (one, other) } else { (other, one) };
+    assert_eq!((given.status().as_u16(), refused.status().as_u16()), (200, 429));
+    let text = refused.text().await.unwrap();
+    assert!(text.contains("faster than it may"), "{text}");
     said(&config, &["account", "remove", "alice"]);
     mint(&running, new).assert_failed(70, &["401", "not one of this issuer's"]);
     let json = said(&config, &["usage", "--format", "json", "--account", "alice"]);
@@ -99,6 +104,34 @@ async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one
     // Names of accounts and keys are nowhere in the log.
     let log = running.process.terminate().stderr;
     assert!(![&key, new, "alice"].iter().any(|secret| log.contains(*secret)), "{log}");
+}
+
+/// The quota's period is a century: the issuer tells the agent not to return before its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_notices_a_raised_quota_within_five_minutes() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let key = add(&config, "alice", "1/36500d");
+    let issuer = Daemon::ready("issuer", &config).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let agent_config = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+    let text = std::fs::read_to_string(&agent_config).unwrap();
+    let text = text.replace("[issuer]\n", &format!("[issuer]\napi_key = \"{key}\"\n"));
+    std::fs::write(&agent_config, text).unwrap();
+    let clock = Clock::new(home.path());
+    let agent = Daemon::of("client", clock.daemon("client", &agent_config));
+    let echo = target::echo().await.to_string();
+    let status = async || {
+        let mut stream = dial(agent.address).await.unwrap();
+        connect(&mut stream, &echo, None).await.unwrap().status
+    };
+
+    eventually("the only token opens a tunnel", async || (status().await == 200).then_some(())).await;
+    assert_eq!(status().await, 503);
+    said(&config, &["account", "quota", "alice", "9/36500d"]);
+    assert_eq!(status().await, 503, "the agent has not returned to the issuer yet");
+    clock.set("+5m");
+    eventually("a new token opens a tunnel", async || (status().await == 200).then_some(())).await;
 }
 
 /// Whoever steals the files knows when issuer or gateway saw a token, perhaps, and wants to know whose it was.

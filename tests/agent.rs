@@ -1,19 +1,25 @@
 //! The agent of a real system: one token a tunnel, none twice across kills, and TLS everywhere.
 
-use crate::support::admin::{Metrics, metrics_when};
+use crate::support::admin::{self, Metrics, metrics_when};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::tls::Authority;
 use crate::support::up::{Up, up};
-use crate::support::{PATIENCE, proxy, target, tokens};
+use crate::support::{PATIENCE, eventually, proxy, target, tokens};
+use postern_testkit::dialogue::{self, Proxy};
+use postern_testkit::ports;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use tempfile::TempDir;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+
+/// Values of Proxy-Authorization for the rows of plain HTTP at the gateway.
+static TOKENS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The agent's high water by default.
 const FULL: u64 = 128;
@@ -163,4 +169,72 @@ async fn separate_daemons_speak_tls_to_each_other() {
     for daemon in [agent, gateway, issuer] {
         daemon.process.terminate().assert_stopped();
     }
+}
+
+/// A web page that requests one name again and again, and then names that it makes up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_cannot_burn_the_account() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let config = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("[wallet]\n", "[wallet]\nmost_per_minute = 6\n")).unwrap();
+    let agent = Daemon::ready("client", &config).await;
+    let request = async |name: &str| {
+        let mut stream = proxy::dial(agent.address).await.unwrap();
+        proxy::connect(&mut stream, &format!("{name}.invalid:443"), None).await.unwrap().status
+    };
+    let sent = async || {
+        let metrics = Metrics::of(agent.admin).await;
+        metrics.value("postern_agent_tokens_total{fate=\"target_failed\",hop=\"last\"}")
+    };
+
+    let began = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(request("one").await, 502);
+    }
+    let (one, forgotten) = (sent().await, began.elapsed().as_secs() / 5);
+    assert!((1..=1 + forgotten).contains(&one), "{one} tokens for one name");
+
+    let mut statuses = Vec::new();
+    for number in 0..20 {
+        statuses.push(request(&format!("name{number}")).await);
+    }
+    assert!(statuses.iter().all(|status| [502, 429].contains(status)), "{statuses:?}");
+    assert!(statuses.contains(&429), "{statuses:?}");
+    let (all, regained) = (sent().await, began.elapsed().as_secs() / 10);
+    assert!((one + 1..=6 + regained).contains(&all), "{all} tokens: {statuses:?}");
+    agent.process.wait_for("the warning", |_, log| log.contains("most_per_minute allows (6)").then_some(()));
+}
+
+/// Its configuration names its own port as the gateway.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_gateway_is_itself_says_so() {
+    let (home, own) = (TempDir::new().unwrap(), format!("127.0.0.1:{}", ports::free()));
+    let config = client_config(home.path(), &format!("http://{own}"), "http://127.0.0.1:9", None);
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replacen("127.0.0.1:0", &own, 1)).unwrap();
+    let agent = Daemon::start("client", &config);
+    eventually("readiness says so", || async {
+        let (status, body) = admin::get(agent.admin, "/readyz").await?;
+        let said = "this is an agent, which pays with tokens of its own: give the gateway's address";
+        (status == 503 && body.contains(said)).then_some(())
+    })
+    .await;
+}
+
+/// RFC 9110 and 9112: the rows that the libraries' own tests hold, at the programs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_programs_do_what_a_proxy_owes_plain_http() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let agent =
+        Daemon::ready("client", &client_config(home.path(), &gateway.http(), &issuer.http(), None)).await;
+    dialogue::hold(Proxy { address: agent.address, admission: String::new }, dialogue::rows()).await;
+    *TOKENS.lock().unwrap() = tokens::mint(&issuer.http(), &gateway.http(), 1_000);
+    let admission =
+        || format!("Proxy-Authorization: {}\r\n", TOKENS.lock().unwrap().pop().expect("tokens are left"));
+    dialogue::hold(Proxy { address: gateway.address, admission }, dialogue::rows()).await;
 }

@@ -5,6 +5,7 @@
 
 use crate::support::admin::Metrics;
 use crate::support::up::Up;
+use crate::support::{read, root};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -14,8 +15,7 @@ const BLOCKS: [(&str, u64); 4] =
     [("curl -x", 2), ("export http_proxy", 1), ("git clone", 1), ("apt-get update", 1)];
 
 fn page() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients.md");
-    std::fs::read_to_string(path).unwrap()
+    read(&root().join("docs/clients.md"))
 }
 
 /// The blocks in ```sh fences.

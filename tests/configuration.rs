@@ -1,32 +1,21 @@
 //! SIGHUP makes a daemon read its configuration again: what changes at once does, what does not is named, and a file
 //! that cannot be used changes nothing.
 
+use crate::support::accounts::mint;
 use crate::support::daemon::{Daemon, apply, client_config, declared, gateway_config, issuer_config};
 use crate::support::doctor::doctor;
-use crate::support::process::{Ended, Postern, command, run};
+use crate::support::process::{Postern, command, run};
 use crate::support::tls::Authority;
-use crate::support::{admin, eventually};
+use crate::support::{admin, eventually, root};
 use std::path::Path;
 use tempfile::TempDir;
 
 const KEYS: [&str; 2] = ["the-first-key-4e1f7a", "the-second-key-9c02d1"];
 
-fn mint(issuer: &Daemon, key: &str) -> Ended {
-    run(["token", "mint", "--issuer", &issuer.http(), "--api-key", key])
-}
-
 /// Adds a section that no daemon knows.
 fn spoil(path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     std::fs::write(path, format!("{text}[nonsense]\nkey = 1\n")).unwrap();
-}
-
-/// Sends SIGHUP and waits until the log has `phrase` one more time.
-fn reload(daemon: &Daemon, phrase: &str) -> String {
-    let count = |text: &str| text.matches(phrase).count();
-    let before = count(&daemon.process.written().1);
-    daemon.process.signal("HUP");
-    daemon.process.wait_for(phrase, |_, stderr| (count(stderr) > before).then(|| stderr.to_owned()))
 }
 
 async fn readyz(daemon: &Daemon) -> String {
@@ -46,7 +35,7 @@ async fn tiers_come_and_go_without_a_restart_and_their_accounts_keep_their_count
     mint(&issuer, KEYS[0]).assert_stopped();
 
     write(&(tier("first", 2) + &tier("second", 5)));
-    let said = reload(&issuer, "is in force from now on");
+    let said = issuer.reread("is in force from now on");
     assert!(said.contains("tiers: added \"second\""), "{said}");
     apply(&config, &(of_tier("first", KEYS[0]) + &of_tier("second", KEYS[1]))).assert_stopped();
     mint(&issuer, KEYS[1]).assert_stopped();
@@ -54,9 +43,9 @@ async fn tiers_come_and_go_without_a_restart_and_their_accounts_keep_their_count
     mint(&issuer, KEYS[0]).assert_failed(70, &["quota"]);
 
     // A second reading of the same file, and then another quota: three of three are two that were used, and one more.
-    reload(&issuer, "no setting has changed, and the files that it names are read again");
+    issuer.reread("no setting has changed, and the files that it names are read again");
     write(&tier("first", 3));
-    let said = reload(&issuer, "removed \"second\"");
+    let said = issuer.reread("removed \"second\"");
     assert!(said.contains("changed \"first\" (quota)"), "{said}");
     mint(&issuer, KEYS[0]).assert_stopped();
     mint(&issuer, KEYS[0]).assert_failed(70, &["quota"]);
@@ -72,7 +61,7 @@ async fn a_bad_file_is_refused_whole_and_seen_at_readyz_until_it_is_mended() {
     let issuer = Daemon::ready("issuer", &config).await;
 
     issuer_config(home.path(), &format!("{good}{good}[drain]\ndeadline = \"3s\"\n"));
-    let said = reload(&issuer, "cannot be used, and what was read before stays in force");
+    let said = issuer.reread("cannot be used, and what was read before stays in force");
     assert!(said.contains("[[tiers]] \"first\" is there twice"), "{said}");
     let ready = readyz(&issuer).await;
     assert!(ready.starts_with("ready\n"), "{ready}");
@@ -83,7 +72,7 @@ async fn a_bad_file_is_refused_whole_and_seen_at_readyz_until_it_is_mended() {
     mint(&issuer, KEYS[0]).assert_stopped();
 
     issuer_config(home.path(), &format!("{good}[drain]\ndeadline = \"3s\"\n"));
-    let said = reload(&issuer, "is in force from now on");
+    let said = issuer.reread("is in force from now on");
     assert!(said.contains("drain.deadline = \"3s\" (was \"10s\")"), "{said}");
     assert_eq!(readyz(&issuer).await, "ready\n");
 }
@@ -97,19 +86,12 @@ async fn gateway_and_agent_read_their_files_again_too() {
     let agent_file = client_config(home.path(), &gateway.http(), &issuer.http(), None);
     let agent = Daemon::ready("client", &agent_file).await;
     for (daemon, file) in [(&gateway, &gateway_file), (&agent, &agent_file)] {
-        reload(daemon, "no setting has changed, and the files that it names are read again");
+        daemon.reread("no setting has changed, and the files that it names are read again");
         spoil(file);
-        let said = reload(daemon, "cannot be used, and what was read before stays in force");
+        let said = daemon.reread("cannot be used, and what was read before stays in force");
         assert!(said.contains("unknown key \"nonsense\""), "{said}");
-        degraded(daemon, file).await;
+        daemon.readyz(200, &["degraded: configuration: "]).await;
     }
-}
-
-async fn degraded(daemon: &Daemon, file: &Path) {
-    eventually(&format!("{}: readiness reports it", file.display()), || async {
-        readyz(daemon).await.contains("degraded: configuration: ").then_some(())
-    })
-    .await;
 }
 
 /// The error of a start with this file; `doctor` must give the same, with the same exit code.
@@ -198,7 +180,7 @@ fn doctor_reads_the_files_of_issuer_and_agent_too() {
 #[test]
 fn doctor_recognises_the_kind_of_a_file_by_its_content() {
     let home = TempDir::new().unwrap();
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("deploy/examples");
+    let examples = root().join("deploy/examples");
     let own = Authority::new(home.path());
     let path = home.path().join("unnamed.toml");
     let mut seen = 0;
@@ -285,7 +267,7 @@ async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that
     let more =
         "[limits]\nidle_timeout = \"300ms\"\n[log]\naccess = \"anonymous\"\n[drain]\ndeadline = \"9s\"\n";
     std::fs::write(&config, changed + more).unwrap();
-    let said = reload(&gateway, "is in force from now on");
+    let said = gateway.reread("is in force from now on");
     assert!(said.contains("egress.ports") && said.contains("limits.idle_timeout"), "{said}");
     assert!(said.contains("log.access"), "{said}");
     gateway.process.wait_for("what waits", |_, stderr| stderr.contains("drain.deadline").then_some(()));
@@ -305,14 +287,14 @@ async fn a_gateway_takes_up_limits_egress_and_access_log_and_refuses_a_file_that
     crate::support::proxy::echoes(&mut open, b"an open tunnel keeps its idle timeout").await.unwrap();
 
     std::fs::write(&config, "[egress]\nports = 443\n").unwrap();
-    reload(&gateway, "cannot be used, and what was read before stays in force");
+    gateway.reread("cannot be used, and what was read before stays in force");
     let mut refused = crate::support::proxy::dial(gateway.address).await.unwrap();
     assert_eq!(
         crate::support::proxy::connect(&mut refused, &echo, Some(&tokens[1])).await.unwrap().status,
         403
     );
     std::fs::write(&config, text).unwrap();
-    reload(&gateway, "is in force from now on");
+    gateway.reread("is in force from now on");
     eventually("the port is open", || async {
         let mut asking = crate::support::proxy::dial(gateway.address).await.unwrap();
         (crate::support::proxy::connect(&mut asking, &echo, None).await.unwrap().status == 407).then_some(())

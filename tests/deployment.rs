@@ -10,22 +10,15 @@ mod machine;
 mod mcrouter;
 mod package;
 
+use crate::support::{read, root};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
 fn deploy(path: &str) -> PathBuf {
     root().join("deploy").join(path)
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The documents of a YAML file, with merge keys resolved.
@@ -76,7 +69,7 @@ fn variables() -> BTreeSet<String> {
             section = "";
         } else if let Some(heading) = line.strip_prefix("### `[") {
             section = heading.trim_end_matches("]`");
-        } else if let Some((key, _)) = line.strip_prefix("| `").and_then(|row| row.split_once('`'))
+        } else if let Some((key, _)) = line.strip_prefix("- `").and_then(|row| row.split_once('`'))
             && !section.starts_with('[')
         {
             let path = [section, key].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();

@@ -7,14 +7,10 @@ use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::doctor::Findings;
 use crate::support::process::{Ended, run};
 use crate::support::tls::Authority;
-use crate::support::{admin, eventually};
+use crate::support::{admin, eventually, root};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use std::path::Path;
 use tempfile::TempDir;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
 
 fn doctor(arguments: &[&str]) -> Ended {
     run(["doctor"].iter().chain(arguments))
@@ -45,7 +41,7 @@ fn what_can_admit_twice_is_refused_by_its_place_and_reason() {
     let ended = examine(&[&path]);
     assert_eq!(ended.code, Some(64), "{ended:#?}");
     let found = Findings::of(&path);
-    found.has("bad", "router", "line 15 column 14: AllMajorityRoute is not known to give each key one owner");
+    found.has("bad", "router", "line 16 column 14: AllMajorityRoute is not known to give each key one owner");
     found.has("bad", "router", "`store.memcached.replicas`");
     std::fs::write(&path, shipped).unwrap(); // the remedy
     Findings::of(&path).has_nothing_bad();

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::io::BufReader;
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// "At once", on a busy machine.
@@ -39,6 +39,22 @@ async fn sigterm_of_a_gateway_reports_what_it_waits_for_and_a_second_one_ends_it
     fleet.gateway.process.signal("TERM");
     expect_soon(&fleet.gateway.process, &["1", "tunnel"]).await;
     ends_at_once(fleet.gateway.process);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_issuer_says_that_what_was_open_has_ended() {
+    for _ in 0..3 {
+        let home = TempDir::new().unwrap();
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let mut stream = TcpStream::connect(issuer.address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap(); // the drain waits a moment for the rest
+        issuer.process.signal("TERM");
+        expect_soon(&issuer.process, &["waiting for open connections"]).await;
+        let _ = stream.write_all(b"Host: localhost\r\n\r\n").await; // the moment may be over
+        let ended = issuer.process.ended();
+        ended.assert_stopped();
+        assert!(ended.stderr.contains("everything that was open has ended by itself"), "{}", ended.stderr);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@ use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::http2::Connection;
 use crate::support::ledger::{Answer, Outage, Record, Summary, judge};
 use crate::support::proxy::Head;
+use crate::support::tokens::present;
 use crate::support::{PATIENCE, proxy, target, tokens};
 use std::fs::DirBuilder;
 use std::io;
@@ -68,11 +69,11 @@ async fn no_spent_token_is_admitted_by_a_store_that_was_restored_or_emptied() {
     let (mut spent, mut gateway) = (Vec::<String>::new(), Daemon::ready("gateway", &config).await);
     for life in ["first", "backed up", "restored", "emptied"] {
         for value in &spent {
-            assert_ne!(present(&gateway, &target, value).await, 200, "{life}");
+            assert_ne!(present(gateway.address, &target, value).await.status, 200, "{life}");
         }
         for value in tokens::mint(&issuer.http(), &gateway.http(), 10) {
-            assert_eq!(present(&gateway, &target, &value).await, 200, "{life}");
-            assert_ne!(present(&gateway, &target, &value).await, 200, "{life}");
+            assert_eq!(present(gateway.address, &target, &value).await.status, 200, "{life}");
+            assert_ne!(present(gateway.address, &target, &value).await.status, 200, "{life}");
             spent.push(value);
         }
         gateway.process.terminate().assert_stopped();
@@ -87,14 +88,8 @@ async fn no_spent_token_is_admitted_by_a_store_that_was_restored_or_emptied() {
         gateway = Daemon::ready("gateway", &config).await;
     }
     for value in &spent {
-        assert_ne!(present(&gateway, &target, value).await, 200);
+        assert_ne!(present(gateway.address, &target, value).await.status, 200);
     }
-}
-
-/// The status of a CONNECT with this token.
-async fn present(gateway: &Daemon, target: &str, value: &str) -> u16 {
-    let mut stream = proxy::dial(gateway.address).await.unwrap();
-    proxy::connect(&mut stream, target, Some(value)).await.unwrap().status
 }
 
 /// A directory's files, in a new one.

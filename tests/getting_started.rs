@@ -16,6 +16,7 @@
 //! - the ports by free ones, which options give to `up`, because other tests run at the same time;
 //! - `https://example.com/` by the page that the walk serves itself, for there may be no Internet.
 
+use crate::support::{read, root};
 use postern_testkit::ports;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -68,8 +69,7 @@ fn literally() {
 }
 
 fn page() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    std::fs::read_to_string(root.join("docs/start.md")).unwrap()
+    read(&root().join("docs/start.md"))
 }
 
 /// The folder of the binary under test before all others.

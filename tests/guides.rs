@@ -1,12 +1,9 @@
 //! The guides show what there is: a quoted example program is the file that a test runs, and a test that the
 //! conformance table names is a test of that file.
 
+use crate::support::root;
 use std::collections::BTreeSet;
 use std::path::Path;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -95,8 +92,8 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
         "crates/daemon/tests",
         "crates/spend/tests",
         "crates/token/tests",
-        "client/src/wallet",
-        "crates/daemon/src/files",
+        "client/src/wallet/tests",
+        "crates/daemon/src/files/tests",
         "crates/testkit/src/forgetful",
     ];
     let mut needing = BTreeSet::new();

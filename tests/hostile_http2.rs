@@ -3,6 +3,7 @@
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::http2::{Connection, Tunnel};
+use crate::support::process::resident;
 use crate::support::{PATIENCE, target, tokens};
 use postern_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, PING, PRIORITY, RST_STREAM, SETTINGS,
@@ -121,7 +122,7 @@ impl Stage {
     }
 
     fn memory(&self) -> u64 {
-        memory(&self.gateway)
+        resident(self.gateway.process.id())
     }
 
     /// An attacker's connection, whose tunnels are open, and of which nothing is read from then on.
@@ -143,14 +144,6 @@ impl Stage {
         }
         stream
     }
-}
-
-/// The memory of a daemon's process, in KiB.
-fn memory(daemon: &Daemon) -> u64 {
-    let path = format!("/proc/{}/status", daemon.process.id());
-    let status = std::fs::read_to_string(path).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// A target that reads nothing and sends nothing, or sends without end.
@@ -284,7 +277,7 @@ async fn floods_at_an_issuer_take_bounded_memory_and_others_get_tokens() {
     let gateway = Daemon::ready("gateway", &config).await;
     tokens::mint(&issuer.http(), &gateway.http(), 10);
     for (name, piece, pieces) in FLOODS_OF_REQUESTS {
-        let before = memory(&issuer);
+        let before = resident(issuer.process.id());
         let mut stream = TcpStream::connect(issuer.address).await.unwrap();
         let no_credit = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
         stream.write_all(&[HELLO, &no_credit].concat()).await.unwrap();
@@ -292,7 +285,7 @@ async fn floods_at_an_issuer_take_bounded_memory_and_others_get_tokens() {
         let (mut peak, mut grown) = (before, Instant::now());
         while !flooding.is_finished() || grown.elapsed() < STUCK {
             tokio::task::block_in_place(|| tokens::mint(&issuer.http(), &gateway.http(), 1));
-            let now = memory(&issuer);
+            let now = resident(issuer.process.id());
             if now > peak {
                 (peak, grown) = (now, Instant::now());
             }

@@ -61,11 +61,19 @@ async fn a_key_in_the_hsm_signs_cannot_leave_and_serves_two_issuers() {
     let export = ["export", id, home.path().to_str().unwrap()];
     hsm.key(&config, &export).assert_failed(70, &["cannot leave it", "which holds no secret"]);
 
-    // It begins with a key in a file.
-    let other = hsm.config(there.path(), "", false);
-    Daemon::ready("issuer", &other).await.process.terminate().assert_stopped();
+    // It begins with a key in a file. One in 256 shares the last byte of its id, by which requests name a key, with the other.
+    loop {
+        let other = hsm.config(there.path(), "", false);
+        Daemon::ready("issuer", &other).await.process.terminate().assert_stopped();
+        let other = hsm.config(there.path(), "", true);
+        let imported = hsm.key(&other, &["import", file.to_str().unwrap()]);
+        if !imported.stderr.contains("share the last byte of their key ids") {
+            imported.assert_stopped();
+            break;
+        }
+        std::fs::remove_dir_all(there.path().join("issuer")).unwrap();
+    }
     let other = hsm.config(there.path(), "", true);
-    hsm.key(&other, &["import", file.to_str().unwrap()]).assert_stopped();
     let second = hsm.ready(&other).await;
     assert_eq!(files(there.path(), "pkcs11").len(), 1);
     for own in hsm.list(&other).0.iter().map(|key| key["id"].as_str().unwrap()).filter(|own| *own != id) {
@@ -134,8 +142,10 @@ async fn a_kill_while_a_key_is_made_leaves_no_orphan() {
     mint(&issuer);
     hsm.fault("hang");
     let command = rotating();
-    let made = || async { (hsm.private_keys().len() == 2).then_some(()) };
-    eventually("the HSM has made the key", made).await;
+    // Noted by the module: a second process that looks into SoftHSM's files while they are written makes it lose sight of the key.
+    let tries = || async { (!hsm.noted("hung").is_empty()).then_some(()) };
+    eventually("the new key is tried", tries).await;
+    assert_eq!(hsm.private_keys().len(), 2);
     issuer.kill();
     command.ended();
     assert_eq!(files(home.path(), "pkcs11").len(), 1);
@@ -177,7 +187,7 @@ async fn without_its_hsm_an_issuer_publishes_its_keys_and_signs_again_when_it_is
     let mint = |issuer: &Daemon| run(["token", "mint", "--issuer", &issuer.http()]);
     mint(&issuer).assert_stopped();
     hsm.take_away();
-    mint(&issuer).assert_failed(70, &["503", "in an HSM that does not answer"]);
+    mint(&issuer).assert_failed(70, &["503", "private key cannot be used"]);
     // A session that is still open finds a token without keys first.
     let said = says(&issuer, 503, "no restart is needed").await;
     assert!(

@@ -4,7 +4,7 @@ use crate::support::daemon::Daemon;
 use crate::support::doctor::doctor;
 use crate::support::memcached::Memcached;
 use crate::support::process::{Ended, Postern, command, run};
-use crate::support::{admin, eventually, target};
+use crate::support::{admin, eventually, root, target};
 use postern_testkit::ports;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -294,7 +294,7 @@ fn what_is_written_is_the_example_with_other_values() {
     let (one, fleet) = (home.path().join("one"), home.path().join("fleet"));
     init(&one, &["--memcached", "127.0.0.1:9"]).assert_stopped();
     init(&fleet, &["--fleet"]).assert_stopped();
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let deploy = root().join("deploy");
     for (written, example) in [
         (one.join("gateway.toml"), "examples/one-server/gateway.toml"),
         (one.join("issuer.toml"), "examples/one-server/issuer.toml"),

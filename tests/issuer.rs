@@ -1,11 +1,10 @@
 //! What an issuer reports when something is wrong with its machine.
 
+use crate::support::accounts::{mint, token_request};
 use crate::support::daemon::{Daemon, declared, issuer_config, issuer_config_with};
 use crate::support::disk::Disk;
 use crate::support::process::{Ended, run};
 use crate::support::{accounts, admin, eventually};
-use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
-use reqwest::RequestBuilder;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -26,18 +25,6 @@ fn disk(home: &Path) -> Option<Disk> {
     mounted
 }
 
-async fn readyz_says(issuer: &Daemon, status: u16, part: &str) -> String {
-    eventually(part, || async {
-        let (found, body) = admin::get(issuer.admin, "/readyz").await?;
-        (found == status && body.contains(part)).then_some(body)
-    })
-    .await
-}
-
-fn mint(issuer: &Daemon) -> Ended {
-    run(["token", "mint", "--issuer", &issuer.http(), "--api-key", KEY])
-}
-
 fn account() -> String {
     account_with("1000/365d")
 }
@@ -51,22 +38,10 @@ fn accounts_add(home: &Path, name: &str) -> Ended {
     run(["issuer", "account", "add", name, "--quota", "1/1d", "--config", config.to_str().unwrap()])
 }
 
-/// A request for a token that the account may send any number of times.
-async fn token_request(issuer: &Daemon) -> RequestBuilder {
-    let (client, url) = (reqwest::Client::new(), issuer.http());
-    let directory = client.get(format!("{url}{DIRECTORY_PATH}")).send().await.unwrap().bytes().await.unwrap();
-    let directory = Directory::parse(&directory).unwrap();
-    let key = directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()).unwrap();
-    let key = IssuerKey::from_spki(&key.key_bytes().unwrap()).unwrap();
-    let body = key.request(ChallengeDigest::of(b"any challenge")).unwrap().0.serialize().to_vec();
-    let request = client.post(format!("{url}/token-request"));
-    request.header("content-type", "application/private-token-request").bearer_auth(KEY).body(body)
-}
-
 /// Asks for `count` tokens over eight connections at once. Returns how many were signed; the others were answered
 /// `refused`.
 async fn burst(issuer: &Daemon, count: usize, refused: u16) -> usize {
-    let request = token_request(issuer).await;
+    let request = token_request(issuer, KEY).await;
     let left = Arc::new(AtomicUsize::new(count));
     let lanes = (0..8).map(|_| {
         let (request, left) = (request.try_clone().unwrap(), left.clone());
@@ -123,16 +98,16 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
     let issuer = Daemon::ready("issuer", &issuer_config_with(home.path(), &account())).await;
-    mint(&issuer).assert_stopped();
+    mint(&issuer, KEY).assert_stopped();
     disk.fill();
     // Twenty tokens are reserved at most, a fiftieth of the quota, and the one that is minted.
     let beyond = burst(&issuer, 100, 503).await;
     assert!(beyond <= 20, "{beyond} tokens were signed that no file tells of");
-    let answer = token_request(&issuer).await.send().await.unwrap();
+    let answer = token_request(&issuer, KEY).await.send().await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "5");
     let told = answer.text().await.unwrap();
     assert!(told.contains("cannot record on its disk") && told.contains("report it"), "{told}");
-    let said = readyz_says(&issuer, 200, "degraded: issuer: the quota counts cannot be written").await;
+    let said = issuer.readyz(200, &["degraded: issuer: the quota counts cannot be written"]).await;
     assert!(said.contains("Free some space") && said.contains("beyond what was reserved"), "{said}");
     let refused = accounts_add(home.path(), "two");
     refused.assert_failed(70, &["cannot use the database", "Free some space"]);
@@ -146,7 +121,7 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
         (status == 200 && body == "ready\n").then_some(())
     })
     .await;
-    mint(&issuer).assert_stopped();
+    mint(&issuer, KEY).assert_stopped();
     accounts_add(home.path(), "two").assert_stopped(); // nothing of it is there
     issuer.process.terminate().assert_stopped();
     let used: BTreeMap<String, i64> = accounts::used(&home.path().join("issuer"));
@@ -160,19 +135,16 @@ async fn a_key_that_cannot_be_made_is_reported_before_it_is_needed() {
     let times = "rotate_every = \"14s\"\npublish_ahead = \"10s\"\nredeem_for = \"8s\"\n";
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), times)).await;
     disk.fill();
-    let said = readyz_says(&issuer, 200, "degraded: issuer: the next token key cannot be made: ").await;
+    let said = issuer.readyz(200, &["degraded: issuer: the next token key cannot be made: "]).await;
     assert!(said.contains("the present key issues until 2") && said.contains("free some space"), "{said}");
-    readyz_says(
-        &issuer,
-        503,
-        "issuer: no token key is in use for a type that is issued, and requests for its tokens are refused",
-    )
-    .await;
+    issuer
+        .readyz(503, &["issuer: no token key is in use for a type that is issued, and requests for its tokens are refused"])
+        .await;
     disk.clear();
-    readyz_says(&issuer, 200, "ready\n").await;
+    issuer.readyz(200, &["ready\n"]).await;
     let log = issuer.process.written().1;
     assert_eq!(log.matches("ERROR").count(), 2, "one for each fault: {log}");
     assert!(log.contains("made token key") && log.contains("issues until 20"), "{log}");
-    mint(&issuer).assert_stopped();
+    mint(&issuer, KEY).assert_stopped();
     issuer.process.terminate().assert_stopped();
 }

@@ -93,6 +93,14 @@ async fn one_string_is_all_that_an_agent_needs() {
     join(home.path(), &added.stdout, &[]).assert_failed(2, &["client.toml is there already", "--force"]);
     join(home.path(), &added.stdout, &["--force"]).assert_stopped();
     agent.process.terminate().assert_stopped();
+
+    // Its key is not good any more.
+    let added = issuer(&own, &["account", "add", "bob", "--quota", "9/1d", "--join"]);
+    issuer(&own, &["account", "remove", "bob"]).assert_stopped();
+    let later = home.path().join("later");
+    std::fs::create_dir(&later).unwrap();
+    let refused = join(&later, &added.stdout, &["--check"]);
+    refused.assert_failed(70, &["401", "check the account's key"]);
 }
 
 #[test]

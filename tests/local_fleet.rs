@@ -3,7 +3,7 @@
 mod dashboards;
 
 use crate::support::process::Postern;
-use crate::support::{admin, proxy, target, tokens};
+use crate::support::{admin, proxy, root, target, tokens};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ const PASSED_ON: [&str; 3] = ["POSTERN_MCROUTER", "POSTERN_JAEGER", "POSTERN_PRO
 const PATIENT: [&str; 1] = ["POSTERN_STORE_MEMCACHED_TIMEOUT"];
 
 fn script(data: &Path, binary: Option<&str>) -> Command {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/local/fleet");
+    let path = root().join("deploy/local/fleet");
     let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();

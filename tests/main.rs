@@ -33,6 +33,7 @@ mod monitoring;
 mod month;
 mod mutual_tls;
 mod name_servers;
+mod next_hops;
 mod outage;
 mod privacy;
 mod prometheus;

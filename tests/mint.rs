@@ -70,7 +70,9 @@ async fn an_account_gets_its_quota_and_then_a_sentence() {
     let url = issuer.http();
 
     mint(&["--issuer", &url]).assert_failed(70, &["401", "accounts", "--api-key", "POSTERN_ISSUER_API_KEY"]);
-    mint(&["--issuer", &url, "--api-key", "another"]).assert_failed(70, &["401", "--api-key"]);
+    let refused = mint(&["--issuer", &url, "--api-key", "another"]);
+    let warning = "give --api-key-file, or set POSTERN_ISSUER_API_KEY";
+    refused.assert_failed(70, &["401", "--api-key", warning]);
 
     let mut by_variable = command(["token", "mint", "--issuer", &url]);
     by_variable.env("POSTERN_ISSUER_API_KEY", key);

@@ -5,18 +5,11 @@ mod catalogue;
 mod queries;
 mod rules;
 
+use crate::support::{read, root};
 use catalogue::Catalogue;
 use rules::Rule;
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use std::path::PathBuf;
 
 /// The files below a folder that end so, with their texts.
 fn files(folder: &str, endings: &[&str]) -> BTreeMap<PathBuf, String> {

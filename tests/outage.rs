@@ -7,7 +7,7 @@ use crate::support::memcached::Memcached;
 use crate::support::proxy::{self, Response};
 use crate::support::router::Router;
 use crate::support::tokens::mint;
-use crate::support::{eventually, target};
+use crate::support::{eventually, faketime, target};
 use postern_daemon::exit;
 use postern_testkit::ports;
 use std::io::Write;
@@ -25,16 +25,6 @@ async fn present(gateway: &Daemon, target: &str, token: &str) -> Response {
     let mut body = vec![0; if head.status == 200 { 0 } else { length }];
     tokio::io::AsyncReadExt::read_exact(&mut stream, &mut body).await.unwrap();
     Response { status: head.status, head, body: String::from_utf8(body).unwrap() }
-}
-
-/// Waits until `/readyz` has this status and this text.
-async fn readyz(gateway: &Daemon, status: u16, says: &[&str]) -> String {
-    let what = format!("/readyz is {status} and contains {says:?}");
-    eventually(&what, || async {
-        let (found, body) = admin::get(gateway.admin, "/readyz").await?;
-        (found == status && says.iter().all(|part| body.contains(part))).then_some(body)
-    })
-    .await
 }
 
 fn unread(response: &Response) -> bool {
@@ -59,7 +49,7 @@ async fn no_token_is_lost_for_want_of_a_descriptor() {
     let mut program = Command::new("sh");
     program.args(["-c", "ulimit -Sn 128 && ulimit -Hn 256 && exec \"$@\"", "sh"]);
     let gateway = Daemon::started_by(program, "gateway", &config);
-    readyz(&gateway, 200, &[]).await;
+    gateway.readyz(200, &[]).await;
     let pid = gateway.process.id();
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -109,7 +99,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
     ]);
     program.arg(&data);
     let gateway = Daemon::started_by(program, "gateway", &config);
-    readyz(&gateway, 200, &[]).await;
+    gateway.readyz(200, &[]).await;
     let inside =
         PathBuf::from(format!("/proc/{}/root{}", gateway.process.id(), data.join("filler").display()));
     let tokens = mint(&issuer.http(), &gateway.http(), 300);
@@ -119,7 +109,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
     fill(&inside);
     let lost = present(&gateway, &echo, tokens.next().unwrap()).await;
     assert!(lost.status == 503 && lost.body.contains("no room left"), "{lost:?}");
-    readyz(&gateway, 503, &["store: ", "no room left", "Free disk space"]).await;
+    gateway.readyz(503, &["store: ", "no room left", "Free disk space"]).await;
     let kept: Vec<&String> = tokens.by_ref().take(20).collect();
     for token in &kept {
         let refused = present(&gateway, &echo, token).await;
@@ -127,7 +117,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
         assert_eq!(refused.head.value("retry-after"), Some("1"));
     }
     std::fs::remove_file(&inside).unwrap();
-    readyz(&gateway, 200, &[]).await;
+    gateway.readyz(200, &[]).await;
     for token in kept {
         assert_eq!(present(&gateway, &echo, token).await.status, 200);
     }
@@ -139,7 +129,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
         spent += 1;
     }
     println!("{spent} records went into the last block");
-    readyz(&gateway, 503, &["no room left"]).await;
+    gateway.readyz(503, &["no room left"]).await;
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2500) {
         let (status, body) = admin::get(gateway.admin, "/readyz").await.unwrap();
@@ -147,7 +137,7 @@ async fn a_full_disk_costs_one_token_and_one_line_and_ends_by_itself() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     std::fs::remove_file(&inside).unwrap();
-    readyz(&gateway, 200, &[]).await;
+    gateway.readyz(200, &[]).await;
     assert_eq!(present(&gateway, &echo, tokens.next().unwrap()).await.status, 200);
     let metrics = Metrics::of(gateway.admin).await;
     assert_eq!((metrics.requests("store_unknown"), metrics.requests("store_down")), (2, 20));
@@ -174,29 +164,29 @@ async fn a_dead_server_behind_a_router_is_reported_with_the_share_that_it_costs(
     assert_eq!(present(&gateway, &echo, tokens.next().unwrap()).await.status, 200);
 
     servers[0].kill();
-    let idle = readyz(&gateway, 200, &["degraded: store: ", "records cannot be read, so about"]).await;
+    let idle = gateway.readyz(200, &["degraded: store: ", "records cannot be read, so about"]).await;
     println!("{idle}");
     let mut refused = 0;
     for token in tokens.by_ref().take(60) {
         refused += u32::from(present(&gateway, &echo, token).await.status == 503);
     }
     assert!((5..45).contains(&refused), "{refused} of 60");
-    let busy =
-        readyz(&gateway, 200, &["degraded: store: ", "of the checks of the last 10 s", "Start the server"])
-            .await;
+    let busy = gateway
+        .readyz(200, &["degraded: store: ", "of the checks of the last 10 s", "Start the server"])
+        .await;
     println!("{busy}");
 
     servers[0].launch();
     servers[1..].iter().for_each(Memcached::freeze);
     servers[0].freeze();
-    readyz(&gateway, 503, &["store: "]).await;
+    gateway.readyz(503, &["store: "]).await;
     let kept: Vec<&String> = tokens.take(20).collect();
     for token in &kept {
         let refused = present(&gateway, &echo, token).await;
         assert!(unread(&refused), "{refused:?}");
     }
     servers.iter().for_each(Memcached::thaw);
-    readyz(&gateway, 200, &[]).await;
+    gateway.readyz(200, &[]).await;
     // Those of the server that came back empty are void, and no other is lost.
     let mut void = 0;
     for token in kept {
@@ -214,7 +204,7 @@ async fn a_gateway_that_cannot_serve_yet_takes_no_clients_and_its_drain_waits_fo
     let issuer = format!("http://{}", ports::closed());
     let config = gateway_config(home.path(), &issuer, "", "1s", "");
     let gateway = Daemon::start("gateway", &config);
-    readyz(&gateway, 503, &["keys: ", "listen: the gateway takes no clients before"]).await;
+    gateway.readyz(503, &["keys: ", "listen: the gateway takes no clients before"]).await;
     let refused = StdStream::connect(gateway.address).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     let began = Instant::now();
@@ -269,7 +259,7 @@ async fn a_restart_does_not_need_the_issuer() {
     );
     std::fs::write(&saved, "{ half a fi").unwrap();
     let gateway = Daemon::start("gateway", &config);
-    readyz(&gateway, 503, &["keys: "]).await;
+    gateway.readyz(503, &["keys: "]).await;
     let ended = gateway.process.terminate();
     assert!(
         ended.stderr.contains("it is damaged") && !ended.stderr.contains("known keys stay in use"),
@@ -282,10 +272,6 @@ async fn a_restart_does_not_need_the_issuer() {
 async fn clocks_that_differ_are_reported_with_the_difference() {
     let home = TempDir::new().unwrap();
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-    // The library itself: the program would stand between this test's signals and the gateway.
-    let preloaded = Command::new("faketime").args(["-f", "+0", "sh", "-c", "echo $LD_PRELOAD"]).output();
-    let preloaded = preloaded.expect("faketime is installed (apt-get install faketime)");
-    let library = String::from_utf8(preloaded.stdout).unwrap().trim().to_owned();
     for (offset, status, says) in [
         ("-1h", 503, ["1 token key of the issuer: none is in use yet", "60 min behind the issuer's"]),
         ("+60d", 503, ["1 token key of the issuer: all have retired", "60 days ahead of the issuer's"]),
@@ -293,14 +279,14 @@ async fn clocks_that_differ_are_reported_with_the_difference() {
     ] {
         let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
         let mut program = Command::new("env");
-        program.args([format!("LD_PRELOAD={library}"), format!("FAKETIME={offset}")]);
+        program.args([format!("LD_PRELOAD={}", faketime::library().display()), format!("FAKETIME={offset}")]);
         program.arg("FAKETIME_DONT_FAKE_MONOTONIC=1");
         let gateway = Daemon::started_by(program, "gateway", &config);
-        let body = readyz(&gateway, status, &says).await;
+        let body = gateway.readyz(status, &says).await;
         assert!(body.contains("NTP") && !body.contains("has to publish"), "{offset}: {body}");
         let ended = gateway.process.terminate();
         assert_eq!(
-            ended.stderr.matches("WARN postern_gateway::keys::clock: ").count(),
+            ended.stderr.matches("WARN postern_gateway::keys::source: this machine's clock is ").count(),
             1,
             "{}",
             ended.stderr

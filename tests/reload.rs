@@ -1,19 +1,24 @@
 //! Changes over the three real daemons while they serve: of accounts by a command, of keys and limits by SIGHUP. A file that cannot
 //! be used changes nothing; the log has what changed.
 
-use crate::support::daemon::{apply, declared};
+use crate::support::daemon::{Daemon, apply, declared, gateway_config, issuer_config};
 use crate::support::proxy::{connect, dial, echoes};
+use crate::support::reload::reload;
 use crate::support::site::{AgentPlan, Plan, Site, api_key, write};
-use crate::support::target;
 use crate::support::tokens::mint_with;
 use crate::support::unit::Unit;
 use crate::support::users::{Got, Users};
-use std::time::Duration;
+use crate::support::{admin, eventually, target};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 const FIRST: AgentPlan = AgentPlan { name: "first", gateways: &[0], low: 2, high: 4 };
 const SECOND: AgentPlan = AgentPlan { name: "second", gateways: &[0], low: 2, high: 4 };
 const BUSY: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 20, high: 40 };
 /// How many reloads a fleet of three daemons gets under load.
+/// Reloads under load, without `POSTERN_RELOADS`.
 const THOUSAND: usize = 1_000;
 /// What makes a file unusable, and what the log has to name.
 const NONSENSE: &str = "\n[nonsense]\n";
@@ -36,7 +41,7 @@ async fn an_issuers_accounts_come_and_go_without_a_restart() {
     apply(&issuer.config, &twice).assert_failed(2, &["\"second\" is there twice"]);
     assert_eq!(status_for(&site, "first"), None, "what was declared before is in force");
 
-    let from = reloaded(issuer, &(site.issuer_config() + NONSENSE));
+    let from = reload(issuer, &(site.issuer_config() + NONSENSE));
     let line = issuer.logs(from, &["nonsense"]).await;
     println!("bad: {line}");
     assert_eq!(status_for(&site, "first"), None, "the old file is in force");
@@ -75,7 +80,7 @@ async fn a_gateways_limits_change_without_a_restart() {
     assert_eq!(connect(&mut held, &echo, None).await.unwrap().status, 200);
     assert_eq!(status_of(gateway, &echo).await, 407);
 
-    let from = reloaded(gateway, &format!("{good}[limits]\nconnections = 1\n"));
+    let from = reload(gateway, &format!("{good}[limits]\nconnections = 1\n"));
     let line = gateway.logs(from, &["connections"]).await;
     println!("changed: {line}");
     crate::support::eventually("a second connection is one too many", || async {
@@ -83,11 +88,11 @@ async fn a_gateways_limits_change_without_a_restart() {
     })
     .await;
 
-    let from = reloaded(gateway, &(good.clone() + NONSENSE));
+    let from = reload(gateway, &(good.clone() + NONSENSE));
     println!("bad: {}", gateway.logs(from, &["nonsense"]).await);
     assert_eq!(status_of(gateway, &echo).await, 503, "the old file is in force");
 
-    reloaded(gateway, &good);
+    reload(gateway, &good);
     crate::support::eventually("there is room again", || async {
         (status_of(gateway, &echo).await == 407).then_some(())
     })
@@ -110,11 +115,11 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
     let ailing = agent.readiness_when("refused by its issuer", |says| says.body.contains("401")).await;
     println!("with a wrong key: {}", ailing.body.trim());
 
-    let from = reloaded(agent, &(good.clone() + NONSENSE));
+    let from = reload(agent, &(good.clone() + NONSENSE));
     println!("bad: {}", agent.logs(from, &["nonsense"]).await);
     assert!(!agent.readiness().await.is_plain(), "the old file is in force");
 
-    let from = reloaded(agent, &good);
+    let from = reload(agent, &good);
     let line = agent.logs(from, &["issuer.api_key"]).await;
     println!("changed: {line}");
     assert!(!agent.log().contains(&key), "a log has no API key");
@@ -124,19 +129,19 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
     let file = agent.config.with_file_name("key");
     let more = good.replace("high = 4", "high = 8").replace("low = 2", "low = 6");
     let in_file = more.replace(&format!("api_key = \"{key}\""), &format!("api_key_file = {file:?}"));
-    let from = reloaded(agent, &in_file);
+    let from = reload(agent, &in_file);
     agent.logs(from, &["cannot be used", "API key cannot be read"]).await;
     std::fs::write(&file, api_key("a stranger") + "\n").unwrap();
-    let from = reloaded(agent, &in_file);
+    let from = reload(agent, &in_file);
     agent.logs(from, &["issuer.api_key_file"]).await;
     agent.readiness_when("refused by its issuer", |says| says.body.contains("401")).await;
     std::fs::write(&file, format!("\n{key}\n")).unwrap();
-    reloaded(agent, &in_file);
+    reload(agent, &in_file);
     agent.plainly_ready().await;
     let users = Users::of(target::echo().await);
     assert_eq!(users.request(agent).await.got, Got::Tunnel);
 
-    let from = reloaded(agent, &good.replace("high = 4", "high = 40").replace("low = 2", "low = 30"));
+    let from = reload(agent, &good.replace("high = 4", "high = 40").replace("low = 2", "low = 30"));
     println!("changed: {}", agent.logs(from, &["wallet.high"]).await);
     crate::support::eventually("the wallet is filled to the new level", || async {
         let held = agent.metrics().await?.sum("postern_wallet_tokens", &[]);
@@ -147,7 +152,7 @@ async fn an_agents_key_and_wallet_change_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
+async fn reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
     let site = Site::started(Plan { quota: Some("1000000/1d"), agents: vec![BUSY], ..Plan::default() }).await;
     let [gateway, agent] = [&site.gateways[0], &site.agents[0]];
     let [gateway_file, agent_file] =
@@ -173,13 +178,14 @@ async fn a_thousand_reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
     let users = Users::of(echo);
     let programs: Vec<_> = (0..4).map(|_| users.program(agent, Duration::from_millis(10))).collect();
     let mut open = Vec::new();
-    for round in 0..THOUSAND.div_ceil(3) {
+    let reloads = std::env::var("POSTERN_RELOADS").map_or(THOUSAND, |text| text.parse().unwrap());
+    for round in 0..reloads.div_ceil(3) {
         // Tokens, threads and connections have come to stay by now.
         if round == 30 {
             open = open_files(&site).await;
         }
         let files = &rounds[round % 2];
-        let from = files.each_ref().map(|(unit, text)| reloaded(unit, text));
+        let from = files.each_ref().map(|(unit, text)| reload(unit, text));
         for ((unit, _), from) in files.iter().zip(from) {
             unit.logs(from, &["is in force from now on"]).await;
         }
@@ -196,7 +202,7 @@ async fn a_thousand_reloads_under_load_fail_no_tunnel_and_leave_nothing_open() {
     );
     for (unit, before) in site.units().zip(open) {
         let after = files_of(unit).await;
-        // Connections come and go; what each reload leaves open would be hundreds.
+        // Connections come and go; what each reload leaves open adds up.
         assert!(after < before + 20, "{} has {after} open files, and had {before}", unit.name);
     }
     site.terminate();
@@ -214,12 +220,43 @@ async fn files_of(unit: &Unit) -> u64 {
     unit.metrics().await.expect("it serves").sum("process_open_fds", &[])
 }
 
-/// Writes the file, sends SIGHUP, and returns the position of the log.
-fn reloaded(unit: &Unit, text: &str) -> usize {
-    let from = unit.log().len();
-    write(unit, text);
-    unit.signal("HUP");
-    from
+/// A directory of another time, which hangs when it is asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_of_keys_takes_the_place_of_a_directory_that_hangs() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let url = format!("{}/.well-known/private-token-issuer-directory", issuer.http());
+    let keys = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let file = home.path().join("keys.json");
+    std::fs::write(&file, &keys).unwrap();
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let directory = format!("http://{}", listener.local_addr().unwrap());
+    let config = gateway_config(home.path(), &directory, "poll = \"1s\"", "1s", "");
+    let gateway = Daemon::start("gateway", &config);
+    let (mut first, _) = listener.accept().await.unwrap();
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nDate: Sat, 29 Feb 2020 00:00:00 GMT\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{keys}",
+        keys.len()
+    );
+    first.read_buf(&mut Vec::new()).await.unwrap();
+    first.write_all(answer.as_bytes()).await.unwrap();
+    eventually("the clocks differ", || async {
+        let (status, body) = admin::get(gateway.admin, "/readyz").await?;
+        (status == 200 && body.contains("ahead of the issuer's")).then_some(())
+    })
+    .await;
+    let _second = listener.accept().await.unwrap();
+    let text = std::fs::read_to_string(&config).unwrap();
+    let line = text.lines().find(|line| line.starts_with("directory = ")).unwrap();
+    std::fs::write(&config, text.replace(line, &format!("keys = {file:?}"))).unwrap();
+    let began = Instant::now();
+    gateway.process.signal("HUP");
+    eventually("it is ready, and knows of no clock", || async {
+        (admin::get(gateway.admin, "/readyz").await? == (200, "ready\n".to_owned())).then_some(())
+    })
+    .await;
+    assert!(began.elapsed() < Duration::from_secs(6), "a fetch takes 10 s: {:?}", began.elapsed());
 }
 
 /// What the issuer answers to the account, when it does not give it a token.

@@ -61,7 +61,7 @@ async fn what_a_connection_begins_with_follows_the_file() {
             "listen.http2 = false",
         )
         .await;
-        assert_eq!(answered(issuer, HELLO).await, b"");
+        assert_eq!(answered(issuer, HELLO).await, refused);
         reloaded(issuer, &of_issuer, "listen.http2").await;
     }
     site.terminate();

@@ -34,6 +34,13 @@ fn fill_to(server: &Server, bytes: u64) {
     }
 }
 
+fn with_replicas(file: &Path, replicas: &[Vec<String>; 3]) {
+    let text = std::fs::read_to_string(file).unwrap();
+    let text = text
+        .replace("[store]\n", &format!("[store]\nkind = \"memcached\"\nmemcached.replicas = {replicas:?}\n"));
+    std::fs::write(file, text).unwrap();
+}
+
 /// The row of the store's table whose address begins so.
 async fn row(admin: std::net::SocketAddr, address: &str) -> Vec<Value> {
     eventually("the page has the store", || async {
@@ -43,14 +50,6 @@ async fn row(admin: std::net::SocketAddr, address: &str) -> Vec<Value> {
         let rows = store["tables"][0]["rows"].as_array()?.clone();
         let row = rows.into_iter().find(|row| row[0].as_str().is_some_and(|at| at.starts_with(address)))?;
         row.as_array().cloned()
-    })
-    .await
-}
-
-async fn degraded(gateway: &Daemon, parts: &[&str]) -> String {
-    eventually(&format!("readiness has {parts:?}"), || async {
-        let (status, body) = admin::get(gateway.admin, "/readyz").await?;
-        (status == 200 && parts.iter().all(|part| body.contains(part))).then_some(body)
     })
     .await
 }
@@ -69,7 +68,7 @@ async fn a_store_that_fills_is_degraded_and_says_when_it_is_full() {
     found.has("look", "store", "start memcached with a larger -m");
 
     let gateway = Daemon::ready("gateway", &file).await;
-    let said = degraded(&gateway, &["degraded: ", &address, "of its memory", "full in "]).await;
+    let said = gateway.readyz(200, &["degraded: ", &address, "of its memory", "full in "]).await;
     assert!(said.contains(" at this rate: once it is full it rejects every new record"), "{said}");
     let metrics = Metrics::of(gateway.admin).await;
     let of = |name: &str| metrics.value(&format!("postern_store_{name}_bytes{{address=\"{address}\"}}"));
@@ -92,10 +91,7 @@ async fn a_replica_that_is_full_is_away_and_the_other_two_decide() {
     let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let address: String = full.address();
     let replicas = [vec![address.clone()], vec![others[0].address()], vec![others[1].address()]];
-    let text = std::fs::read_to_string(&file).unwrap();
-    let text = text
-        .replace("[store]\n", &format!("[store]\nkind = \"memcached\"\nmemcached.replicas = {replicas:?}\n"));
-    std::fs::write(&file, text).unwrap();
+    with_replicas(&file, &replicas);
     let gateway = Daemon::ready("gateway", &file).await;
     let echo = target::echo().await.to_string();
     let spend = |token: String| {
@@ -110,7 +106,7 @@ async fn a_replica_that_is_full_is_away_and_the_other_two_decide() {
     for token in tokens {
         assert_eq!(spend(token).await, 200, "two replicas decide");
     }
-    degraded(&gateway, &["does not answer, lacks servers, or rejects records"]).await;
+    gateway.readyz(200, &["does not answer, lacks servers, or rejects records"]).await;
     eventually("the page says so", || async {
         (row(gateway.admin, &address).await[1] == "bad: rejects records, as a full server does").then_some(())
     })
@@ -119,6 +115,47 @@ async fn a_replica_that_is_full_is_away_and_the_other_two_decide() {
     Findings::of(&file).has("bad", "store", &format!("{address} is full: it has rejected "));
     let status = run(["status".as_ref(), "--config".as_ref(), with_admin(&file, &gateway).as_os_str()]);
     assert!(status.stdout.contains("the next replica may be replaced: no"), "{status:?}");
+}
+
+/// One full, and another full or frozen: the third alone decides nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_without_a_vote_are_not_ready() {
+    for other_is_full in [true, false] {
+        let home = TempDir::new().unwrap();
+        let servers: [Server; 3] = std::array::from_fn(|_| Server::tcp(&["-M", "-m", "8"]));
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+        let at: [String; 3] = std::array::from_fn(|index| servers[index].address());
+        with_replicas(&file, &at.each_ref().map(|address| vec![address.clone()]));
+        let gateway = Daemon::ready("gateway", &file).await;
+        let echo = target::echo().await.to_string();
+        let tokens = tokens::mint(&issuer.http(), &gateway.http(), 3);
+
+        servers[0].fill();
+        if other_is_full {
+            servers[1].fill()
+        } else {
+            servers[1].signal("STOP")
+        }
+        // Fewer than the number of refusals in a row that would say so without the watch.
+        for token in tokens {
+            let mut stream = dial(gateway.address).await.unwrap();
+            assert_eq!(connect(&mut stream, &echo, Some(&token)).await.unwrap().status, 503);
+        }
+        eventually("it is not ready", || async {
+            let (status, body) = admin::get(gateway.admin, "/readyz").await?;
+            let said = "two are needed for a verdict, so checks are refused with 503";
+            (status == 503 && body.contains(said)).then_some(())
+        })
+        .await;
+        for address in &at[..2] {
+            eventually("the page says so", || async {
+                row(gateway.admin, address).await[1].as_str()?.starts_with("bad: ").then_some(())
+            })
+            .await;
+        }
+        assert_eq!(row(gateway.admin, &at[2]).await[1], "ok");
+    }
 }
 
 /// The file of a daemon that chose its own port.

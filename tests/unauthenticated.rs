@@ -2,14 +2,18 @@
 //! the gateway's, the issuer's and the admin listener, plain and over TLS. A new state belongs into the table here.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::process::cpu;
 use crate::support::tls::Authority;
 use postern_testkit::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, SETTINGS, fields, frame};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
 
 /// The most memory of the process that one connection may hold, in bytes: plain, and over TLS. rustls keeps a record that is not
 /// complete (18 KiB), and what is decrypted until it is read (16 KiB).
@@ -164,27 +168,47 @@ const REQUEST: &str = "POST /token-request HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthor
 const LIVEZ: &str = "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
 const METRICS: &str = "POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000000\r\n\r\n";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_state_of_a_connection_costs_much() {
-    let home = TempDir::new().unwrap();
-    let authority = Authority::new(home.path());
-    let trusting = authority.client();
-    let keys = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-    let slow = "[limits]\nheader_timeout = \"60s\"\n";
-    let (mut table, mut dear) = (String::new(), String::new());
+/// A state at one of the listeners.
+struct Row<'a> {
+    listener: &'static str,
+    /// Of a client that trusts the listener's authority; `None` for plain HTTP.
+    tls: Option<&'a Arc<ClientConfig>>,
+    /// Whether the state comes after the handshake.
+    shaken: bool,
+    state: State,
+}
+
+impl Row<'_> {
+    fn name(&self) -> String {
+        format!("{}{}: {}", self.listener, if self.tls.is_some() { ", TLS" } else { "" }, self.state.name)
+    }
+
+    /// Measures it at a daemon of its own.
+    async fn cost(&self, authority: &Authority, keys: &Daemon) -> Cost {
+        let tls_section = self.tls.map_or(String::new(), |_| authority.section());
+        let more = format!("[limits]\nheader_timeout = \"60s\"\n{tls_section}");
+        let home = TempDir::new().unwrap();
+        let (kind, config) = match self.listener {
+            "issuer" => ("issuer", issuer_config(home.path(), &more)),
+            _ => ("gateway", gateway_config(home.path(), &keys.http(), "", "1s", &more)),
+        };
+        let daemon = Daemon::ready(kind, &config).await;
+        let address = if self.listener == "admin" { daemon.admin } else { daemon.address };
+        cost(daemon.process.id(), address, &self.state, self.tls.filter(|_| self.shaken))
+    }
+}
+
+fn rows(trusting: &Arc<ClientConfig>) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
     for (listener, tls) in [
         ("gateway", None),
-        ("gateway", Some(&trusting)),
+        ("gateway", Some(trusting)),
         ("issuer", None),
-        ("issuer", Some(&trusting)),
+        ("issuer", Some(trusting)),
         ("admin", None),
     ] {
-        let mut all = before(tls.is_some());
-        let number_before = all.len();
-        if tls.is_some() {
-            all.extend(after_the_handshake());
-        }
-        all.extend(match listener {
+        let mut shaken = if tls.is_some() { after_the_handshake() } else { Vec::new() };
+        shaken.extend(match listener {
             "gateway" => {
                 // With another refusal unread its connection ends.
                 let http2 =
@@ -202,29 +226,46 @@ async fn no_state_of_a_connection_costs_much() {
             }
             _ => states(LIVEZ, METRICS),
         });
-        for (index, state) in all.into_iter().enumerate() {
-            let more = slow.to_owned() + &tls.map_or(String::new(), |_| authority.section());
-            let own = TempDir::new().unwrap();
-            let config = match listener {
-                "issuer" => issuer_config(own.path(), &more),
-                _ => gateway_config(own.path(), &keys.http(), "", "1s", &more),
-            };
-            let kind = if listener == "issuer" { "issuer" } else { "gateway" };
-            let daemon = Daemon::ready(kind, &config).await;
-            let address = if listener == "admin" { daemon.admin } else { daemon.address };
-            let handshake = tls.filter(|_| index >= number_before);
-            let cost = tokio::task::block_in_place(|| cost(daemon.process.id(), address, &state, handshake));
-            let what = format!("{listener}{}: {}", if tls.is_some() { ", TLS" } else { "" }, state.name);
-            let line = format!(
-                "{:>6.1} KiB {:>7.1} us  {what}\n",
-                cost.memory as f64 / 1024.0,
-                cost.cpu.as_secs_f64() * 1e6
-            );
-            table += &line;
-            let most = if tls.is_some() { MOST_MEMORY_TLS } else { MOST_MEMORY };
-            if cost.memory > most || cost.cpu > MOST_CPU {
-                dear += &line;
-            }
+        let row = |shaken| move |state| Row { listener, tls, shaken, state };
+        rows.extend(before(tls.is_some()).into_iter().map(row(false)));
+        rows.extend(shaken.into_iter().map(row(true)));
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_state_of_a_connection_costs_much() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let trusting = authority.client();
+    let keys = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let rows = rows(&trusting);
+    let (next, runtime) = (AtomicUsize::new(0), Handle::current());
+    // Two at a time: most of the time passes until a daemon has started, or is quiet again.
+    let measure = || {
+        let rest = std::iter::from_fn(|| rows.get(next.fetch_add(1, Ordering::Relaxed)));
+        rest.map(|row| (row.name(), row.tls.is_some(), runtime.block_on(row.cost(&authority, &keys))))
+            .collect::<Vec<_>>()
+    };
+    let mut measured = block_in_place(|| {
+        std::thread::scope(|scope| {
+            let others = scope.spawn(measure);
+            [measure(), others.join().unwrap()].concat()
+        })
+    });
+    assert_eq!(measured.len(), rows.len());
+    measured.sort_by(|(name, ..), (other, ..)| name.cmp(other));
+    let (mut table, mut dear) = (String::new(), String::new());
+    for (name, tls, cost) in measured {
+        let line = format!(
+            "{:>6.1} KiB {:>7.1} us  {name}\n",
+            cost.memory as f64 / 1024.0,
+            cost.cpu.as_secs_f64() * 1e6
+        );
+        table += &line;
+        let most = if tls { MOST_MEMORY_TLS } else { MOST_MEMORY };
+        if cost.memory > most || cost.cpu > MOST_CPU {
+            dear += &line;
         }
     }
     println!("{table}");
@@ -238,6 +279,7 @@ async fn no_state_of_a_connection_costs_much() {
     assert!(dear.is_empty(), "dearer than a connection may be:\n{dear}");
 }
 
+#[derive(Clone)]
 struct Cost {
     /// For each connection, or stream of one.
     memory: u64,
@@ -311,16 +353,6 @@ fn settled(pid: u32) -> Duration {
         }
         last = now;
     }
-}
-
-/// The CPU time of all threads.
-fn cpu(pid: u32) -> Duration {
-    let mut total = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        total += text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    }
-    Duration::from_nanos(total)
 }
 
 /// Resident memory that is the process's own, in bytes.

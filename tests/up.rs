@@ -2,6 +2,7 @@
 
 use crate::support::admin::{self, Metrics, metrics_when};
 use crate::support::process::{Postern, command, run};
+use crate::support::tokens::present;
 use crate::support::up::{Ports, Up, up};
 use crate::support::{eventually, proxy, target, tokens};
 use postern_token::{Directory, TokenKeyId, TokenType};
@@ -90,11 +91,6 @@ async fn key_id(issuer: SocketAddr) -> TokenKeyId {
         panic!("one key is expected: {directory:?}")
     };
     TokenKeyId::of(&key.key_bytes().unwrap())
-}
-
-async fn present(gateway: SocketAddr, target: &str, token: &str) -> proxy::Head {
-    let mut stream = proxy::dial(gateway).await.unwrap();
-    proxy::connect(&mut stream, target, Some(token)).await.unwrap()
 }
 
 /// Only the owner may read the data.

@@ -1,9 +1,9 @@
-//! `postern issuer account`, `usage` and `backup`: an operator's view of an issuer's accounts.
+//! Commands `postern issuer account`, `key`, `usage` and `backup`.
 
 mod print;
 
 use crate::args::{
-    AccountCommand, Apply, Backup, Change, NewAccount, Output, Pace, Rotate, UsageArgs, UsageFormat,
+    AccountCommand, Change, KeyCommand, NewAccount, One, Output, Pace, UsageArgs, UsageFormat,
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
@@ -13,158 +13,182 @@ use nix::unistd::{Gid, Uid, setegid, seteuid};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
-use postern_issuer::control::{self, AccountRequest, AccountsFile, Edit, Line, Refused, Request, Terms};
-use postern_issuer::{AccountsError, Burst, Config};
+use postern_issuer::control::{
+    self, AccountRequest, AccountsFile, Edit, Exported, KeyRequest, Line, Refused, Request, Terms,
+};
+use postern_issuer::{Burst, Config};
 use postern_token::UnixSeconds;
-use print::{Csv, Printer};
+use print::{Form, Printer};
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn backup(args: &Backup) -> Result<(), Failure> {
-    let config = config(&args.daemon.config)?;
-    control::backup(&config.keys.directory, &args.to).map_err(|error| match error {
-        AccountsError::Target { .. } => Failure::usage(error),
-        error => Failure::runtime(error),
-    })?;
+/// Effect on a retired key's tokens, without and with `--now`.
+const AFTER_GRACE: &str = "A gateway refuses its tokens once it has fetched the directory ([issuer] poll, or SIGHUP) and [issuer] \
+                           removed_grace is over";
+const NOW: &str = "A gateway refuses its tokens once it has fetched the directory: within [issuer] poll, earlier with the first token of the \
+                   new key, or at SIGHUP. Every unspent token of it is lost";
+/// Further effects of retiring a key.
+const BESIDE: &str = "agents get new ones. The key is not listed any more and signs nothing; its file is kept for a week at least, under \
+                      another name. Remove copies of a key of type 5 or 1 from the gateways' [issuer] secrets.";
+
+pub(crate) fn backup(to: &Path, config: &Path) -> Result<(), Failure> {
+    let keys = load(config)?.keys.directory;
+    control::backup(&keys, to).map_err(refused)?;
     print_line(format_args!(
         "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
-        args.to.display(),
-        config.keys.directory.join("accounts.secret").display()
-    ))?;
-    Ok(())
+        to.display(),
+        keys.join("accounts.secret").display()
+    ))
 }
 
 pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
-    match command {
-        AccountCommand::Add(args) => add(*args),
-        AccountCommand::List(args) => ask(AccountRequest::List, &args.output, ""),
-        AccountCommand::Show(args) => ask(AccountRequest::Show { name: args.name }, &args.output, ""),
-        AccountCommand::Disable(args) => {
-            let request = AccountRequest::SetEnabled { name: args.name, enabled: false };
-            ask(request, &args.output, "It gets no tokens until it is enabled again.")
+    let (request, output, done) = match command {
+        AccountCommand::Add(args) => return add(*args),
+        AccountCommand::RotateKey { name, grace, keep, output } => {
+            let grace_seconds = (!keep).then_some(grace.get().as_secs());
+            let others = match grace_seconds {
+                None => "The account's other keys stay good.".to_owned(),
+                Some(0) => "The account's other keys are refused from now on.".to_owned(),
+                Some(seconds) => {
+                    format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
+                }
+            };
+            return ask_on(with_key(), AccountRequest::RotateKey { name, grace_seconds }, &output, &others);
         }
-        AccountCommand::Enable(args) => {
-            let request = AccountRequest::SetEnabled { name: args.name, enabled: true };
-            ask(request, &args.output, "It gets tokens again.")
+        AccountCommand::Apply { file, prune, output } => {
+            // Before act_as_owner: with the caller's rights.
+            let AccountsFile { accounts } = postern_config::load(&file, [])?;
+            let done = format!("The accounts are as {} declares them.", file.display());
+            return ask(AccountRequest::Apply { accounts, prune }, &output, &done);
         }
-        AccountCommand::RotateKey(args) => rotate(args),
-        AccountCommand::RetireKey(args) => {
-            let request = AccountRequest::RetireKey { name: args.name, key: args.key };
-            ask(request, &args.output, "The key is refused from now on.")
+        AccountCommand::List(output) => (AccountRequest::List, output, ""),
+        AccountCommand::Show(One { name, output }) => (AccountRequest::Show { name }, output, ""),
+        AccountCommand::Disable(One { name, output }) => {
+            let request = AccountRequest::SetEnabled { name, enabled: false };
+            (request, output, "It gets no tokens until it is enabled again.")
         }
-        AccountCommand::AddCertificate(args) => {
-            let public_key_sha256 = public_key(&args.file)?;
-            ask(AccountRequest::AddCertificate { name: args.name, public_key_sha256 }, &args.output, "")
+        AccountCommand::Enable(One { name, output }) => {
+            (AccountRequest::SetEnabled { name, enabled: true }, output, "It gets tokens again.")
         }
-        AccountCommand::RemoveCertificate(args) => {
-            let request =
-                AccountRequest::RemoveCertificate { name: args.name, certificate: args.certificate };
-            ask(request, &args.output, "The certificate stands for no account from now on.")
+        AccountCommand::RetireKey { name, key, output } => {
+            (AccountRequest::RetireKey { name, key }, output, "The key is refused from now on.")
+        }
+        AccountCommand::AddCertificate { name, file, output } => {
+            let public_key_sha256 = public_key(&file)?;
+            (AccountRequest::AddCertificate { name, public_key_sha256 }, output, "")
+        }
+        AccountCommand::RemoveCertificate { name, certificate, output } => {
+            let request = AccountRequest::RemoveCertificate { name, certificate };
+            (request, output, "The certificate stands for no account from now on.")
         }
         AccountCommand::Quota(args) => {
             let (request, output) = change(args)?;
-            ask(request, &output, "It is changed.")
+            (request, output, "It is changed.")
         }
-        AccountCommand::Remove(args) => ask(
-            AccountRequest::Remove { name: args.name },
-            &args.output,
-            "The account and its keys are removed.",
-        ),
-        AccountCommand::Apply(args) => apply(args),
-    }
+        AccountCommand::Remove(One { name, output }) => {
+            (AccountRequest::Remove { name }, output, "The account and its keys are removed.")
+        }
+    };
+    ask(request, &output, done)
 }
 
 fn add(args: NewAccount) -> Result<(), Failure> {
     let NewAccount { name, quota, pace, certificate, tier, expires, joining, output } = args;
-    let terms = Terms {
-        quota,
-        burst: limit(&pace),
-        tier,
-        expires_at: expires.as_deref().map(|text| day(text, "--expires")).transpose()?,
-    };
+    let expires_at = expires.as_deref().map(|text| day(text, "--expires")).transpose()?;
+    let terms = Terms { quota, burst: limit(&pace), tier, expires_at };
     let certificates = certificate.iter().map(|file| public_key(file)).collect::<Result<_, _>>()?;
-    let config = config(&output.daemon.config)?;
-    let join = join::prepare(&config.join, joining)?; // it reads files as the user who runs this
-    act_as_owner(&config)?;
-    let printer = Printer::new(with_key(), output.json).joining(join);
+    let config = load(&output.daemon.config)?;
+    let join = join::prepare(&config.join, joining)?; // before act_as_owner: reads certificates with the caller's rights
+    let printer = Printer::new(with_key(), Form::of(&output)).joining(join);
     print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
 }
 
-fn apply(args: Apply) -> Result<(), Failure> {
-    let Apply { file, prune, output } = args;
-    let AccountsFile { accounts } = postern_config::load(&file, [])?; // as the user who runs this
-    let done = format!("The accounts are as {} declares them.", file.display());
-    ask(AccountRequest::Apply { accounts, prune }, &output, &done)
-}
-
 fn change(args: Change) -> Result<(AccountRequest, Output), Failure> {
-    let Change { name, quota, no_quota, pace, no_rate, tier, expires, output } = args;
-    let quota = match quota {
-        Some(quota) => Edit::Set(quota),
-        None if no_quota => Edit::Clear,
-        None => Edit::Keep,
-    };
-    let burst = match limit(&pace) {
-        Some(limit) => Edit::Set(limit),
-        None if no_rate => Edit::Clear,
-        None => Edit::Keep,
-    };
-    let tier = match tier {
-        Some(tier) if tier.is_empty() => Edit::Clear,
-        Some(tier) => Edit::Set(tier),
-        None => Edit::Keep,
-    };
-    let expires_at = match expires.as_deref() {
-        Some("never") => Edit::Clear,
-        Some(text) => Edit::Set(day(text, "--expires")?),
-        None => Edit::Keep,
-    };
-    Ok((AccountRequest::Change { name, quota, burst, tier, expires_at }, output))
-}
-
-fn rotate(args: Rotate) -> Result<(), Failure> {
-    let Rotate { name, grace, keep, output } = args;
-    let grace_seconds = (!keep).then_some(grace.get().as_secs());
-    let others = match grace_seconds {
-        None => "The account's other keys stay good.".to_owned(),
-        Some(0) => "The account's other keys are refused from now on.".to_owned(),
-        Some(seconds) => {
-            format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
+    fn edit<T>(value: Option<T>, clears: bool) -> Edit<T> {
+        match value {
+            Some(value) => Edit::Set(value),
+            None if clears => Edit::Clear,
+            None => Edit::Keep,
         }
+    }
+    let Change { name, quota, no_quota, pace, no_rate, tier, expires, output } = args;
+    let (is_bare, is_lasting) = (tier.as_deref() == Some(""), expires.as_deref() == Some("never"));
+    let expires_at = expires.filter(|_| !is_lasting).map(|text| day(&text, "--expires")).transpose()?;
+    let request = AccountRequest::Change {
+        name,
+        quota: edit(quota, no_quota),
+        burst: edit(limit(&pace), no_rate),
+        tier: edit(tier.filter(|_| !is_bare), is_bare),
+        expires_at: edit(expires_at, is_lasting),
     };
-    ask_on(with_key(), AccountRequest::RotateKey { name, grace_seconds }, &output, &others)
+    Ok((request, output))
 }
 
 pub(crate) fn usage(args: UsageArgs) -> Result<(), Failure> {
     let since = args.since.as_deref().map(|text| day(text, "--since")).transpose()?;
-    let config = config(&args.daemon.config)?;
-    act_as_owner(&config)?;
+    let config = load(&args.daemon.config)?;
     let request =
         AccountRequest::Usage { account: args.account, since: since.unwrap_or(UnixSeconds(0)) }.into();
-    let out = Stdout::lock();
-    match args.format {
-        UsageFormat::Csv => {
-            let mut csv = Csv::begin(out).map_err(unprinted)?;
-            control::ask(&config, &request, &mut |line| csv.line(&line)).map_err(refused)?;
-            csv.finish().map_err(unprinted)
+    let form = match args.format {
+        UsageFormat::Csv => Form::Csv,
+        UsageFormat::Json => Form::Json,
+    };
+    print(&config, &request, Printer::new(Stdout::lock(), form), "")
+}
+
+pub(crate) fn key(command: KeyCommand) -> Result<(), Failure> {
+    match command {
+        KeyCommand::List(output) => ask(KeyRequest::List, &output, ""),
+        KeyCommand::Rotate { token_type, ahead, output } => {
+            let in_seconds = ahead.map(|ahead| ahead.get().as_secs());
+            ask(
+                KeyRequest::Rotate { token_type, in_seconds },
+                &output,
+                "It is listed from now on. The key before it issues until this one is in use; its tokens stay good until it leaves.",
+            )
         }
-        UsageFormat::Json => {
-            let mut printer = Printer::new(out, true);
-            control::ask(&config, &request, &mut |line| printer.line(&line)).map_err(refused)?;
-            printer.finish("").map_err(unprinted)
+        KeyCommand::Retire { id, now: revokes, yes, output } => {
+            let what = id.as_ref().map_or("every token key".to_owned(), |id| format!("the token key {id}"));
+            let means = format!("{}, and {BESIDE}", if revokes { NOW } else { AFTER_GRACE });
+            if !yes {
+                return Err(Failure::usage(format_args!(
+                    "this ends {what} at once, and makes a successor of what is in use. {means} Nothing was done: add --yes to do it"
+                )));
+            }
+            ask(KeyRequest::Retire { id, revokes }, &output, &format!("Ended: {what}. {means}"))
+        }
+        KeyCommand::Export { id, file, plain, daemon } => {
+            let form = if plain { control::Form::Plain } else { control::Form::AsItIs };
+            let Exported { path, is_encrypted } =
+                control::export(&load(&daemon.config)?.keys, &id, form, &file).map_err(refused)?;
+            let kept = match is_encrypted {
+                true => {
+                    "It is encrypted with the passphrase of the issuer's own file; a gateway needs a copy made with --plain."
+                }
+                false => "Anyone who can read it can issue tokens, so keep it encrypted.",
+            };
+            print_line(format_args!(
+                "{} has the token key {id}. {kept} `postern issuer key import` takes it under the name that `key list` shows.",
+                path.display()
+            ))
+        }
+        KeyCommand::Import { file, passphrase_file, output } => {
+            let keys = load(&output.daemon.config)?.keys;
+            let request = control::to_import(&file, &keys, passphrase_file.as_deref()).map_err(refused)?;
+            ask(request, &output, "The key is imported. Remove the file that it came from.")
         }
     }
 }
 
-/// Root becomes the user whom the issuer's files belong to, so that it leaves none there that the issuer may not open.
+/// Drops root for the owner of the issuer's files, so that the issuer can open every file that the command creates.
 fn act_as_owner(config: &Config) -> Result<(), Failure> {
     let directory = &config.keys.directory;
     if !Uid::effective().is_root() {
         return Ok(());
     }
-    // The directory of a mounted volume may be root's and writable by a group, and what is in it the issuer's.
+    // On a mounted volume, the directory may belong to root and be group-writable, while its files belong to the issuer.
     let is_of_group = std::fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & 0o020 != 0);
     let database = is_of_group.then(|| directory.join("accounts.sqlite"));
     let mut candidates = database.iter().map(PathBuf::as_path).chain(directory.ancestors());
@@ -174,7 +198,7 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
     };
     let owner = std::fs::metadata(existing).map_err(|error| failed(&error))?;
     if owner.uid() != 0 {
-        // The group first: without root's rights it could not be changed any more.
+        // The group first: changing it requires root.
         setegid(Gid::from_raw(owner.gid())).map_err(|error| failed(&error))?;
         seteuid(Uid::from_raw(owner.uid())).map_err(|error| failed(&error))?;
         keep_passing_folders();
@@ -190,20 +214,21 @@ fn act_as_owner(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps root's right to pass folders: with `DynamicUser=`, systemd has a service's below /var/lib/private, which root alone may enter.
+/// Keeps `CAP_DAC_READ_SEARCH`: with `DynamicUser=`, systemd places the state below /var/lib/private, which only root may
+/// traverse.
 #[cfg(target_os = "linux")]
 fn keep_passing_folders() {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     let kept = CapabilitySet::DAC_READ_SEARCH;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    let _ = set_capabilities(None, sets); // a container's root may not have it
+    let _ = set_capabilities(None, sets); // fails if a container's root lacks the capability
 }
 
 #[cfg(not(target_os = "linux"))]
 fn keep_passing_folders() {}
 
-/// Asks, and prints the answer; `done` is said to people where there is nothing else to say.
-pub(crate) fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
+/// Sends `request` and prints the answer. `done` is printed after the answer, for people only.
+fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
     ask_on(Stdout::lock(), request, output, done)
 }
 
@@ -213,12 +238,11 @@ fn ask_on(
     output: &Output,
     done: &str,
 ) -> Result<(), Failure> {
-    let config = config(&output.daemon.config)?;
-    act_as_owner(&config)?;
-    print(&config, &request.into(), Printer::new(out, output.json), done)
+    let printer = Printer::new(out, Form::of(output));
+    print(&load(&output.daemon.config)?, &request.into(), printer, done)
 }
 
-/// Standard output, for an answer with an API key, which is lost where its reader has left.
+/// Standard output that reports a broken pipe: an API key is printed once, so a reader that has gone is an error.
 fn with_key() -> impl io::Write {
     io::BufWriter::new(io::stdout().lock())
 }
@@ -229,11 +253,13 @@ fn print<W: io::Write>(
     mut printer: Printer<W>,
     done: &str,
 ) -> Result<(), Failure> {
+    act_as_owner(config)?;
+    printer.begin().map_err(unprinted)?;
     control::ask(config, request, &mut |line: Line| printer.line(&line)).map_err(refused)?;
     printer.finish(done).map_err(unprinted)
 }
 
-pub(crate) fn config(path: &Path) -> Result<Config, Failure> {
+fn load(path: &Path) -> Result<Config, Failure> {
     Ok(postern_config::open::<Config>(path, environment())?.0)
 }
 
@@ -241,7 +267,7 @@ pub(crate) fn refused(refused: Refused) -> Failure {
     Failure::new(refused.code, refused.sentence)
 }
 
-/// What an account keeps of a client's certificate, in hex.
+/// Returns the SHA-256 of the certificate's public key, in hex: the form in which an account stores it.
 fn public_key(file: &Path) -> Result<String, Failure> {
     PublicKeyDigest::of_file(file).map(|key| key.to_string()).map_err(Failure::usage)
 }

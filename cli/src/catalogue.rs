@@ -1,8 +1,8 @@
-//! The metrics of everything in this binary.
+//! The metrics of every crate in this binary.
 
 use postern_telemetry::catalogue::Metric;
 
-/// A catalogue for each crate that records. Telemetry adds its own.
+/// One catalogue for each crate that records metrics, except telemetry's, which telemetry adds itself.
 pub(crate) const CATALOGUES: &[&[Metric]] = &[
     postern_admin::catalogue::METRICS,
     #[cfg(feature = "servers")]

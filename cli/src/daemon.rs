@@ -1,4 +1,4 @@
-//! `postern gateway`, `postern issuer` and `postern client`: one daemon each, from a configuration file.
+//! Commands `postern gateway`, `postern issuer` and `postern client`: one daemon each, from a configuration file.
 
 #[cfg(feature = "servers")]
 mod servers;
@@ -10,30 +10,33 @@ use crate::failure::Failure;
 use crate::process::Process;
 use postern_client::Agent;
 use postern_config::Environment;
+use postern_daemon::drain::Shutdown;
 use postern_daemon::listen::handed;
 use postern_telemetry::log::LogFormat;
 use std::future::ready;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
 pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     let (config, file) = postern_config::open::<postern_client::Config>(path, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = start(config.log.format, Some(admin), file.warnings()).await?;
+    let process = start(config.log.format, admin, file.warnings()).await?;
     let agent = Agent::bind(config, &process.context).await?.reloading(file);
     tracing::info!("the agent listens on {}", agent.local_addr());
     warn_of_unclaimed();
     process.report_to_systemd(ready(()));
-    let stopped = process.context.shutdown.clone();
-    let serving = async move {
-        agent.run().await;
-        stopped.stopped().await; // its connections go on until they have drained
-        Ok(())
-    };
-    process.run(serving, deadline).await
+    process.run(until_stopped(agent.run(), process.context.shutdown.clone()), deadline).await
 }
 
-/// A socket unit and the configuration have to name the same addresses.
+/// Runs a daemon until the drain is over: it ends before, and an end of `serving` would end the process.
+async fn until_stopped(running: impl Future<Output = ()>, shutdown: Shutdown) -> io::Result<()> {
+    running.await;
+    shutdown.stopped().await;
+    Ok(())
+}
+
+/// Warns of sockets from systemd whose address is not in the configuration.
 fn warn_of_unclaimed() {
     for address in handed::unclaimed() {
         tracing::warn!(
@@ -43,7 +46,8 @@ fn warn_of_unclaimed() {
     }
 }
 
-/// The variables of this process: one environment may serve all three daemons.
+/// Returns this process's environment. The variables of all three daemons are known, because one environment may serve all of
+/// them.
 pub(crate) fn environment() -> Environment {
     let known = [
         #[cfg(feature = "servers")]
@@ -55,18 +59,12 @@ pub(crate) fn environment() -> Environment {
     Environment::of_process(known.concat())
 }
 
-/// A daemon's process. It logs the address of its admin page, because the port may have been 0.
-async fn start(
-    format: LogFormat,
-    admin: Option<SocketAddr>,
-    warnings: &[String],
-) -> Result<Process, Failure> {
+/// Starts a daemon's process and logs the address of its admin page, because the configured port may be 0.
+async fn start(format: LogFormat, admin: SocketAddr, warnings: &[String]) -> Result<Process, Failure> {
     let process = Process::start(format, admin, 1).await?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    if let Some(admin) = process.admin {
-        tracing::info!("the admin page listens on {admin}");
-    }
+    tracing::info!("the admin page listens on {}", process.admin);
     Ok(process)
 }

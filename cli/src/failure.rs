@@ -1,4 +1,4 @@
-//! How a command fails: a sentence for the person, a code for the script.
+//! Failures of commands.
 
 use postern_config::ConfigError;
 use postern_daemon::exit;
@@ -6,12 +6,12 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
-/// A sentence and an exit code.
+/// A sentence for people, and an exit code for scripts.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) sentence: String,
-    /// This user may not read or write something; another may.
+    /// `true` if this user lacks a permission that another user may have.
     #[cfg_attr(not(feature = "servers"), allow(dead_code, reason = "only `postern doctor` reads it"))]
     pub(crate) is_forbidden: bool,
 }
@@ -21,7 +21,7 @@ impl Failure {
         Self { code, sentence: sentence.to_string(), is_forbidden: false }
     }
 
-    /// With what caused it.
+    /// Creates a failure from an error, and inspects the error's causes for a missing permission.
     fn of(code: u8, error: &(dyn Error + 'static)) -> Self {
         let causes = std::iter::successors(Some(error), |error| (*error).source());
         let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
@@ -29,23 +29,23 @@ impl Failure {
         Self { is_forbidden, ..Self::new(code, error) }
     }
 
-    /// This user may not read a configuration.
+    /// Creates the failure for a configuration that this user may not read.
     #[cfg(feature = "servers")]
     pub(crate) fn forbidden(error: &io::Error) -> Self {
         Self::of(exit::CONFIG, error)
     }
 
-    /// The machine's state is in the way, not the configuration.
+    /// Creates a failure that the machine's state causes, not the configuration.
     pub(crate) fn runtime(sentence: impl Display) -> Self {
         Self::new(exit::RUNTIME, sentence)
     }
 
-    /// The command line makes no sense.
+    /// Creates the failure for an invalid command line.
     pub(crate) fn usage(sentence: impl Display) -> Self {
         Self::new(exit::USAGE, sentence)
     }
 
-    /// Somebody has to edit something first.
+    /// Creates a failure that requires an edit of a configuration.
     pub(crate) fn configuration(sentence: impl Display) -> Self {
         Self::new(exit::CONFIG, sentence)
     }
@@ -61,13 +61,6 @@ impl From<ConfigError> for Failure {
 impl From<postern_gateway::StartError> for Failure {
     fn from(error: postern_gateway::StartError) -> Self {
         Self::of(error.exit_code(), &error)
-    }
-}
-
-#[cfg(feature = "servers")]
-impl From<postern_gateway::ResolverError> for Failure {
-    fn from(error: postern_gateway::ResolverError) -> Self {
-        Self::runtime(error)
     }
 }
 

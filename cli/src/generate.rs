@@ -1,4 +1,4 @@
-//! What packages have beside the binary and is made from the command line's own description: completions, man pages.
+//! Generates shell completions and man pages for packages from the definition of the command line.
 
 use crate::args::Cli;
 use crate::failure::Failure;
@@ -14,14 +14,14 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     out.write_all(&completions_for(shell)).and_then(|()| out.flush()).map_err(unprinted)
 }
 
-/// Collected first, because clap panics where the reader of a pipe has left.
+/// Buffers the completions, because clap panics if the reader of a pipe has gone.
 fn completions_for(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "postern", &mut text);
     text
 }
 
-/// Writes `postern.1` and a page for each command below it, into a folder that is made if it is missing.
+/// Writes `postern.1` and a page for each subcommand. Creates the folder if it is missing.
 pub(crate) fn man_pages(directory: &Path) -> Result<(), Failure> {
     let written =
         fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// The name of each visible command, such as `postern token mint`, with its own description.
+    /// Returns each visible command with its full name, such as `postern token mint`.
     fn all(name: &str, command: &clap::Command) -> Vec<(String, clap::Command)> {
         let below = command.get_subcommands().filter(|command| !command.is_hide_set());
         let below = below.flat_map(|command| all(&format!("{name} {}", command.get_name()), command));

@@ -1,7 +1,7 @@
-//! `postern init`: configurations that work together at once, and what they need.
+//! Command `postern init`: writes configurations that work together, and the files that they need.
 //!
-//! The texts are those of `deploy/examples`, with the values of this machine. The agent's configuration and its API key come as
-//! for any other agent: an account is added to the issuer, and the agent joins.
+//! The texts are those of `deploy/examples` with this machine's values. The agent is set up like any other agent: an account is
+//! added to the issuer, and the agent joins.
 
 mod files;
 mod memcached;
@@ -28,7 +28,7 @@ use texts::Texts;
 
 const QUOTA: &str = "10000/1d";
 
-/// Writes everything, and says what to type next.
+/// Writes all files and prints the next commands.
 pub(crate) fn run(args: &Init) -> Result<(), Failure> {
     if let Some(origin) = &args.origin {
         return servers::run(args, origin);
@@ -42,12 +42,12 @@ pub(crate) fn run(args: &Init) -> Result<(), Failure> {
     print(texts.next.text(args, &place))
 }
 
-/// All of it, or nothing.
+/// Writes all files. Removes them again on failure.
 fn write(place: &Place, texts: &Texts) -> Result<(), Failure> {
     let mut made = Made::default();
     made.folder(&place.path("state/gateway"))?;
     made.also(&place.path("tls"));
-    let address = place.issuer.address.ip(); // on loopback, as those of the gateways
+    let address = place.issuer.address.ip(); // loopback, like the gateways' addresses
     self_signed(&place.path("tls"), address).map_err(Failure::runtime)?;
     for (name, text) in &texts.files {
         if let Some((folder, _)) = name.rsplit_once('/') {
@@ -64,9 +64,9 @@ fn write(place: &Place, texts: &Texts) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An account at the issuer, and an agent that has joined with its key.
+/// Adds an account to the issuer, and writes an agent's configuration with the account's API key.
 fn add_agent(place: &Place, made: &mut Made) -> Result<(), Failure> {
-    // Without the environment, which may be that of another installation.
+    // The environment is ignored: it may belong to another installation.
     let config: postern_issuer::Config = postern_config::load(&place.path("issuer.toml"), [])?;
     postern_issuer::check(&config)?;
     let join = join::prepare(&config.join, Joining { join: true, ..Joining::default() })?;

@@ -1,5 +1,3 @@
-//! `postern client join`.
-
 #[cfg(feature = "servers")]
 mod made;
 
@@ -16,10 +14,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// What every join string begins with.
+/// Prefix of every join string.
 const BEGINNING: &str = "postern-join-";
 
-/// Writes the configuration, and says what to do next.
+/// Writes the configuration and prints the next commands.
 pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     let text = read(&args.join)?;
     if text.expose() == args.join {
@@ -71,7 +69,7 @@ pub(crate) fn unwritten(error: JoinWriteError) -> Failure {
     }
 }
 
-/// The text that holds the join string.
+/// Reads the text that contains the join string.
 fn read(argument: &str) -> Result<Secret, Failure> {
     if argument.starts_with(BEGINNING) && !Path::new(argument).exists() {
         return Ok(Secret::new(argument));
@@ -87,7 +85,7 @@ fn read(argument: &str) -> Result<Secret, Failure> {
         file => Box::new(File::open(file).map_err(refused)?),
     };
     let mut bytes = Vec::new();
-    // One byte more than the reader takes, which then says that it is too long.
+    // One byte more than `Join::find` accepts, so that it rejects longer input.
     source.by_ref().take(2 * JOIN_LIMIT as u64 + 1).read_to_end(&mut bytes).map_err(refused)?;
     Ok(Secret::new(String::from_utf8_lossy(&bytes)))
 }

@@ -1,6 +1,6 @@
-//! `postern`: one binary for every part.
+//! The `postern` binary: all daemons and tools.
 
-// They panic where the reader of a pipe has left: `stdio` does not.
+// These macros panic if the reader of a pipe has gone; `stdio` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[cfg(feature = "servers")]
@@ -16,8 +16,6 @@ mod generate;
 mod init;
 mod join;
 #[cfg(feature = "servers")]
-mod key;
-#[cfg(feature = "servers")]
 mod ports;
 mod process;
 mod running;
@@ -27,7 +25,7 @@ mod token;
 #[cfg(feature = "servers")]
 mod up;
 
-use args::{Cli, ClientCommand, ClientTask, Command, Token};
+use args::{Cli, Client, ClientCommand, Command, Token};
 use clap::Parser;
 use failure::Failure;
 use postern_daemon::exit;
@@ -36,7 +34,7 @@ use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
-    handed::take_over(); // before there are threads
+    handed::take_over(); // before any thread starts
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::from(exit::STOPPED),
         Err(failure) => {
@@ -50,16 +48,19 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         #[cfg(feature = "servers")]
         Command::Servers(command) => run_servers(*command),
-        Command::Client(client) => match client.task() {
-            Some(ClientTask::Run(config)) => runtime(None)?.block_on(daemon::client(&config)),
-            Some(ClientTask::Command(ClientCommand::Join(args))) => {
-                runtime(Some(1))?.block_on(join::join(args))
-            }
-            Some(ClientTask::Command(ClientCommand::Status(args))) => {
-                runtime(Some(1))?.block_on(status::of_agent(&args))
-            }
-            None => Err(Failure::usage("name the agent's configuration: postern client --config FILE")),
-        },
+        Command::Client(Client { command: Some(ClientCommand::Join(args)), .. }) => {
+            runtime(Some(1))?.block_on(join::join(args))
+        }
+        Command::Client(Client { command: Some(ClientCommand::Status(args)), .. }) => {
+            runtime(Some(1))?.block_on(status::of_agent(&args))
+        }
+        Command::Client(Client { config: Some(config), .. }) => {
+            runtime(None)?.block_on(daemon::client(&config))
+        }
+        // clap rejects such a command line.
+        Command::Client(_) => {
+            Err(Failure::usage("name the agent's configuration: postern client --config FILE"))
+        }
         Command::Token(Token::Mint(mint)) => runtime(None)?.block_on(token::mint(mint)),
         Command::Token(Token::Inspect(inspect)) if !inspect.compare.is_empty() => {
             runtime(Some(1))?.block_on(token::compare(&inspect))
@@ -72,32 +73,37 @@ fn run(command: Command) -> Result<(), Failure> {
 
 #[cfg(feature = "servers")]
 fn run_servers(command: args::Servers) -> Result<(), Failure> {
-    use args::{IssuerCommand, Servers, Task};
+    use args::{Issuer, IssuerCommand, Server, Servers};
 
     match command {
         Servers::Init(init) => init::run(&init),
         Servers::Up(up) => runtime(None)?.block_on(up::run(up)),
-        // The gateway's connections have threads of their own; what is left is maintenance.
+        // The gateway runs its connections on its own threads; this runtime only does maintenance.
         Servers::Gateway(daemon) => runtime(Some(1))?.block_on(daemon::gateway(&daemon)),
-        Servers::Issuer(issuer) => match issuer.task() {
-            Some(Task::Run(daemon)) => runtime(None)?.block_on(daemon::issuer(&daemon)),
-            Some(Task::Command(IssuerCommand::Account(command))) => account::run(command),
-            Some(Task::Command(IssuerCommand::Key(command))) => key::run(command),
-            Some(Task::Command(IssuerCommand::Usage(args))) => account::usage(args),
-            Some(Task::Command(IssuerCommand::Backup(args))) => account::backup(&args),
-            None => Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE")),
+        Servers::Issuer(Issuer { command: Some(command), .. }) => match command {
+            IssuerCommand::Account(command) => account::run(command),
+            IssuerCommand::Key(command) => account::key(command),
+            IssuerCommand::Usage(args) => account::usage(args),
+            IssuerCommand::Backup { to, daemon } => account::backup(&to, &daemon.config),
         },
+        Servers::Issuer(Issuer { config: Some(config), self_signed, .. }) => {
+            runtime(None)?.block_on(daemon::issuer(&Server { config, self_signed }))
+        }
+        // clap rejects such a command line.
+        Servers::Issuer(_) => {
+            Err(Failure::usage("name the issuer's configuration: postern issuer --config FILE"))
+        }
         Servers::Status(args) => runtime(Some(1))?.block_on(status::of_machine(&args)),
         Servers::Doctor(doctor) => {
             let runtime = runtime(Some(1))?;
             let examined = runtime.block_on(doctor::run(&doctor));
-            runtime.shutdown_background(); // a lookup of the system's may go on for half a minute
+            runtime.shutdown_background(); // the system's resolver may block for up to 30 s
             examined
         }
     }
 }
 
-/// A runtime with `threads` workers, by default one for each core.
+/// Creates a runtime with `threads` workers; by default one per core.
 fn runtime(threads: Option<usize>) -> Result<Runtime, Failure> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {

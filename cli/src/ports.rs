@@ -1,33 +1,33 @@
-//! Ports that nothing has yet: of each listener the usual one, or the next that is free.
+//! Chooses the usual port of each listener, or the next free one.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 pub(crate) const CLIENT: u16 = 8118;
 pub(crate) const GATEWAY: u16 = 8080;
 pub(crate) const ISSUER: u16 = 8081;
-/// Of the other gateway: a fleet's second, or the one in front.
+/// Port of a fleet's second gateway, or of the first hop's gateway.
 pub(crate) const SECOND_GATEWAY: u16 = 8082;
-/// Of the gateway, and those after it of the others.
+/// First admin port: the gateway's. Those of the other daemons follow.
 pub(crate) const ADMIN: u16 = 9090;
 
-/// The choice of addresses, none of them twice.
+/// A choice of distinct addresses.
 pub(crate) struct Ports {
     used: Vec<SocketAddr>,
     moved: Vec<(SocketAddr, SocketAddr)>,
 }
 
 impl Ports {
-    /// Beside addresses that were given, and are used whatever has them at the moment.
+    /// Starts from the `given` addresses, which are used even if they are taken.
     pub(crate) fn beside(given: impl Iterator<Item = SocketAddr>) -> Self {
         Self { used: given.collect(), moved: Vec::new() }
     }
 
-    /// The address that was given, or a free one.
+    /// Returns the given address, or a free one.
     pub(crate) fn one(&mut self, given: Option<SocketAddr>, usual: u16) -> SocketAddr {
         self.row(given, usual, 1)
     }
 
-    /// The same with `count` ports in a row.
+    /// Returns the first of `count` consecutive ports: the given one, or one from which on all are free.
     pub(crate) fn row(&mut self, given: Option<SocketAddr>, usual: u16, count: u16) -> SocketAddr {
         if let Some(given) = given {
             return given;
@@ -43,7 +43,7 @@ impl Ports {
         loopback(found)
     }
 
-    /// What was taken, and what is used in its place.
+    /// Returns pairs of a taken address and the address used instead.
     pub(crate) fn moved(&self) -> &[(SocketAddr, SocketAddr)] {
         &self.moved
     }

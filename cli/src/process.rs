@@ -1,4 +1,4 @@
-//! What every daemon's process has: logs, metrics, signals, the admin listener, a drain.
+//! Setup that the processes of all daemons share: logs, metrics, signals, the admin listener, the drain.
 
 use crate::catalogue::CATALOGUES;
 use crate::failure::Failure;
@@ -14,24 +14,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tracing::Level;
 
-/// The process around one or several daemons.
+/// The process of one or several daemons.
 pub(crate) struct Process {
-    /// What the daemons share.
+    /// State shared by the daemons.
     pub(crate) context: ProcessContext,
-    /// The address of the admin listener, if there is one, with the real port in place of 0.
-    pub(crate) admin: Option<SocketAddr>,
-    /// Not ready until the daemons run: the admin listener answers before they have added their gates.
+    /// The address of the admin listener, with the real port in place of 0.
+    pub(crate) admin: SocketAddr,
+    /// Gate that opens when the daemons run, because the admin listener answers before the daemons have added their gates.
     start: Gate,
 }
 
 impl Process {
-    /// Starts logs, metrics, signal handling and, where there is an address for it, the admin listener, for this number of
-    /// daemons.
-    pub(crate) async fn start(
-        format: LogFormat,
-        admin: Option<SocketAddr>,
-        daemons: usize,
-    ) -> Result<Self, Failure> {
+    /// Starts logs, metrics, signal handling and the admin listener. `daemons` is the number of daemons in the process.
+    pub(crate) async fn start(format: LogFormat, admin: SocketAddr, daemons: usize) -> Result<Self, Failure> {
         log::init(format).map_err(Failure::configuration)?;
         let exporter = metrics::install(CATALOGUES).map_err(Failure::runtime)?;
         let (descriptors, pulse) = (Descriptors::raise(daemons), Pulse::of_process());
@@ -41,33 +36,29 @@ impl Process {
             .on_signals()
             .map_err(|error| Failure::runtime(format_args!("cannot handle signals: {error}")))?;
         let start = context.readiness.gate("start");
-        let admin = match admin {
-            Some(address) => {
-                let admin = Admin::bind(address, &context, exporter).await.map_err(Failure::runtime)?;
-                let local = admin.local_addr();
-                let watched = context.live.start(context.readiness.clone(), context.shutdown.clone());
-                watched.map_err(Failure::runtime)?;
-                tokio::spawn(admin.serve());
-                Some(local)
-            }
-            None => None,
-        };
+        let listener = Admin::bind(admin, &context, exporter).await.map_err(Failure::runtime)?;
+        let admin = listener.local_addr();
+        let started = context.live.start(context.readiness.clone(), context.shutdown.clone());
+        started.map_err(Failure::runtime)?;
+        tokio::spawn(listener.serve());
         Ok(Self { context, admin, start })
     }
 
-    /// Reports to systemd, where that has started this process. `listening` completes when its daemon takes clients.
+    /// Reports to systemd if systemd has started this process. `listening` completes when the daemon accepts clients.
     pub(crate) fn report_to_systemd(&self, listening: impl Future<Output = ()> + Send + 'static) {
         let ProcessContext { readiness, pulse, shutdown, .. } = self.context.clone();
         tokio::spawn(pulse.clone().beat());
         tokio::spawn(systemd::report(listening, readiness, pulse, shutdown));
     }
 
-    /// Runs until the daemons have drained: all tracked work done, or `deadline` past. `serving` is the daemons; when
-    /// it ends with an error before the drain, so does the process. Logs the progress of the drain.
-    pub(crate) async fn run<F>(&self, serving: F, deadline: Duration) -> Result<(), Failure>
-    where
-        F: Future<Output = io::Result<()>> + Send + 'static,
-    {
+    /// Runs `serving`, the daemons, until they have drained: all tracked work is done, or `deadline` has passed; then waits for
+    /// `serving`, which ends on its own. If `serving` ends before that, the process ends with its result. Logs the progress of the
+    /// drain.
+    pub(crate) async fn run(
+        &self,
+        serving: impl Future<Output = io::Result<()>> + Send + 'static,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
         let report = |level, text: &str| match level {
             Level::WARN => tracing::warn!("{text}"),
             _ => tracing::info!("{text}"),
@@ -75,29 +66,25 @@ impl Process {
         self.run_reporting(serving, deadline, report).await
     }
 
-    /// As [`Process::run`]; `report` is called with the progress of the drain.
-    pub(crate) async fn run_reporting<F, T>(
+    /// Runs as [`Process::run`] does, and reports the progress of the drain to `report`.
+    pub(crate) async fn run_reporting(
         &self,
-        serving: F,
+        serving: impl Future<Output = io::Result<()>> + Send + 'static,
         deadline: Duration,
-        report: T,
-    ) -> Result<(), Failure>
-    where
-        F: Future<Output = io::Result<()>> + Send + 'static,
-        T: FnMut(Level, &str),
-    {
+        report: impl FnMut(Level, &str),
+    ) -> Result<(), Failure> {
         let mut serving = tokio::spawn(serving);
         self.start.set_ready();
-        tokio::select! {
-            ended = &mut serving => return served(ended),
-            _ = self.context.shutdown.wait_reporting(deadline, report) => {}
-        }
-        let served = served(serving.await);
+        let served = tokio::select! {
+            ended = &mut serving => served(ended),
+            _ = self.context.shutdown.wait_reporting(deadline, report) => served(serving.await),
+        };
         log::finish();
         served
     }
 }
 
+/// Returns the result of the daemons' task.
 fn served(ended: Result<io::Result<()>, tokio::task::JoinError>) -> Result<(), Failure> {
     match ended {
         Ok(Ok(())) => Ok(()),

@@ -1,4 +1,4 @@
-//! `postern status` and `postern client status`, and their exit codes.
+//! Commands `postern status` and `postern client status`, and their exit codes.
 
 mod agent;
 #[cfg(feature = "servers")]
@@ -8,7 +8,7 @@ pub(crate) use agent::status as of_agent;
 #[cfg(feature = "servers")]
 pub(crate) use machine::status as of_machine;
 
-/// It runs and is not ready.
+/// Exit code if a daemon runs and is not ready.
 const NOT_READY: u8 = 1;
-/// Nothing listens.
+/// Exit code if nothing listens.
 const NOT_RUNNING: u8 = 3;

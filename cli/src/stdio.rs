@@ -1,42 +1,40 @@
-//! What commands print. Rust ignores SIGPIPE, as a daemon must, so a reader that goes away (`postern doctor | head -1`) is an
-//! error of each write. That reader has seen enough: what is left is dropped, and the command ends as it would have anyway, with
-//! the same exit code. Any other failure to print, such as a full disk, is a failure of the command.
+//! Output of commands. Rust ignores SIGPIPE, as a daemon must, so a reader that has gone (`postern doctor | head -1`) fails each
+//! write. This error is ignored: the remaining output is dropped, and the command ends with the exit code that it would have had.
+//! Any other write error, such as a full disk, fails the command.
 //!
-//! What is shown once and lost with its reader, an API key or a token, is written without this.
+//! Output that is shown once, an API key or a token, does not use this module: it would be lost with its reader.
 
 use crate::failure::Failure;
 use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 
-/// Prints a text.
 pub(crate) fn print(text: impl Display) -> Result<(), Failure> {
     let mut out = Stdout::lock();
     write!(out, "{text}").and_then(|()| out.flush()).map_err(unprinted)
 }
 
-/// Prints a text, and ends the line.
+/// Prints a text and a newline.
 pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
-/// Warns of a secret that stands where every user of the machine can read it.
+/// Warns of a secret on the command line, which every user of the machine can read.
 pub(crate) fn warn_of_secret(what: &str, instead: &str) {
     note(format_args!(
         "{what} stands on the command line, where other users of this machine can read it, and in the shell's history: {instead}"
     ));
 }
 
-/// Says something on standard error; where that fails nothing is left to say it on.
+/// Prints to standard error. Errors are ignored, because there is no other place to report them.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// The failure of a command that cannot print.
 pub(crate) fn unprinted(error: io::Error) -> Failure {
     Failure::runtime(format_args!("the answer cannot be written: {error}"))
 }
 
-/// Standard output, for an answer of any length.
+/// Buffered standard output that ignores a broken pipe.
 pub(crate) struct Stdout(BufWriter<StdoutLock<'static>>);
 
 impl Stdout {

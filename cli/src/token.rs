@@ -1,5 +1,3 @@
-//! `postern token`: minting and inspecting.
-
 mod compare;
 mod inspect;
 mod mint;

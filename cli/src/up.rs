@@ -1,9 +1,10 @@
-//! `postern up`: the whole system in one process on loopback.
+//! Command `postern up`: runs the whole system in one process on loopback.
 
 use crate::args::Up;
 use crate::failure::Failure;
 use crate::ports::{self, Ports};
 use crate::process::Process;
+use crate::stdio::{note, print_line};
 use postern_admin::ProcessContext;
 use postern_admin::live::Live;
 use postern_client::{Agent, FirstHop, GatewayConfig, IssuerConfig, WalletConfig};
@@ -13,31 +14,32 @@ use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
 use postern_gateway::config::{
-    ChallengeConfig, Egress, Lever, Listen, PatternError, Ports as EgressPorts, Rule, StoreConfig,
+    ChallengeConfig, Egress, Lever, Listen, PatternError, Ports as EgressPorts, Rule, StoreConfig, UdpPorts,
+    UdpWord,
 };
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
 use postern_telemetry::traces::TracingConfig;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// The names in the challenge. They do not contain addresses, so that tokens outlive a change of ports.
+/// Names in the challenge. They contain no addresses, so tokens outlive a change of ports.
 const ISSUER_NAME: &str = "issuer.localhost";
 const ORIGIN: &str = "gateway.localhost";
 const FIRST_HOP_ORIGIN: &str = "first-hop.localhost";
-/// How long open tunnels may go on after Ctrl-C.
+/// Maximum duration of open tunnels after Ctrl-C.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
-/// How often to check whether everything is ready, and how long to wait before reporting what is not.
+/// Interval of readiness checks, and delay before a report of the parts that are not ready.
 const READY_TICK: Duration = Duration::from_millis(5);
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     check(&args)?;
-    log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process starts it: the first call counts
+    log::init_quiet(LogFormat::Text).map_err(Failure::configuration)?; // before Process does: the first call counts
     let is_new = !args.data.exists();
     let data = DataDir::open(&args.data).map_err(Failure::runtime)?;
     let started = match start(&args, &data).await {
@@ -45,7 +47,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         Err(failure) => {
             if is_new {
                 drop(data);
-                let _ = std::fs::remove_dir_all(&args.data); // the failure is what matters
+                let _ = std::fs::remove_dir_all(&args.data); // ignored: `failure` matters
             }
             return Err(failure);
         }
@@ -54,7 +56,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let context = &process.context;
 
     tokio::spawn(issuer.run());
-    // An agent that fetches its challenge before the gateway accepts clients would begin with a failure.
+    // An agent that fetches its challenge before the gateway accepts clients would start with a failure.
     let (listening, shutdown) = (gateway.listening(), context.shutdown.clone());
     let in_front = first_hop.as_ref().map(Gateway::listening);
     tokio::spawn(async move {
@@ -75,7 +77,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
             open_page(addresses.admin).await;
         }
     });
-    // Whoever pressed Ctrl-C looks at the terminal, and `up` has no log below "warn".
+    // Reports the drain on the terminal, because `up` logs nothing below "warn".
     let serving = async {
         let gateways = first_hop.into_iter().chain([gateway]);
         let mut running: JoinSet<io::Result<()>> = gateways.map(Gateway::run).collect();
@@ -84,29 +86,29 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         }
         Ok(())
     };
-    process.run_reporting(serving, DRAIN_DEADLINE, |_, text| print(io::stderr(), text)).await
+    process.run_reporting(serving, DRAIN_DEADLINE, |_, text| note(text)).await
 }
 
-/// All parts, each with its listener.
+/// All daemons, each with its listener.
 struct Started {
     process: Process,
     issuer: Issuer,
     gateway: Gateway,
     first_hop: Option<Gateway>,
     agent: Agent,
-    /// With real ports in place of 0.
+    /// Addresses with real ports in place of 0.
     addresses: Addresses,
-    /// What was taken, and what is used in its place.
+    /// (taken address, address used instead)
     moved: Vec<(SocketAddr, SocketAddr)>,
 }
 
 async fn start(args: &Up, data: &DataDir) -> Result<Started, Failure> {
     let (wanted, moved) = choose(args)?;
     let daemons = if args.two_hops { 4 } else { 3 };
-    let process = Process::start(LogFormat::Text, Some(wanted.admin), daemons).await?;
+    let process = Process::start(LogFormat::Text, wanted.admin, daemons).await?;
     let context = &process.context;
 
-    // The numbers of connections are defaults here, so one that the limit of open files makes lower is not worth a warning.
+    // The limits on connections are defaults here, so no warning is due if the limit of open files lowers them.
     let descriptors = context.descriptors;
     let mut issuer = postern_issuer::Config::loopback(wanted.issuer, &data.join("issuer"));
     lower(&mut issuer.limits.connections, NonZeroUsize::new(descriptors.most(1)));
@@ -130,7 +132,7 @@ async fn start(args: &Up, data: &DataDir) -> Result<Started, Failure> {
         gateway: gateway.local_addr(),
         first_hop: first_hop.as_ref().map(Gateway::local_addr),
         issuer: issuer.local_addr(),
-        admin: process.admin.unwrap_or(wanted.admin),
+        admin: process.admin,
         client: wanted.client,
     };
     let mut agent = agent_config(args, addresses, authority, data);
@@ -140,7 +142,7 @@ async fn start(args: &Up, data: &DataDir) -> Result<Started, Failure> {
     Ok(Started { process, issuer, gateway, first_hop, agent, addresses, moved })
 }
 
-/// The addresses that were given, and free ones for the rest; with those that were moved.
+/// Returns the given addresses, with free ones for the rest, and the pairs of taken and chosen addresses.
 fn choose(args: &Up) -> Result<(Addresses, Vec<(SocketAddr, SocketAddr)>), Failure> {
     let given = [
         ("--client", args.client),
@@ -172,7 +174,7 @@ fn choose(args: &Up) -> Result<(Addresses, Vec<(SocketAddr, SocketAddr)>), Failu
     Ok((addresses, ports.moved().to_vec()))
 }
 
-/// What the daemons would refuse with the names of keys in a configuration, which there is none of here.
+/// Rejects unsafe addresses. The daemons' own errors would name configuration keys, and `up` has no configuration.
 fn check(args: &Up) -> Result<(), Failure> {
     let reached = |address: &SocketAddr| !address.ip().is_loopback();
     if let Some(client) = args.client.filter(reached).filter(|_| !args.allow_remote) {
@@ -201,7 +203,13 @@ fn gateway_config(
 ) -> postern_gateway::Config {
     let lever = Lever::OpenEgress;
     let egress = if args.open_egress {
-        Egress { private: true, ports: EgressPorts::Any, lever, ..Egress::default() }
+        Egress {
+            private: true,
+            ports: EgressPorts::Any,
+            udp: UdpPorts::Word(UdpWord::Any),
+            lever,
+            ..Egress::default()
+        }
     } else {
         Egress { lever, ..Egress::default() }
     };
@@ -225,7 +233,7 @@ fn gateway_config(
     }
 }
 
-/// The gateway in front of that of `config`: it opens tunnels there, and nowhere else.
+/// Binds the gateway in front of `second`, the gateway of `config`. It opens tunnels to that gateway only.
 fn bind_first_hop(
     address: SocketAddr,
     config: postern_gateway::Config,
@@ -239,13 +247,14 @@ fn bind_first_hop(
     config.challenge.origin = FIRST_HOP_ORIGIN.into();
     config.store.path = data.join("first-hop-spent");
     config.egress = Egress { rules: only(second).map_err(Failure::configuration)?, ..Egress::default() };
-    // The sections of the live page are those of the gateway that opens tunnels to targets; this one has one beside them.
+    // The live page's sections belong to the gateway that opens tunnels to targets. The first hop only adds a section for its
+    // checks.
     let apart = ProcessContext { live: Live::default(), ..process.clone() };
     process.live.adopt(&apart.live, "checks", ("first-hop-checks", "First hop: double-spend checks"));
     Ok(Gateway::bind(&config, &apart)?)
 }
 
-/// The rules of a gateway whose tunnels lead to one address.
+/// Returns the egress rules of a gateway that opens tunnels to one address only.
 fn only(address: SocketAddr) -> Result<Vec<Rule>, PatternError> {
     Ok(vec![Rule::allow(address.to_string().parse()?), Rule::deny("*".parse()?)])
 }
@@ -254,7 +263,7 @@ fn lower<T: Ord + Copy>(limit: &mut T, most: Option<T>) {
     *limit = most.map_or(*limit, |most| most.min(*limit));
 }
 
-/// Every request: there are few on one person's machine, and traces are on here in order to look at them.
+/// Samples every request: one person's machine sends few, and traces are enabled here in order to be read.
 fn tracing(endpoint: Option<String>) -> TracingConfig {
     TracingConfig { endpoint, sample_ratio: 1.0, ..TracingConfig::default() }
 }
@@ -281,7 +290,7 @@ fn agent_config(
     config
 }
 
-/// The addresses of all listeners, with real ports in place of 0.
+/// The addresses of all listeners.
 #[derive(Clone, Copy)]
 struct Addresses {
     client: SocketAddr,
@@ -292,21 +301,22 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// Behind a first hop a gateway has TLS, which the first cannot look into.
+    /// Returns the gateway's URL. Behind a first hop the gateway has TLS, so that the first hop cannot read the connection.
     fn gateway_url(self) -> String {
         let scheme = if self.first_hop.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.gateway)
     }
 }
 
-/// Says what to type next, once it works; and before that what is in the way, if something is.
+/// Prints the banner once everything is ready. Logs the reasons once if that takes longer than `READY_PATIENCE`.
 async fn announce(readiness: Readiness, banner: String) {
     let began = Instant::now();
     let mut is_late = false;
     loop {
         let reasons = readiness.reasons();
         if reasons.is_empty() {
-            return print(io::stdout(), &banner);
+            let _ = print_line(banner); // `up` continues if its reader has gone
+            return;
         }
         if !is_late && began.elapsed() > READY_PATIENCE {
             is_late = true;
@@ -320,7 +330,7 @@ async fn announce(readiness: Readiness, banner: String) {
     }
 }
 
-/// Opens the live page in the browser, or says why not.
+/// Opens the live page in the browser, or prints the reason for which it was not opened.
 async fn open_page(admin: SocketAddr) {
     let url = format!("http://{admin}/");
     let opened = if has_display() {
@@ -331,22 +341,14 @@ async fn open_page(admin: SocketAddr) {
         Err("there is no display here".to_owned())
     };
     if let Err(reason) = opened {
-        print(
-            io::stderr(),
-            &format!("The live page was not opened: {reason}. Open {url} in a browser yourself."),
-        );
+        note(format_args!("The live page was not opened: {reason}. Open {url} in a browser yourself."));
     }
 }
 
-/// Whether a browser finds a screen. Without one some openers start a text browser in this terminal.
+/// `true` if a browser can open a window. Without a display, some openers start a text browser in this terminal.
 fn has_display() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !cfg!(all(unix, not(target_os = "macos"))) || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
-}
-
-/// A reader that has gone away is no reason to stop.
-fn print(mut to: impl Write, text: &str) {
-    let _ = writeln!(to, "{text}");
 }
 
 fn banner(addresses: Addresses, data: &str, moved: &[(SocketAddr, SocketAddr)]) -> String {

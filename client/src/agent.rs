@@ -1,11 +1,9 @@
 //! The agent: one listener for HTTP and SOCKS5, and the hops that its tunnels lead through.
 
-use crate::catalogue::Position;
-use crate::config::{Config, HopConfig, HopSettings};
-use crate::front::connections::Connections;
-use crate::front::state::AgentState;
+use crate::config::Config;
+use crate::front::state::{AgentState, Limit};
 use crate::hop::gateways::Gateways;
-use crate::hop::limits::Cap;
+use crate::hop::limits::{Cap, FailedTargets};
 use crate::hop::marks::saved::SavedMarks;
 use crate::hop::tunnel::Opener;
 use crate::mint::consistency::Consistency;
@@ -13,8 +11,8 @@ use crate::mint::failure::MintingStatus;
 use crate::mint::refill::Refill;
 use crate::mint::source::TokenSource;
 use crate::recorder::{Answers, Recorder};
-use crate::reload::{self, Approach, Gates, Prepared, Reloadable};
-use crate::start::{StartError, check};
+use crate::reload::{self, Approach, Reloadable, gates};
+use crate::settings::{HopSettings, StartError, settings};
 use crate::status;
 use crate::wallet::challenge::SavedChallenges;
 use crate::wallet::file::{Wallet, WalletError};
@@ -24,8 +22,12 @@ use postern_config::ConfigFile;
 use postern_daemon::BoxFuture;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::listen;
+use postern_daemon::places::Places;
+use postern_daemon::rates::Rates;
 use postern_daemon::readiness::Readiness;
 use postern_daemon::reload::Reloader;
+use postern_daemon::serve;
+use postern_daemon::sources::SourceLimits;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::join;
@@ -36,9 +38,9 @@ use tokio::task::{JoinSet, spawn_blocking};
 /// The listener's name in the log and in errors.
 const WHAT: &str = "the agent";
 
-/// A hop on the way to the target, whose tasks do not run yet.
+/// A hop whose tasks have not started.
 struct Hop {
-    opener: Opener,
+    opener: Arc<Opener>,
     refill: Refill,
 }
 
@@ -46,17 +48,17 @@ struct Hop {
 pub struct Agent {
     listener: TcpListener,
     local: SocketAddr,
-    connections: Connections,
     state: Arc<AgentState>,
     hops: Vec<Hop>,
     reloadable: Vec<Reloadable>,
+    config: Config,
     process: ProcessContext,
     reloader: Option<Reloader<Config>>,
 }
 
 impl Agent {
-    /// Opens the wallets and the listener. Neither the gateways nor the issuers are needed yet; the readiness gate "agent"
-    /// reports what is missing.
+    /// Opens the wallets and the listener. Gateways and issuers need not be reachable yet: the readiness gates report what is
+    /// missing.
     ///
     /// # Errors
     /// [`StartError`].
@@ -65,14 +67,14 @@ impl Agent {
     }
 
     async fn open(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
-        check(&config)?;
+        let (first, last) = settings(&config)?;
         let answers = Arc::new(Answers::new());
-        let first = match config.hop(Position::First) {
-            Some(hop) => Some(Hop::open(Position::First, hop, None, &answers, process).await?),
+        let first = match first {
+            Some(first) => Some(Hop::open(first, None, &answers, process).await?),
             None => None,
         };
-        let way = first.as_ref().map(|(hop, _)| &hop.opener);
-        let last = Hop::open(Position::Last, config.last_hop(), way, &answers, process).await?;
+        let before = first.as_ref().map(|(hop, _)| hop.opener.clone());
+        let last = Hop::open(last, before, &answers, process).await?;
         let opener = last.0.opener.clone();
         let listener = listen::bind(WHAT, config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
@@ -83,36 +85,40 @@ impl Agent {
             answers,
             shutdown: process.shutdown.clone(),
             readiness: process.readiness.clone(),
+            limit: Limit::new(config.listen.connections, process.descriptors),
+            sources: SourceLimits { handshakes: 0, refusals: 0, ..SourceLimits::default() },
+            places: Places::default(),
+            rates: Rates::default(),
         });
         let (hops, reloadable) = first.into_iter().chain([last]).unzip();
         Ok(Self {
             listener,
             local,
-            connections: Connections::new(config.listen.connections, process.descriptors),
             state,
             hops,
             reloadable,
+            config,
             process: process.clone(),
             reloader: None,
         })
     }
 
-    /// Reads `file`, which the configuration came from, again on SIGHUP.
+    /// Rereads `file`, the source of the configuration, on SIGHUP.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>) -> Self {
         self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
         self
     }
 
-    /// Returns the address it listens on, with the real port if the configuration has port 0.
+    /// Returns the listener's address, with the actual port if the configuration has port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Accepts until the drain begins, and ends with the stop, when nothing holds the wallet any more. Connections are on
-    /// the tracker of the process's shutdown, and go on until its [`wait`](postern_daemon::drain::Shutdown::wait) has seen
-    /// them end or its deadline has passed.
+    /// Accepts connections until the drain begins, and returns after the stop, when nothing holds the wallets open. Connections
+    /// are on the tracker of the process's shutdown, and continue until its [`wait`](postern_daemon::drain::Shutdown::wait) has
+    /// seen them end or its deadline has passed.
     pub fn run(self) -> BoxFuture<'static, ()> {
         Box::pin(self.serve())
     }
@@ -122,84 +128,65 @@ impl Agent {
         // Without a tracked task, a drain would end before the last connections are accepted.
         let accepting = shutdown.tracker().token();
         if let Some(reloader) = self.reloader {
-            tokio::spawn(reload::keep(reloader, self.reloadable, self.connections.limit(), shutdown.clone()));
+            let limit = self.state.limit.clone();
+            tokio::spawn(reload::keep(reloader, self.config, self.reloadable, limit, shutdown.clone()));
         }
         let keep = |hop: Hop| hop.keep(self.state.readiness.clone(), shutdown.clone());
         let keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();
-        let admit = |(stream, from)| self.connections.admit(stream, from, self.state.clone());
-        loop {
-            let next = async {
-                self.connections.settled().await;
-                self.listener.accept().await
-            };
-            let accepted = tokio::select! {
-                accepted = next => accepted,
-                () = shutdown.draining() => break,
-            };
-            match accepted {
-                Ok(accepted) => admit(accepted),
-                Err(error) => listen::pause(WHAT, &error).await,
-            }
-        }
-        if let Ok(waiting) = listen::waiting(self.listener) {
-            waiting.for_each(admit);
-        }
+        // Fails only for connections that wait.
+        let _ =
+            serve::accept(self.state, (WHAT, self.listener), shutdown.tracker(), shutdown.draining()).await;
         drop(accepting);
-        keeping.join_all().await; // with the stop
+        keeping.join_all().await; // until the stop
     }
 }
 
 impl Hop {
-    /// Opens the wallet. Its gateways are reached through `before`, where there is a hop before it.
+    /// Opens the wallet and prepares the gateways, which are reached through `before` if there is a previous hop.
     async fn open(
-        position: Position,
-        config: HopConfig<'_>,
-        before: Option<&Opener>,
+        HopSettings { position, gateways, own, wallet: path, fsync, tokens }: HopSettings,
+        before: Option<Arc<Opener>>,
         answers: &Arc<Answers>,
         process: &ProcessContext,
     ) -> Result<(Self, Reloadable), StartError> {
-        let gates = Gates::of(position);
-        let mut approach = Approach::new(position, before.cloned(), process);
-        let Prepared { gateways, own } = approach.prepare(config.gateway)?;
-        approach.renew(own);
-        let source = TokenSource::new(config.issuer.clone(), &process.live)?;
-        let (path, fsync) = (config.wallet.path.clone(), config.wallet.fsync);
-        let compared = config.issuer.consistency.clone();
+        let [gateway_gate, tokens_gate, _] = gates(position);
+        let mut approach = Approach::new(position, before, process);
+        let gateways = approach.lead_to(gateways, own);
+        let source = TokenSource::new(&tokens, &process.live);
+        let (place, mirrors) = (path.clone(), tokens.mirrors.clone());
         let opening = spawn_blocking(move || {
-            let wallet = Wallet::open(&path, fsync, position)?;
-            let consistency = Consistency::open(position, &path, &compared);
-            Ok((wallet, SavedChallenges::read(&path), SavedMarks::read(&path), consistency))
+            let wallet = Wallet::open(&place, fsync, position)?;
+            let consistency = Consistency::open(position, &place, mirrors);
+            Ok((wallet, SavedChallenges::read(&place), SavedMarks::read(&place), consistency))
         });
         let (wallet, saved_challenges, (saved_marks, marks), consistency) =
             opening.await.unwrap_or_else(|error| {
-                let (path, source) = (config.wallet.path.clone(), std::io::Error::other(error));
-                Err(WalletError::Io { path, what: "open", source })
+                Err(WalletError::Io { path, what: "open", source: std::io::Error::other(error) })
             })?;
         let recorder = Arc::new(Recorder::new(position, wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet, recorder.clone()));
-        let gate = process.readiness.gate(gates.gateway);
+        let gate = process.readiness.gate(gateway_gate);
         let gateways = Arc::new(Gateways::new(gateways, &saved_challenges, marks, supply.clone(), gate));
-        let (settings, changes) = watch::channel(HopSettings::of(config));
-        let cap = Arc::new(Cap::new(changes.clone()));
-        let opener = Opener { gateways, supply, recorder, cap, failed: Arc::default() };
+        let (settings, changes) = watch::channel(tokens);
+        let (cap, failed) = (Cap::new(changes.clone()), FailedTargets::default());
+        let opener = Arc::new(Opener { gateways, supply, recorder, cap, failed });
         status::add(process, position, answers, &opener, changes.clone());
         let refill = Refill::new(
             &opener,
-            (source, consistency?),
+            (source, consistency),
             (saved_challenges, saved_marks),
             changes,
-            MintingStatus::new(process.readiness.gate(gates.tokens), opener.recorder.clone()),
+            MintingStatus::new(process.readiness.gate(tokens_gate), opener.recorder.clone()),
         );
-        let config = config.gateway.clone();
-        let reloadable = Reloadable { gateways: opener.gateways.clone(), approach, config, settings };
+        let reloadable = Reloadable { gateways: opener.gateways.clone(), approach, settings };
         Ok((Self { opener, refill }, reloadable))
     }
 
-    /// Fills the wallet and watches the gateways until the stop.
+    /// Runs the refill and the probes of the gateways until the stop.
     async fn keep(self, readiness: Readiness, shutdown: Shutdown) {
         let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
-        let keeping = tokio::spawn(self.opener.gateways.keep(readiness, shutdown));
-        // A panic is already in the log, and nothing is left to do here.
+        let keeping = tokio::spawn(self.opener.gateways.clone().keep(readiness, shutdown));
+        // A panic is already in the log.
         let _ = join!(refilling, keeping);
     }
 }

@@ -1,4 +1,4 @@
-//! Every metric of the agent: its name, help and labels. Nothing else in the agent spells one.
+//! The metrics of the agent: names, help and labels. No other file of the agent spells a metric's name.
 
 postern_telemetry::catalogue! {
     /// Every metric of the agent.
@@ -24,19 +24,19 @@ postern_telemetry::catalogue! {
 }
 
 postern_telemetry::label! {
-    /// How the agent answered a request.
+    /// The answer to a request.
     pub AgentOutcome = "outcome" {
         /// A tunnel, or the answer of a plain `http://` request.
         Opened = "opened",
         /// The gateway refused the target, or the target did not answer.
         TargetFailed = "target_failed",
-        /// No token could be had.
+        /// No token was available.
         NoToken = "no_token",
         /// The gateway refused one token after another.
         TokensRefused = "tokens_refused",
-        /// The gateway could not be reached, or broke off.
+        /// The gateway was unreachable, or broke the connection off.
         GatewayFailed = "gateway_failed",
-        /// The program in front sent something malformed.
+        /// The program's request was malformed or not allowed.
         BadRequest = "bad_request",
         /// Too many connections were open.
         TooMany = "too_many",
@@ -44,17 +44,17 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
-    /// A gateway's place on the way to the target.
+    /// The position of a gateway on the path to the target.
     pub Position = "hop" {
         /// The gateway of `[gateway]`, which opens tunnels to targets.
         Last = "last",
-        /// The gateway of `[first_hop]`, which opens the way to that one.
+        /// The gateway of `[first_hop]`, which opens tunnels to the last one.
         First = "first",
     }
 }
 
 impl Position {
-    /// What the keys of its configuration begin with.
+    /// Returns the prefix of this hop's configuration keys.
     pub(crate) const fn section(self) -> &'static str {
         match self {
             Self::First => "first_hop.",
@@ -64,41 +64,34 @@ impl Position {
 }
 
 postern_telemetry::label! {
-    /// What became of a token of the agent's. Minted are what it got; what was neither minted nor is held in the wallet
-    /// went one of the other ways.
+    /// The fate of a token. `Minted` counts all tokens that the agent received; each is still in the wallet or has one of the
+    /// other fates.
     pub TokenFate = "fate" {
         /// Signed by the issuer, and received.
         Minted = "minted",
-        /// It paid for a tunnel.
+        /// Accepted by the gateway, which opened a tunnel.
         Opened = "opened",
-        /// It was sent, and the gateway refused the target, or the target did not answer.
+        /// Sent; the gateway refused the target, or the target did not answer.
         TargetFailed = "target_failed",
-        /// The gateway did not take it: 407.
+        /// Rejected by the gateway with 407.
         Refused = "refused",
-        /// It was sent, and whether it was spent is not known: 503, or no answer that can be read.
+        /// Sent, with an unknown outcome: 503, 429, 508 or no readable answer.
         Unanswered = "unanswered",
-        /// It was sent, and the program hung up or the agent stopped before the answer came.
+        /// Sent; the program hung up or the agent stopped before the answer.
         Abandoned = "abandoned",
-        /// Its key retired before it was used.
+        /// Dropped unused: its key has retired, or the gateway no longer accepts the key.
         Retired = "retired",
-        /// It was for a challenge that the gateway no longer sends, and was dropped to make room.
+        /// Dropped unused: to make room, for a challenge that the gateway no longer sends, or because the gateway rejects tokens
+        /// of an older mark.
         Superseded = "superseded",
-        /// The wallet could not be written.
+        /// Lost because the wallet file could not be written.
         Unwritten = "unwritten",
     }
 }
 
 impl TokenFate {
-    /// Whether a token is gone without an answer about its target.
+    /// Returns `true` if the token is gone without an answer about its target.
     pub(crate) const fn is_lost(self) -> bool {
-        match self {
-            Self::Minted | Self::Opened | Self::TargetFailed => false,
-            Self::Refused
-            | Self::Unanswered
-            | Self::Abandoned
-            | Self::Retired
-            | Self::Superseded
-            | Self::Unwritten => true,
-        }
+        !matches!(self, Self::Minted | Self::Opened | Self::TargetFailed)
     }
 }

@@ -4,7 +4,7 @@ mod hop;
 mod problem;
 
 pub use hop::{ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig, api_key_of};
-pub(crate) use hop::{HopConfig, HopSettings, each_once, server_url};
+pub(crate) use hop::{HopConfig, each_once, server_url};
 pub use problem::ConfigProblem;
 pub(crate) use problem::{MOST_GATEWAYS, MOST_ISSUERS};
 
@@ -15,6 +15,7 @@ use postern_telemetry::log::LogConfig;
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -71,24 +72,18 @@ impl Default for Listen {
 }
 
 impl Config {
-    /// An agent for the gateway at `gateway_url` with its wallet at `wallet`, everything else at its default.
+    /// Returns a configuration for the gateway at `gateway_url` with its wallet at `wallet`, and defaults for everything else.
     #[must_use]
     pub fn new(gateway_url: impl Into<String>, wallet: impl Into<PathBuf>) -> Self {
-        Self {
-            listen: Listen::default(),
-            gateway: GatewayConfig::at(gateway_url),
-            issuer: IssuerConfig::default(),
-            wallet: WalletConfig::at(wallet),
-            first_hop: None,
-            drain: DrainConfig::default(),
-            log: LogConfig::default(),
-        }
+        let (gateway, wallet) = (GatewayConfig::at(gateway_url), WalletConfig::at(wallet));
+        let required = json!({ "gateway": { "url": "" }, "wallet": { "path": "" } });
+        Self { gateway, wallet, ..hop::with_defaults(required) }
     }
 
-    /// Checks what no single value shows.
+    /// Checks the constraints that parsing does not.
     ///
     /// # Errors
-    /// [`ConfigProblem`], which names the keys and states what to write.
+    /// [`ConfigProblem`], with the keys concerned and the correction.
     pub fn check(&self) -> Result<(), ConfigProblem> {
         if !self.listen.address.ip().is_loopback() && !self.listen.allow_remote {
             return Err(ConfigProblem::Remote(self.listen.address));
@@ -100,7 +95,7 @@ impl Config {
         Ok(())
     }
 
-    /// The hops that tunnels lead through, in their order.
+    /// Returns the hops that tunnels pass through, in order.
     pub(crate) fn hops(&self) -> impl Iterator<Item = (Position, HopConfig<'_>)> {
         let first = self.first_hop.as_ref().map(|hop| {
             (Position::First, HopConfig { gateway: &hop.gateway, issuer: &hop.issuer, wallet: &hop.wallet })
@@ -108,17 +103,16 @@ impl Config {
         first.into_iter().chain([(Position::Last, self.last_hop())])
     }
 
-    /// The one that opens tunnels to targets.
+    /// Returns the hop that opens tunnels to targets.
     pub(crate) fn last_hop(&self) -> HopConfig<'_> {
         HopConfig { gateway: &self.gateway, issuer: &self.issuer, wallet: &self.wallet }
     }
 
-    /// The one at this place, where there is one.
     pub(crate) fn hop(&self, place: Position) -> Option<HopConfig<'_>> {
         self.hops().find_map(|(position, hop)| (position == place).then_some(hop))
     }
 
-    /// Whether the hops share what has to be each one's own.
+    /// Rejects hops that share a wallet or a gateway, and a second hop without https.
     fn check_apart(&self, first: &FirstHop) -> Result<(), ConfigProblem> {
         if first.wallet.path == self.wallet.path {
             return Err(ConfigProblem::SameWallet(self.wallet.path.clone()));
@@ -172,11 +166,11 @@ mod tests {
             (format!("{LEAST}[issuer]\n"), "url = \"https://issuer.example\"\n", Position::Last);
         for one in [key, file] {
             let without = config(&format!("{issuer}{one}"));
-            assert_eq!(without.check(), Err(ConfigProblem::KeyWithoutIssuer { hop }));
+            assert_eq!(without.check(), Err(ConfigProblem::KeyWithoutIssuer(hop)));
             assert_eq!(config(&format!("{issuer}{one}{url}")).check(), Ok(()));
         }
         let both = config(&format!("{issuer}{key}{file}{url}"));
-        assert_eq!(both.check(), Err(ConfigProblem::TwoKeys { hop }));
+        assert_eq!(both.check(), Err(ConfigProblem::TwoKeys(hop)));
     }
 
     #[test]

@@ -1,26 +1,28 @@
-//! Examines what an agent with a configuration needs, without starting one: `postern doctor`. It goes where the agent goes: not to
-//! a gateway that is reached through a first hop, which would learn this machine's address.
+//! Examines machine and network for an agent's configuration, without starting the agent: `postern doctor`. Never contacts a
+//! gateway behind a first hop, which would learn this machine's address.
 
 use crate::catalogue::Position;
 use crate::config::{Config, HopConfig, server_url};
 use crate::hop::fetch_challenge::fetch_challenge_from;
 use crate::hop::gateway::Gateway;
+use crate::mint::error::MintError;
 use crate::mint::issuer::{IssuerClient, Published};
+use crate::settings::client;
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
-    Examinations, Finding, PATIENCE, begin_names, descriptors, directory, written,
+    Examinations, Finding, PATIENCE, begin_names, descriptors, directory, exposed_api_key, silent_disk,
+    written,
 };
 use postern_daemon::tls;
 use postern_token::UnixSeconds;
-use postern_token::header::Challenge;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The cost of being without an issuer.
+/// The consequence of having no issuer.
 const WITHOUT_ISSUER: &str = "no tokens are minted: tunnels open while the wallet has some";
 
-/// Examines the agent's certificates whose files can be used.
+/// Examines the agent's own certificates. Skips those whose files are unusable.
 #[must_use]
 pub fn certificates(config: &Config) -> Vec<Finding> {
     let own =
@@ -28,49 +30,42 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
     own.filter_map(|own| Some(own.ok()??.examine())).collect()
 }
 
-/// Examines what the agent needs of machine and network: open files, room for the wallet, names, gateways, issuers. The
-/// configuration must pass [`check`](crate::check).
+/// Examines the agent's requirements: open files, room for the wallet, names, gateways and issuers. The configuration must pass
+/// [`check`](crate::check).
 pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
-    Box::pin(find(config))
-}
-
-async fn find(config: &Config) -> Vec<Finding> {
-    let mut examinations = Examinations::default();
-    let mut here = vec![descriptors("listen.connections", config.listen.connections, 2)];
-    let hosts = config.hops().flat_map(|(position, hop)| hosts(hop, is_hidden(config, position)));
-    begin_names(
-        &mut examinations,
-        hosts,
-        "what is there cannot be reached: see the lines about gateways and issuers",
-    );
-    for (position, hop) in config.hops() {
-        begin_wallet(&hop.wallet.path, &mut examinations);
-        let hidden = is_hidden(config, position);
-        for url in hop.gateway.url.list() {
-            if hidden {
-                let seen = format!("{url} is reached through the first hop only, and was not tried");
-                here.push(Finding::well("gateway", seen));
-            } else {
-                begin_gateway(url, hop, &mut examinations);
+    Box::pin(async move {
+        let mut examinations = Examinations::default();
+        let mut here = vec![descriptors("listen.connections", config.listen.connections, 2)];
+        // Gateways behind a first hop must not see this machine's address.
+        let is_hidden = |position| position == Position::Last && config.first_hop.is_some();
+        let urls = config.hops().flat_map(|(position, hop)| {
+            let gateways = hop.gateway.url.list().iter().filter(move |_| !is_hidden(position));
+            gateways.chain(hop.issuer.urls())
+        });
+        let host = |url: &String| Some(server_url(url)?.host_str()?.trim_matches(['[', ']']).to_owned());
+        begin_names(
+            &mut examinations,
+            urls.filter_map(host),
+            "what is there cannot be reached: see the lines about gateways and issuers",
+        );
+        for (position, hop) in config.hops() {
+            here.extend(hop.issuer.api_key_file.as_deref().and_then(exposed_api_key));
+            begin_wallet(&hop.wallet.path, &mut examinations);
+            let hidden = is_hidden(position);
+            for url in hop.gateway.url.list() {
+                if hidden {
+                    let seen = format!("{url} is reached through the first hop only, and was not tried");
+                    here.push(Finding::well("gateway", seen));
+                } else {
+                    begin_gateway(url, hop, &mut examinations);
+                }
+            }
+            for url in hop.issuer.urls() {
+                begin_issuer(url, hop, &mut examinations);
             }
         }
-        for url in hop.issuer.urls() {
-            begin_issuer(url, hop, &mut examinations);
-        }
-    }
-    here.into_iter().chain(examinations.findings().await).collect()
-}
-
-/// Tells whether the gateways of this hop must not learn of this machine.
-fn is_hidden(config: &Config, position: Position) -> bool {
-    position == Position::Last && config.first_hop.is_some()
-}
-
-fn hosts(hop: HopConfig<'_>, hidden: bool) -> Vec<String> {
-    let gateways = hop.gateway.url.list().iter().filter(|_| !hidden);
-    let urls = gateways.chain(hop.issuer.urls());
-    let host = |url: &String| Some(server_url(url)?.host_str()?.trim_matches(['[', ']']).to_owned());
-    urls.filter_map(host).collect()
+        here.into_iter().chain(examinations.findings().await).collect()
+    })
 }
 
 fn begin_wallet(path: &Path, examinations: &mut Examinations) {
@@ -79,7 +74,7 @@ fn begin_wallet(path: &Path, examinations: &mut Examinations) {
         _ => PathBuf::from("."),
     };
     let cost = "tokens cannot be kept, so the agent does not start, or opens no tunnels";
-    let late = Finding::bad("disk", "the disk of wallet.path does not answer").costs(cost);
+    let late = silent_disk("wallet.path", cost);
     examinations.begin(late, async move {
         let examining = move || directory("the folder of wallet.path", &folder, cost);
         tokio::task::spawn_blocking(examining).await.into_iter().collect()
@@ -92,10 +87,11 @@ fn begin_gateway(url: &str, hop: HopConfig<'_>, examinations: &mut Examinations)
         1 => "no tunnel opens",
         _ => "tunnels go through the other gateways of the list",
     };
-    let away = move |seen: String| Finding::bad("gateway", seen).costs(cost);
-    let late = away(format!("{url} gave no challenge within {} s", PATIENCE.as_secs()))
-        .remedy("check that the gateway runs, and the way to it");
-    // The issuer that it names, where the configuration names none.
+    let away = move |seen: String| {
+        Finding::bad("gateway", seen, cost, "check that the gateway runs, the way to it, and gateway.url")
+    };
+    let late = away(format!("{url} gave no challenge within {} s", PATIENCE.as_secs()));
+    // For the issuer that the challenge names, if the configuration names none.
     let ca = hop.issuer.url.is_none().then(|| hop.issuer.ca.clone());
     begin_certificate(url, hop.gateway.ca.as_deref(), examinations);
     let url = url.to_owned();
@@ -106,8 +102,8 @@ fn begin_gateway(url: &str, hop: HopConfig<'_>, examinations: &mut Examinations)
             Ok(challenge) => {
                 let seen = format!("{url} answers with a challenge in {}", written(began.elapsed()));
                 let mut found = vec![Finding::well("gateway", seen)];
-                if let Some(ca) = ca {
-                    found.extend(of_named_issuer(&challenge, ca).await);
+                if let (Some(ca), Ok(parsed)) = (ca, challenge.token_challenge()) {
+                    found.extend(of_issuer(IssuerClient::named(parsed.issuer_name(), ca)).await);
                 }
                 found
             }
@@ -115,48 +111,46 @@ fn begin_gateway(url: &str, hop: HopConfig<'_>, examinations: &mut Examinations)
     });
 }
 
-async fn of_named_issuer(challenge: &Challenge, ca: Option<PathBuf>) -> Vec<Finding> {
-    let Ok(parsed) = challenge.token_challenge() else { return Vec::new() };
-    match IssuerClient::named(parsed.issuer_name(), ca) {
-        Ok(issuer) => of_issuer(&issuer).await,
-        Err(error) => vec![Finding::bad("issuer", error.to_string()).costs(WITHOUT_ISSUER)],
-    }
+fn no_issuer(seen: String) -> Finding {
+    let remedy = "check that the issuer runs, the way to it, and [issuer]";
+    Finding::bad("issuer", seen, WITHOUT_ISSUER, remedy)
 }
 
 fn begin_issuer(url: &str, hop: HopConfig<'_>, examinations: &mut Examinations) {
-    let issuer = match IssuerClient::configured(url, hop.issuer) {
-        Ok(issuer) => issuer,
-        Err(error) => {
-            let found = Finding::bad("issuer", error.to_string()).costs(WITHOUT_ISSUER);
-            return examinations.begin(found.clone(), async move { vec![found] });
-        }
-    };
     begin_certificate(url, hop.issuer.ca.as_deref(), examinations);
-    let late = Finding::bad("issuer", format!("{url} did not answer within {} s", PATIENCE.as_secs()))
-        .costs(WITHOUT_ISSUER)
-        .remedy("check that the issuer runs, and the way to it");
-    examinations.begin(late, async move { of_issuer(&issuer).await });
+    let late = no_issuer(format!("{url} did not answer within {} s", PATIENCE.as_secs()));
+    examinations.begin(late, of_issuer(client(url, hop.issuer)));
 }
 
-async fn of_issuer(issuer: &IssuerClient) -> Vec<Finding> {
+async fn of_issuer(issuer: Result<IssuerClient, MintError>) -> Vec<Finding> {
     let began = Instant::now();
-    let Published { directory, url, skew } = match issuer.published().await {
+    let published = match issuer {
+        Ok(issuer) => issuer.published().await,
+        Err(error) => Err(error),
+    };
+    let Published { directory, url, skew } = match published {
         Ok(published) => published,
-        Err(error) => return vec![Finding::bad("issuer", error.to_string()).costs(WITHOUT_ISSUER)],
+        Err(error) => return vec![no_issuer(error.to_string())],
     };
     let now = skew.corrected(UnixSeconds::now());
     let is_good = |end: &UnixSeconds| now < *end;
     let good = directory.token_keys.iter().filter(|key| key.not_after.as_ref().is_none_or(is_good)).count();
     let keys = match good {
-        0 => Finding::bad("issuer", format!("{url} lists no key whose tokens are good now"))
-            .costs(WITHOUT_ISSUER)
-            .remedy("its operator has to publish a newer key"),
+        0 => Finding::bad(
+            "issuer",
+            format!("{url} lists no key whose tokens are good now"),
+            WITHOUT_ISSUER,
+            "its operator has to publish a newer key",
+        ),
         good => Finding::well(
             "issuer",
             format!("{url} answers in {}, token keys: {good}", written(began.elapsed())),
         ),
     };
-    let clock = skew.is_some().then(|| Finding::bad("clock", skew.to_string()));
+    let clock = skew.is_some().then(|| {
+        let cost = "the times of keys and certificates are misread";
+        Finding::bad("clock", skew.apart(), cost, "set it right, for example with NTP")
+    });
     std::iter::once(keys).chain(clock).collect()
 }
 

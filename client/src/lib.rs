@@ -1,4 +1,4 @@
-//! The local agent: programs point a proxy setting at it, and every tunnel they open is paid for with one token.
+//! The local agent: an HTTP and SOCKS5 proxy for programs, which pays for each tunnel with one token.
 //!
 //! ```text
 //! program -> front: HTTP or SOCKS5 -> hop: choose and dial a gateway -> wallet: take a token -> hop: CONNECT -> relay
@@ -6,9 +6,9 @@
 //!                          mint: issuer's directory -> key -> tokens, in the background
 //! ```
 //!
-//! Four rooms, and arrows between them run one way: `front` to `hop` to `wallet`, and [`mint`] to `hop` and `wallet`.
-//! [`Agent`] puts them together, and `reload` changes what runs. A token is never sent twice: it is off the disk before it is
-//! sent, and a refused one is replaced by another, once a tunnel. `recorder` has the counts, and [`status`] shows them. No
+//! Dependencies run one way: `front` to `hop` to `wallet`, and [`mint`] to `hop` and `wallet`. [`Agent`] assembles them, and
+//! `reload` changes a running agent. A token is never sent twice: it is removed from the disk before it is sent, and a refused
+//! token is replaced once per tunnel (tokens of older marks not counted). `recorder` keeps the counts that [`status`] shows. No
 //! destination, token or client address goes to a log, a metric or a file.
 
 mod agent;
@@ -23,15 +23,15 @@ pub mod mint;
 mod recorder;
 mod reload;
 mod sentence;
-mod start;
+mod settings;
 pub mod status;
 mod wallet;
 
-/// The agent's rules without I/O: what is known of a gateway's marks and health, and how many tokens are minted. A simulation
-/// of agents runs them, too.
+/// The agent's rules without I/O, which a simulation of agents runs as well: marks and health of a gateway, and the number of
+/// tokens to mint.
 pub mod rules {
     pub use crate::hop::gateways::PATIENCE;
-    pub use crate::hop::health::{Health, Outage, OutageKind};
+    pub use crate::hop::health::{Health, Outage};
     pub use crate::hop::marks::{Marks, MarksRefused, Trial};
     pub use crate::hop::tunnel::OLDER_TOKENS;
     pub use crate::mint::refill::Stock;
@@ -46,10 +46,10 @@ pub use config::{
 #[cfg(unix)]
 pub use examine::{certificates, examine};
 pub use hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
-pub use hop::gateway::{DialError, GatewayUrlError};
+pub use hop::gateway::GatewayUrlError;
 pub use mint::compare;
 pub use reload::FIXED;
 pub use sentence::full_stop;
-pub use start::{StartError, check};
+pub use settings::{StartError, check};
 pub use wallet::clock::Skew;
 pub use wallet::file::{KeyTokens, WalletError, wallet_by_key};

@@ -1,4 +1,4 @@
-//! Sentences of errors, and what a server's refusal adds to them.
+//! Parts of error messages, and the `Retry-After` of a server's refusal.
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
@@ -14,13 +14,24 @@ pub fn full_stop(sentence: &impl ToString) -> String {
     sentence
 }
 
-/// Quotes what a server wrote, to stand behind its status. Empty where it wrote nothing.
+/// Quotes a server's message, to follow the status. Empty if there is no message.
 pub(crate) fn quoted(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
 }
 
-/// Reads the seconds of a `Retry-After`. A date is ignored; our own backoff applies then.
+/// Parses `Retry-After` in seconds. `None` for a date: our own backoff applies then.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_has_no_full_stop_behind_its_mark() {
+        assert_eq!(full_stop(&"it is down"), "it is down.");
+        assert_eq!(full_stop(&"is it running?"), "is it running?");
+    }
 }

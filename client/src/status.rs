@@ -1,16 +1,16 @@
-//! The report of each hop for `postern client status`, and its section of the live page. Neither has a token, an API key or a
-//! destination. The next step is computed by the rules of the refill.
+//! The report of each hop for `postern client status`, and its section of the live page. Neither contains a token, an API key or
+//! a destination. The next step is computed by the rules of the refill.
 
 use crate::catalogue::{AgentOutcome, Position};
-use crate::config::HopSettings;
 pub use crate::hop::gateways::GatewayStatus;
-use crate::hop::gateways::Gateways;
 use crate::hop::marks::Trial;
 use crate::hop::tunnel::Opener;
 use crate::mint::refill::Stock;
-use crate::recorder::{Answers, Fate, Part, Recorder, Trouble};
+pub use crate::recorder::FailureStatus;
+use crate::recorder::{Answers, Failure, Fate, Minting, Part, Recorder};
+use crate::settings::TokenSettings;
 use crate::wallet::file::KeyTokens;
-use crate::wallet::supply::{Demand, Supply};
+use crate::wallet::supply::Demand;
 use postern_admin::ProcessContext;
 use postern_admin::live::{Endings, Section, Show, Stages, Table, Tokens, words};
 use postern_daemon::utc::rough;
@@ -33,50 +33,35 @@ pub const fn report_name(hop: Position) -> &'static str {
 /// The report of one hop: its gateways, its tokens, and what is minted next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopStatus {
-    /// In order of preference.
+    /// The gateways in order of preference.
     pub gateways: Vec<GatewayStatus>,
-    /// The gateway's challenge, in words.
+    /// A description of the gateway's challenge.
     pub challenge: String,
-    /// The first four bytes of the id of the key that the challenge names, 8 hex digits.
+    /// The key that the challenge names: the first four bytes of its id, as 8 hex digits.
     pub key: Option<String>,
-    /// The tokens in the wallet; those whose key ends first stand first.
+    /// The tokens in the wallet by key, in the order in which the keys end; keys without a known end come first.
     pub wallet: Vec<KeyTokens>,
-    /// When the last token was minted since the start.
+    /// Time of the last token minted since the start.
     pub last_minted: Option<UnixSeconds>,
     /// The last failure since the start.
     pub last_failure: Option<FailureStatus>,
-    /// The next minting, in words.
+    /// A description of the next minting.
     pub next: String,
 }
 
-/// A failure to mint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailureStatus {
-    /// The time.
-    pub at: UnixSeconds,
-    /// The event, its meaning, and what to do.
-    pub sentence: String,
-}
-
-/// Adds a hop's report, and its section of the live page. Requests of programs stand in the section of the last hop. Neither
-/// keeps the agent alive.
+/// Registers a hop's report and its section of the live page, which do not keep the agent alive. Program requests appear in the
+/// section of the last hop.
 pub(crate) fn add(
     process: &ProcessContext,
     hop: Position,
     answers: &Arc<Answers>,
-    opener: &Opener,
-    settings: watch::Receiver<HopSettings>,
+    opener: &Arc<Opener>,
+    settings: watch::Receiver<TokenSettings>,
 ) {
-    let weak =
-        (Arc::downgrade(&opener.gateways), Arc::downgrade(&opener.supply), Arc::downgrade(&opener.recorder));
-    let reported = settings.clone();
-    process.reports.add(report_name(hop), move || {
-        let (Some(gateways), Some(supply), Some(recorder)) =
-            (weak.0.upgrade(), weak.1.upgrade(), weak.2.upgrade())
-        else {
-            return Value::Null;
-        };
-        json!(HopStatus::of(&gateways, &supply, &recorder, &reported.borrow()))
+    let (weak, reported) = (Arc::downgrade(opener), settings.clone());
+    process.reports.add(report_name(hop), move || match weak.upgrade() {
+        Some(opener) => json!(HopStatus::of(&opener, &reported.borrow())),
+        None => Value::Null,
     });
     let recorder = Arc::downgrade(&opener.recorder);
     process
@@ -91,32 +76,32 @@ pub(crate) fn add(
 }
 
 impl HopStatus {
-    fn of(gateways: &Gateways, supply: &Supply, recorder: &Recorder, settings: &HopSettings) -> Self {
+    fn of(Opener { gateways, supply, recorder, .. }: &Opener, settings: &TokenSettings) -> Self {
         let demand = supply.demand();
         let current = demand.current.as_ref();
         let trial = current.and_then(|current| gateways.trial(current));
+        let Minting { last_minted, last_failure, .. } = recorder.minting.lock().clone();
         Self {
             gateways: gateways.status(),
             challenge: current.map_or("not known yet: no gateway has given one".to_owned(), |current| {
                 gateways.describe(current)
             }),
             key: current.and_then(|current| Some(current.key?.short())),
-            wallet: supply.by_key(),
-            last_minted: recorder.last_minted(),
-            last_failure: recorder.last_failed().map(|(at, sentence)| FailureStatus { at, sentence }),
+            wallet: supply.wallet.by_key(),
+            last_minted,
+            last_failure,
             next: next(&demand, settings, trial, Instant::now()),
         }
     }
 }
 
-/// Describes what is minted next, by the rules of the refill.
-fn next(demand: &Demand, settings: &HopSettings, trial: Option<Trial>, now: Instant) -> String {
+/// Describes the next minting, by the rules of the refill.
+fn next(demand: &Demand, settings: &TokenSettings, trial: Option<Trial>, now: Instant) -> String {
     let Some(current) = &demand.current else { return "waits for the gateway's challenge".to_owned() };
-    let HopSettings { low, high, delay, .. } = *settings;
+    let TokenSettings { low, high, delay, .. } = *settings;
     let stock = Stock::of(demand, settings);
     let count = stock.to_mint(trial, !current.has_context);
     let pause = demand.failure.as_ref().map(|failure| failure.next_attempt.saturating_duration_since(now));
-    let held = demand.level + demand.older;
     match (count, pause.filter(|pause| !pause.is_zero())) {
         (1.., Some(pause)) => {
             let seconds = pause.as_secs_f64().ceil() as u64;
@@ -134,7 +119,7 @@ fn next(demand: &Demand, settings: &HopSettings, trial: Option<Trial>, now: Inst
                 "nothing to do: no stock is kept for {} more, and each request has a token minted",
                 rough(trial.left.as_secs())
             ),
-            None => format!("nothing to do: {held} of {high} kept, mints again below {low}"),
+            None => format!("nothing to do: {} of {high} kept, mints again below {low}", demand.held()),
         },
     }
 }
@@ -143,7 +128,7 @@ fn tokens(count: usize) -> String {
     if count == 1 { "1 token".to_owned() } else { format!("{count} tokens") }
 }
 
-// ---- The live page: its own thread makes it once a second, from counts kept for the metrics ----
+// ---- The live page, built once a second on its own thread, from counts kept for the metrics ----
 
 fn section_name(hop: Position) -> (&'static str, &'static str) {
     match hop {
@@ -155,7 +140,7 @@ fn section_name(hop: Position) -> (&'static str, &'static str) {
 fn section(
     hop: Position,
     recorder: &Recorder,
-    settings: watch::Receiver<HopSettings>,
+    settings: watch::Receiver<TokenSettings>,
 ) -> impl FnMut(&Answers, &Recorder) -> Section + Send + use<> {
     let mut parts = Stages::over(Part::ALL.iter().map(|part| (part.as_str(), recorder.latency(*part))));
     let mut endings = Endings::default();
@@ -177,7 +162,7 @@ fn section(
         }
         section = section.tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
         section.latency = Some(parts.tick());
-        section.tables.extend([minting(recorder.trouble()), fates(recorder)]);
+        section.tables.extend([minting(recorder.minting.lock().trouble.clone()), fates(recorder)]);
         section
     }
 }
@@ -200,10 +185,10 @@ fn fates(recorder: &Recorder) -> Table {
     table
 }
 
-fn minting(trouble: Option<Trouble>) -> Table {
+fn minting(trouble: Option<(Failure, bool)>) -> Table {
     let columns = [("last failure", Show::State), ("next attempt in", Show::Age)];
     let mut table = Table::new("Minting", "The last attempt did not fail.", &columns);
-    if let Some(Trouble { sentence, next_attempt, is_stocked }) = trouble {
+    if let Some((Failure { sentence, next_attempt, .. }, is_stocked)) = trouble {
         let state = if is_stocked { "warn" } else { "bad" };
         // Once the pause is over, the next attempt comes when a token is needed.
         let pause = next_attempt.checked_duration_since(Instant::now());
@@ -216,9 +201,7 @@ fn minting(trouble: Option<Trouble>) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::IssuerConfig;
     use crate::wallet::challenge::tests::named;
-    use crate::wallet::supply::Failure;
     use std::time::Duration;
 
     fn demand(level: usize) -> Demand {
@@ -229,8 +212,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_next_step_is_said_in_words() {
         let delay = Duration::from_secs(60);
-        let settings =
-            HopSettings { issuer: IssuerConfig::default(), low: 20, high: 100, delay, most_per_minute: 600 };
+        let settings = TokenSettings { low: 20, high: 100, delay, ..TokenSettings::default() };
         let now = Instant::now();
         let said = |demand: &Demand, trial| next(demand, &settings, trial, now);
         assert_eq!(said(&demand(60), None), "nothing to do: 60 of 100 kept, mints again below 20");

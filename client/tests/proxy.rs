@@ -6,6 +6,7 @@ use crate::support::*;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -354,6 +355,29 @@ async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
     assert_eq!(read_all(&mut open.stream).await, b"");
     let drained = timeout(HANG, shutdown.wait(HANG)).await.expect("the drain ends by itself");
     assert_eq!(drained, postern_daemon::drain::Drained::Finished);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_answers_a_first_request_that_is_on_its_way() {
+    let (world, target) = (World::new().await, echo().await);
+    let mut connections = Vec::new();
+    for first in ["", "CONNECT "] {
+        let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        connections.push((stream, &"CONNECT "[first.len()..]));
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await; // they are accepted
+    world.agent.process.shutdown.drain();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for (mut stream, rest) in connections {
+        stream
+            .write_all(format!("{rest}{target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        let mut answer = timeout(HANG, answer(stream)).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        expect_echo(&mut answer.stream).await;
+    }
 }
 
 #[tokio::test]

@@ -36,29 +36,6 @@ async fn a_refused_spent_or_unanswered_token_is_replaced_once() {
     world.gateway.expect_no_token_twice();
 }
 
-/// Names that a web page makes up, and one name again and again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_cannot_burn_the_account() {
-    let world = World::with(|config| config.wallet.most_per_minute = 6).await;
-    let refused = b"HTTP/1.1 502 Bad Gateway\r\nProxy-Status: postern; error=dns_error\r\nContent-Length: 5\r\n\r\nnone\n";
-    (0..5).for_each(|_| world.gateway.then(Step::Raw(refused.to_vec())));
-    for round in 0..20 {
-        let answer = world.connect("one.example:443").await;
-        assert_eq!(answer.status, 502, "{}", answer.body);
-        assert_eq!(answer.body.contains("has sent no token"), round > 0, "{}", answer.body);
-    }
-    assert_eq!(world.gateway.tokens().len(), 1);
-    let mut statuses = Vec::new();
-    for number in 0..20 {
-        statuses.push(world.connect(&format!("name{number}.example:443")).await.status);
-    }
-    assert_eq!(statuses[..4], [502; 4]);
-    assert_eq!(*statuses.last().unwrap(), 429, "{statuses:?}");
-    let sent = world.gateway.tokens().len();
-    assert!((5..=8).contains(&sent), "{sent} tokens"); // a slow machine gets one or two more
-    world.gateway.expect_no_token_twice();
-}
-
 /// So many 103 that the answer behind them is not read.
 fn interim_without_end() -> Vec<u8> {
     [b"HTTP/1.1 103 Hm\r\nA: b\r\n\r\n".repeat(1000), b"HTTP/1.1 403 No\r\n\r\n".to_vec()].concat()

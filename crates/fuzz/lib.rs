@@ -2,6 +2,7 @@
 
 mod authenticate;
 mod authorization;
+mod capsule;
 mod challenge;
 mod directory;
 mod proxy_protocol;
@@ -15,6 +16,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("authenticate", authenticate::run),
     ("authorization", authorization::run),
+    ("capsule", capsule::run),
     ("challenge", challenge::run),
     ("directory", directory::run),
     ("proxy_protocol", proxy_protocol::run),

@@ -1,6 +1,6 @@
-//! Opening the double-spend store that the configuration chose.
+//! Opens the double-spend store that the configuration selects.
 
-use crate::config::{Fsync, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
+use crate::config::{MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
@@ -12,79 +12,57 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// The most connections in one pool: memcached's own default for all of its clients is 1,024.
+/// Maximum connections in one pool. memcached's default limit for all clients is 1,024.
 const MOST_POOLED: usize = 10_000;
-/// Pipelined: connections to each address for each worker, and commands without an answer on one. A worker is one thread, and
-/// fills no second connection.
-const CONNECTIONS: usize = 1;
+/// Pipelined transport: unanswered commands per connection. Each worker has one connection to each address: a worker is one
+/// thread and cannot fill a second connection.
 const QUEUE: usize = 4_096;
-/// Pooled: how often idle connections are proven again, and how long one lasts.
+/// Pooled transport: interval at which idle connections are probed, and maximum age of a connection.
 const IDLE_PROBE: Duration = Duration::from_secs(5);
 const LIFETIME: Duration = Duration::from_secs(600);
-/// How often the watch looks after the marks.
+/// Interval at which the watch inspects the marks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why the store cannot be opened.
+/// An error when opening the store.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The embedded store.
+    /// The embedded store cannot be opened.
     #[error(transparent)]
     Embedded(#[from] StoreError),
-    /// No address at all.
+    /// No address is configured.
     #[error(
         "store.memcached.addresses: kind = \"memcached\" needs at least one, such as [\"127.0.0.1:11211\"]"
     )]
     NoAddress,
-    /// Replicas that make no quorum.
+    /// The replica lists are neither one nor three.
     #[error("store.memcached.replicas needs {0}")]
     Replicas(&'static str),
-    /// An address that is none.
+    /// An address is invalid.
     #[error("store.memcached.addresses: {0}")]
     Address(#[from] AddressError),
-    /// The certificate files.
+    /// A certificate file cannot be used.
     #[error("store.memcached.tls: {0}")]
     Tls(#[from] TlsError),
-    /// One of two files that go together.
+    /// Only one of certificate and key is set.
     #[error("store.memcached.tls: certificate and key go together; give both or neither")]
     HalfIdentity,
-    /// A number that makes no store.
-    #[error("store.memcached.{name} is {found}, and must be between {least} and {most}")]
-    Number {
-        /// The key.
-        name: &'static str,
-        /// Its value.
-        found: usize,
-        /// The smallest number that is accepted.
-        least: usize,
-        /// The largest.
-        most: usize,
-    },
-    /// A duration that makes no store.
-    #[error("store.memcached.{name} is {found}, and must be between {least} and {most}")]
-    Duration {
-        /// The key.
-        name: &'static str,
-        /// Its value.
-        found: ConfigDuration,
-        /// The shortest duration that is accepted.
-        least: ConfigDuration,
-        /// The longest.
-        most: ConfigDuration,
-    },
-    /// The thread that watches the shared store.
+    /// A number or a duration is out of range; with its key, the value, and the bounds.
+    #[error("store.memcached.{0} is {1}, and must be between {2} and {3}")]
+    Bounds(&'static str, String, String, String),
+    /// The shared store cannot be opened, for example because its thread does not start.
     #[error("cannot open the shared store: {0}")]
     Start(io::Error),
 }
 
 impl BackendError {
-    /// Whether the configuration must be edited, and not the machine.
+    /// Returns `true` if the configuration is at fault, `false` if the machine is.
     pub(crate) const fn is_configuration(&self) -> bool {
         !matches!(self, Self::Embedded(_) | Self::Start(_))
     }
 }
 
-/// Opens the store for this number of workers. Blocks while an embedded one is loaded. A shared one connects in the
-/// background, and reads the TCP facts of a command that took longer than `slow`.
+/// Opens the store for `workers` workers. Blocks while an embedded store is loaded. A shared store connects in the background,
+/// and reads the TCP statistics of commands slower than `slow`.
 pub(crate) fn open(
     config: &StoreConfig,
     marks: Marks,
@@ -93,8 +71,9 @@ pub(crate) fn open(
 ) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
-            let store = Embedded::open(&config.path, fsync(config), UnixSeconds::now())?;
-            Ok(Backend::Embedded(Arc::new(store.bound_by(marks))))
+            let store = Embedded::open(&config.path, config.fsync, UnixSeconds::now())?;
+            store.bind(marks);
+            Ok(Backend::Embedded(Arc::new(store)))
         }
         StoreKind::Memcached => {
             let options = options(&config.memcached, marks, slow)?;
@@ -104,7 +83,7 @@ pub(crate) fn open(
     }
 }
 
-/// Opens the shared store that is open already in another way, beside it.
+/// Opens the same shared store with other options, while `open` stays in use.
 pub(crate) fn reopen(
     open: &Memcached,
     config: &MemcachedConfig,
@@ -117,15 +96,7 @@ pub(crate) fn reopen(
     open.reopen(options).map_err(BackendError::Start)
 }
 
-/// When the records of an embedded store reach the disk.
-pub(crate) fn fsync(config: &StoreConfig) -> postern_spend::Fsync {
-    match config.fsync {
-        Fsync::Always => postern_spend::Fsync::Always,
-        Fsync::Interval(span) => postern_spend::Fsync::Interval(span.get()),
-    }
-}
-
-/// Finds what [`open`] would refuse of the configuration, without opening the store.
+/// Returns the configuration error with which [`open`] would fail, without opening the store.
 pub(crate) fn check(config: &StoreConfig, marks: Marks) -> Result<(), BackendError> {
     match config.kind {
         StoreKind::Embedded => Ok(()),
@@ -133,7 +104,6 @@ pub(crate) fn check(config: &StoreConfig, marks: Marks) -> Result<(), BackendErr
     }
 }
 
-/// Logs how the store is reached.
 fn log_settings(options: &Options, workers: usize) {
     let addresses = options.replicas.addresses().count();
     match &options.transport {
@@ -150,9 +120,11 @@ fn log_settings(options: &Options, workers: usize) {
 }
 
 fn options(config: &MemcachedConfig, marks: Marks, slow: Duration) -> Result<Options, BackendError> {
-    check_bounds(config)?;
+    // Values outside the plausible range would fail later with a less helpful message.
+    within("pool_size", config.pool_size, 1, MOST_POOLED)?;
+    within("timeout", config.timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1))?;
     let transport = match config.transport {
-        TransportKind::Pipelined => Transport::Pipelined { connections: CONNECTIONS, queue: QUEUE },
+        TransportKind::Pipelined => Transport::Pipelined { queue: QUEUE },
         TransportKind::Pooled => Transport::Pooled(Pool {
             size: config.pool_size,
             checkout_timeout: config.timeout.get(),
@@ -175,8 +147,8 @@ fn options(config: &MemcachedConfig, marks: Marks, slow: Duration) -> Result<Opt
     })
 }
 
-/// One set of records, or three.
-fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendError> {
+/// Parses the addresses of one set of servers, or of three replicas.
+pub(crate) fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendError> {
     let parsed = |list: &[String]| list.iter().map(|text| text.parse()).collect::<Result<_, AddressError>>();
     match (config.addresses.as_slice(), config.replicas.as_slice()) {
         ([], []) => Err(BackendError::NoAddress),
@@ -200,21 +172,19 @@ fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendError> {
     }
 }
 
-/// Rejects values outside the plausible range, which would fail later with a less helpful message.
-fn check_bounds(config: &MemcachedConfig) -> Result<(), BackendError> {
-    let (name, found, least, most) = ("pool_size", config.pool_size, 1, MOST_POOLED);
-    if !(least..=most).contains(&found) {
-        return Err(BackendError::Number { name, found, least, most });
+fn within<T: PartialOrd + ToString>(
+    name: &'static str,
+    found: T,
+    least: T,
+    most: T,
+) -> Result<(), BackendError> {
+    if (&least..=&most).contains(&&found) {
+        return Ok(());
     }
-    let (name, found) = ("timeout", config.timeout);
-    let (least, most) = (ConfigDuration::millis(1), ConfigDuration::minutes(1));
-    if !(least..=most).contains(&found) {
-        return Err(BackendError::Duration { name, found, least, most });
-    }
-    Ok(())
+    Err(BackendError::Bounds(name, found.to_string(), least.to_string(), most.to_string()))
 }
 
-/// TLS to the addresses of the store. Reads the files.
+/// Builds the TLS settings for the store's addresses. Reads the certificate files.
 pub(crate) fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {
     let own = match (&config.certificate, &config.key) {
         (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
@@ -227,7 +197,7 @@ pub(crate) fn store_tls(config: &StoreTls) -> Result<Tls, BackendError> {
     })
 }
 
-/// The store as each of the workers uses it. Its connections belong to the runtime that opens them.
+/// Returns one store handle per worker. Its connections belong to the runtime that opens them.
 pub(crate) fn stores(backend: &Backend, workers: &[Handle]) -> Vec<Store> {
     let store = |worker: &Handle| {
         let _here = worker.enter();

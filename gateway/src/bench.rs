@@ -1,4 +1,4 @@
-//! What benchmarks need of the inside: the recording of a request, without the request.
+//! Access for benchmarks to the recording of requests, without real requests.
 
 use crate::config::AccessLog;
 use crate::observe::recorder::{Checking, Recorder};
@@ -12,17 +12,17 @@ use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The recorder of a gateway that has a store in `home`.
+/// The recorder of a gateway, for benchmarks.
 pub struct Recording {
     recorder: Recorder,
     headers: HeaderMap,
 }
 
 impl Recording {
-    /// A recorder; `endpoint` is where traces would go, of which `sample_ratio` are kept at random.
+    /// Creates a recorder with a store in `home`. Traces would go to `endpoint`; `sample_ratio` of them are kept at random.
     ///
     /// # Panics
-    /// When the store or the exporter cannot be opened.
+    /// Panics if the store or the exporter cannot be opened.
     #[must_use]
     pub fn new(home: &Path, endpoint: Option<String>, sample_ratio: f64) -> Self {
         let fsync = postern_spend::Fsync::Interval(std::time::Duration::from_secs(1));
@@ -34,27 +34,27 @@ impl Recording {
         Self { recorder, headers: HeaderMap::new() }
     }
 
-    /// All that is recorded of one admitted request up to its answer: the sampling decision, the times of every stage, the
-    /// histograms and counters of its check, the choice of the trace.
+    /// Records one admitted request up to its answer: the sampling decision, the times of every stage, the histograms and
+    /// counters of its check, and the decision to keep its trace.
     pub fn request(&self) {
         let (mut timeline, decision) = (Timeline::begin(), self.recorder.sample(&self.headers));
         timeline.time(Stage::Parse, || black_box(()));
-        let mut checking = Checking::begin(&self.recorder, &mut timeline);
+        let checking = Checking { recorder: &self.recorder, timeline: &mut timeline };
         for stage in [Stage::Check, Stage::Verify, Stage::Spend] {
-            checking.timeline().time(stage, || black_box(()));
+            checking.timeline.time(stage, || black_box(()));
         }
         checking.end(None);
         timeline.time(Stage::Dial, || black_box(()));
         drop(self.recorder.answered(None, false, &timeline, &decision, Default::default()));
     }
 
-    /// What tracing costs a request whose trace is not kept: the sampling decision and the choice.
+    /// Performs the tracing work of a request whose trace is not kept: the sampling decision and the decision to keep it.
     pub fn unsampled(&self) {
         let decision = self.recorder.sample(&self.headers);
         black_box(self.recorder.keeps(&decision));
     }
 
-    /// Reading the clock, as often as [`Recording::request`] does for the stages.
+    /// Reads the clock as often as [`Recording::request`] does for the stages.
     pub fn clock(&self) {
         let mut timeline = Timeline::begin();
         for stage in Stage::ALL {

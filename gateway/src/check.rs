@@ -1,9 +1,9 @@
-//! What a start refuses, and the sentence for it.
+//! Checks that precede a start, and the errors with which a start fails.
 
 use crate::backend::{self, BackendError};
 use crate::config::{Config, NextHopError, StoreKind};
 use crate::keys::offer::{KeyTypes, Offer};
-use crate::keys::source::{self, Source, SourceError};
+use crate::keys::source::{Source, SourceError};
 use crate::request::resolve::{self, ResolverError};
 use crate::shared_limits::LEAST_SECRET;
 use postern_config::Size;
@@ -15,79 +15,80 @@ use postern_token::ChallengeError;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// hyper's smallest read buffer.
+/// hyper's minimum read buffer.
 const LEAST_HEADER_SIZE: Size = Size::kib(8);
-/// A second of it carries a TLS record's worth of a page.
+/// Minimum tunnel rate, per second. A slower tunnel is of no practical use.
 const LEAST_TUNNEL_RATE: Size = Size::kib(1);
 
-/// Why a gateway cannot start.
+/// An error that prevents a gateway from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The names of the challenge.
+    /// The names in `[challenge]` are invalid.
     #[error("challenge: {0}")]
     Challenge(#[from] ChallengeError),
-    /// The issuer's keys.
+    /// The source of the issuer's keys cannot be used.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The certificate files.
+    /// The certificate files of the client listener cannot be used.
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
-    /// The certificate files of the listener for peers.
+    /// The certificate files of the peer listener cannot be used.
     #[error("peers: {0}")]
     Peers(TlsError),
-    /// Clients that would be peers.
+    /// One authority signs the certificates of both clients and peers.
     #[error(
         "peers.client_ca and tls.client_ca are the same authority: every client with a certificate could open tunnels without \
          tokens at peers.address; have the certificates of your gateways signed by an authority of their own"
     )]
     PeersAuthority,
-    /// A rate that is too slow to work.
+    /// `limits.tunnel_rate` is too small.
     #[error(
         "limits.tunnel_rate = \"{0:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
     )]
     TunnelRate(Size),
-    /// A bound that is too small to work.
+    /// `limits.header_size` is too small.
     #[error("limits.header_size = \"{0:?}\" is too small for a token's header: write at least \"8KiB\"")]
     HeaderSize(Size),
-    /// A secret that can be guessed.
+    /// `limits.shared_secret` is short enough to be guessed.
     #[error(
         "limits.shared_secret is too short: whoever reads the shared memory could guess it and find clients' addresses; write \
          at least {LEAST_SECRET} characters, such as the output of \"openssl rand -hex 32\""
     )]
     SharedSecretLength,
-    /// Limits that cannot be shared.
+    /// `limits.shared_secret` is set, but the store is not shared.
     #[error(
         "limits.shared_secret needs store.kind = \"memcached\": the gateways of a fleet share limits through its memcached; \
          leave the secret out where there is one gateway"
     )]
     SharedSecretStore,
-    /// No address to connect from.
+    /// `egress.source` contains an address from which no connection can be made.
     #[error(
         "egress.source has {0}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones as such"
     )]
     LocalAddress(IpAddr),
-    /// Next hops and rules that do not go together.
+    /// Next hops and rules are inconsistent.
     #[error(transparent)]
     NextHops(#[from] NextHopError),
-    /// The double-spend store.
+    /// The double-spend store cannot be opened.
     #[error(transparent)]
     Store(#[from] BackendError),
-    /// The listening address.
+    /// A listening address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The resolver.
+    /// The resolver cannot be set up.
     #[error(transparent)]
     Resolver(#[from] ResolverError),
-    /// The exporter of traces.
+    /// The exporter of traces cannot be started.
     #[error(transparent)]
     Tracer(#[from] TracerError),
 }
 
 impl StartError {
-    /// The code to exit with: [`exit::CONFIG`] when the configuration must be edited, [`exit::RUNTIME`] otherwise.
+    /// Returns the exit code: [`exit::CONFIG`] if the configuration must be edited, otherwise [`exit::RUNTIME`].
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
             Self::Challenge(_)
             | Self::Source(_)
             | Self::TunnelRate(_)
@@ -96,10 +97,10 @@ impl StartError {
             | Self::SharedSecretStore
             | Self::LocalAddress(_)
             | Self::NextHops(_)
-            | Self::HeaderSize(_) => exit::CONFIG,
-            Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
-            Self::Tls(TlsError::State(_)) => exit::RUNTIME,
-            Self::Tls(_) | Self::Peers(_) => exit::CONFIG,
+            | Self::HeaderSize(_)
+            | Self::Tls(_)
+            | Self::Peers(_)
+            | Self::Tracer(TracerError::Config { .. }) => exit::CONFIG,
             Self::Store(error) if error.is_configuration() => exit::CONFIG,
             Self::Resolver(error) if error.is_configuration() => exit::CONFIG,
             Self::Store(_) | Self::Bind(_) | Self::Resolver(_) | Self::Tracer(_) => exit::RUNTIME,
@@ -107,8 +108,8 @@ impl StartError {
     }
 }
 
-/// Finds what a start with this configuration would refuse: it reads certificates and addresses, and opens no socket,
-/// takes no lock and writes nothing.
+/// Returns the error with which a start with this configuration would fail. Reads files such as certificates, but opens no
+/// socket, takes no lock and writes nothing.
 ///
 /// # Errors
 /// [`StartError`], with what to change.
@@ -123,8 +124,8 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     resolve::check(&config.egress.resolver)?;
     config.egress.check_next_hops()?;
     config.egress.unusable_source().map_or(Ok(()), |address| Err(StartError::LocalAddress(address)))?;
-    let offer = Offer::new(&config.challenge, source::types(&config.issuer)?, KeyTypes::default())?;
-    Source::new(&config.issuer)?;
+    let types = Source::new(&config.issuer)?.types;
+    let offer = Offer::new(&config.challenge, types, KeyTypes::default())?;
     config.tls.as_ref().map(TlsConfig::load).transpose()?;
     check_peers(config)?;
     config.tracing.check()?;
@@ -132,18 +133,18 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// A client's certificate must not make it a peer.
+/// Rejects an authority that signs both clients and peers: any client with a certificate would be a peer.
 fn check_peers(config: &Config) -> Result<(), StartError> {
     let Some(peers) = &config.peers else { return Ok(()) };
     peers.tls().load().map_err(StartError::Peers)?;
     let of_clients = config.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
     let is_same = |ca: &PathBuf| {
-        *ca == peers.client_ca || std::fs::read(ca).ok() == std::fs::read(&peers.client_ca).ok() // both were read
+        *ca == peers.client_ca || std::fs::read(ca).ok() == std::fs::read(&peers.client_ca).ok() // both are readable
     };
     if of_clients.is_some_and(is_same) { Err(StartError::PeersAuthority) } else { Ok(()) }
 }
 
-/// A secret needs something to share, and must not be guessed.
+/// Rejects a secret without a shared store, and one that is short enough to be guessed.
 fn check_shared_secret(config: &Config) -> Result<(), StartError> {
     match &config.limits.shared_secret {
         Some(_) if config.store.kind != StoreKind::Memcached => Err(StartError::SharedSecretStore),

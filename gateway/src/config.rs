@@ -1,22 +1,17 @@
 //! The gateway's configuration file. `docs/reference/configuration.md` is generated from these types.
 
 mod egress;
-mod hop_url;
 mod next_hop;
 mod pattern;
-mod peers;
 mod resolver;
-mod shadow;
 mod store;
 
-pub use egress::{Action, Egress, Lever, Ports, Rule};
-pub use hop_url::{HopKind, HopUrl, HopUrlError};
-pub use next_hop::{Balance, NextHop, NextHopError};
+pub use egress::{Action, Egress, Lever, Ports, Rule, UdpPorts, UdpWord};
+pub use next_hop::{Balance, HopKind, HopUrl, HopUrlError, NextHop, NextHopError};
 pub(crate) use next_hop::{DIRECT, HopTls};
 pub use pattern::{Hosts, Pattern, PatternError};
-pub use peers::Peers;
 pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
-pub use store::{CheckTiming, Fsync, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
+pub use store::{CheckTiming, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 
 use postern_config::{Address, ConfigDuration, Secret, Size, address};
 use postern_daemon::drain::DrainConfig;
@@ -25,7 +20,7 @@ use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogFormat;
 use postern_telemetry::traces::TracingConfig;
-use postern_token::{TokenType, TokenTypes};
+use postern_token::TokenType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -40,10 +35,8 @@ pub struct Config {
     #[serde(default)]
     pub listen: Listen,
     /// TLS towards clients, else plain HTTP.
-    #[serde(default)]
     pub tls: Option<TlsConfig>,
     /// Listener through which your other gateways open tunnels without tokens.
-    #[serde(default)]
     pub peers: Option<Peers>,
     /// Issuer of accepted tokens: set `directory` or `keys`.
     pub issuer: Issuer,
@@ -108,6 +101,33 @@ impl Default for Listen {
     }
 }
 
+/// A listener for the operator's other gateways, over TLS 1.3 with certificates of both sides.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peers {
+    /// Address in the `urls` of their next hops.
+    #[serde(with = "address")]
+    #[schemars(with = "Address")]
+    pub address: SocketAddr,
+    /// Certificate chain (PEM), own certificate first.
+    pub certificate: PathBuf,
+    /// Unencrypted private key (PEM).
+    pub key: PathBuf,
+    /// Authority (PEM) for your gateways alone: its certificates replace tokens.
+    pub client_ca: PathBuf,
+}
+
+impl Peers {
+    /// Returns the listener's settings in the form of a server's TLS.
+    #[must_use]
+    pub fn tls(&self) -> TlsConfig {
+        TlsConfig {
+            client_ca: Some(self.client_ca.clone()),
+            ..TlsConfig::of_files(self.certificate.clone(), self.key.clone())
+        }
+    }
+}
+
 /// Issuer of accepted tokens: exactly one of `directory` and `keys` is given.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -150,13 +170,6 @@ impl Default for Issuer {
     }
 }
 
-impl Issuer {
-    /// The types that are accepted; nothing where the list is not one.
-    pub(crate) fn token_types(&self) -> Option<TokenTypes> {
-        TokenTypes::new(&self.types)
-    }
-}
-
 /// Challenge that tokens answer.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -166,15 +179,11 @@ pub struct ChallengeConfig {
     /// The gateway's name, as in `url` or `origin` of agents; commas join several.
     pub origin: String,
     /// Time that clients may keep the challenge, 10 minutes at most.
-    #[serde(default = "default_max_age")]
+    #[serde(default = "ConfigDuration::of_secs::<600>")]
     pub max_age: ConfigDuration,
     /// Omit quotation marks, for clients of 2023.
     #[serde(default)]
     pub bare: bool,
-}
-
-fn default_max_age() -> ConfigDuration {
-    ConfigDuration::minutes(10)
 }
 
 /// Timeouts and bounds.
@@ -193,6 +202,8 @@ pub struct Limits {
     pub dial_timeout: ConfigDuration,
     /// Time without traffic after which a tunnel is closed.
     pub idle_timeout: ConfigDuration,
+    /// Time without a datagram after which UDP is closed.
+    pub udp_idle_timeout: ConfigDuration,
     /// Age at which even a busy tunnel is reset.
     pub tunnel_lifetime: Option<ConfigDuration>,
     /// Bytes a second in each direction of a tunnel, at least 1 KiB.
@@ -212,6 +223,7 @@ impl Default for Limits {
             header_size: Size::kib(16),
             dial_timeout: ConfigDuration::secs(10),
             idle_timeout: ConfigDuration::minutes(10),
+            udp_idle_timeout: ConfigDuration::minutes(2),
             tunnel_lifetime: None,
             tunnel_rate: None,
             shared_secret: None,

@@ -1,15 +1,13 @@
-//! Examines what a gateway with a configuration needs, without starting one: `postern doctor`.
+//! Examination of a gateway's dependencies for `postern doctor`, without starting a gateway.
 
 mod store;
 
-use crate::config::{Config, Issuer, Peers, ResolverConfig, ResolverKind, StoreKind};
+use crate::config::{Config, Peers, ResolverConfig, ResolverKind, StoreKind};
 use crate::health::plural;
-use crate::keys::clock::Clock;
-use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
-use crate::keys::secrets::Secrets;
-use crate::keys::source::{self, Fetched, Source};
+use crate::keys::keyring::{Keyring, Outlook};
+use crate::keys::source::{self, Clock, Fetched, Source};
 use crate::next_hops;
-use crate::request::resolve::{self, Asked};
+use crate::request::resolve;
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
     Examinations, Finding, PATIENCE, SLOW, begin_connection, begin_names, descriptors, written,
@@ -18,11 +16,11 @@ use postern_daemon::tls::{self, OwnCertificate};
 use postern_token::UnixSeconds;
 use std::time::{Duration, Instant};
 
-/// What it costs to be without the issuer.
+/// Consequence of an unavailable issuer.
 const WITHOUT_KEYS: &str =
     "a gateway that has no saved keys answers every request 503; with saved ones it serves until they retire";
 
-/// The certificates that the gateway shows, of files that can be used.
+/// Examines the certificates that the gateway presents, as far as their files can be used.
 #[must_use]
 pub fn certificates(config: &Config) -> Vec<Finding> {
     let servers = [config.tls.clone(), config.peers.as_ref().map(Peers::tls)].into_iter().flatten();
@@ -34,8 +32,8 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
     servers.chain(hops.chain(store).map(|own| own.examine())).collect()
 }
 
-/// What the gateway needs of this machine and of the network: open files, names, the issuer, the store, name servers, next hops.
-/// The configuration is one that [`check`](crate::check()) accepts.
+/// Examines the gateway's needs of this machine and the network: open files, names, the issuer, the store, name servers, next
+/// hops, the collector of traces. [`check`](crate::check()) must accept the configuration.
 pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
     Box::pin(find(config))
 }
@@ -51,12 +49,12 @@ async fn find(config: &Config) -> Vec<Finding> {
     begin_issuer(config, &mut examinations);
     store::begin(config, &mut examinations);
     begin_name_servers(&config.egress.resolver, &mut examinations);
-    next_hops::examine::begin(&config.egress, &mut examinations);
+    next_hops::examine(&config.egress, &mut examinations);
     begin_tracing(config, &mut examinations);
     here.into_iter().chain(examinations.findings().await).collect()
 }
 
-/// The hosts that the system's resolver is asked for.
+/// Returns the hosts that the gateway resolves through the system's resolver.
 fn hosts(config: &Config) -> Vec<String> {
     let urls = [&config.issuer.directory, &config.tracing.endpoint].into_iter().flatten();
     let urls = urls.filter_map(|url| Some(url.parse::<reqwest::Url>().ok()?.host_str()?.to_owned()));
@@ -65,11 +63,13 @@ fn hosts(config: &Config) -> Vec<String> {
 
 fn begin_issuer(config: &Config, examinations: &mut Examinations) {
     let Ok(source) = Source::new(&config.issuer) else { return };
-    let away = |seen: String| Finding::bad("issuer", seen).costs(WITHOUT_KEYS);
+    let remedy = match source.url() {
+        Some(_) => "check that the issuer runs, the way to it, and issuer.directory",
+        None => "check the file, and issuer.keys",
+    };
+    let away = move |seen: String| Finding::bad("issuer", seen, WITHOUT_KEYS, remedy);
     let place = source.url().map_or_else(|| "the file of the issuer's keys".to_owned(), str::to_owned);
-    let late = away(format!("{place} did not answer within {} s", PATIENCE.as_secs()))
-        .remedy("check that the issuer runs, and the way to it");
-    let issuer = config.issuer.clone();
+    let late = away(format!("{place} did not answer within {} s", PATIENCE.as_secs()));
     examinations.begin(late, async move {
         let (began, asked) = (Instant::now(), UnixSeconds::now());
         let answer = match source.fetch().await {
@@ -78,8 +78,8 @@ fn begin_issuer(config: &Config, examinations: &mut Examinations) {
         };
         let mut clock = Clock::default();
         answer.date.iter().for_each(|theirs| clock.compare(*theirs, asked, UnixSeconds::now()));
-        let skew = clock.differs().map(|differs| Finding::bad("clock", differs));
-        let keys = answer.fresh.map(|fetched| keys(&issuer, &place, &fetched, began.elapsed()));
+        let skew = clock.apart().map(|apart| Finding::bad("clock", apart, source::COST, source::REMEDY));
+        let keys = answer.fresh.map(|fetched| keys(&source, &place, &fetched, began.elapsed()));
         keys.into_iter().chain(skew).collect()
     });
     let url = config.issuer.directory.as_ref().and_then(|url| url.parse().ok());
@@ -88,24 +88,25 @@ fn begin_issuer(config: &Config, examinations: &mut Examinations) {
     }
 }
 
-/// What the directory's keys are good for now.
-fn keys(issuer: &Issuer, place: &str, fetched: &Fetched, took: Duration) -> Finding {
-    let Ok(types) = source::types(issuer) else {
-        return Finding::well("issuer", format!("{place} answers"));
-    };
-    let now = UnixSeconds::now();
-    let mut accepted =
-        Accepted { types, secrets: Secrets::read(issuer.secrets.as_deref()), passed_over: None };
+/// Reports the number of the directory's keys, and whether one of them is in use now.
+fn keys(source: &Source, place: &str, fetched: &Fetched, took: Duration) -> Finding {
+    let (mut accepted, now) = (source.accepted(), UnixSeconds::now());
     let directory = &fetched.directory;
-    let keyring = match Keyring::default().updated(directory, &mut accepted, Lifetimes::of(issuer), now) {
+    let keyring = match Keyring::default().updated(directory, &mut accepted, source.lifetimes, now) {
         Ok(keyring) => keyring,
-        Err(error) => return Finding::bad("issuer", format!("{place}: {error}")).costs(WITHOUT_KEYS),
+        Err(error) => {
+            let remedy = "have the issuer publish keys that are fit, or correct [issuer]";
+            return Finding::bad("issuer", format!("{place}: {error}"), WITHOUT_KEYS, remedy);
+        }
     };
     let known = plural(keyring.len(), "token key");
     if keyring.outlook(now) != Outlook::Usable {
-        return Finding::bad("issuer", format!("{place} lists {known}, and none is in use now"))
-            .costs("no token is accepted: every request is answered 503")
-            .remedy("compare the clocks of both machines; else the issuer has to publish a newer key");
+        return Finding::bad(
+            "issuer",
+            format!("{place} lists {known}, and none is in use now"),
+            "no token is accepted: every request is answered 503",
+            "compare the clocks of both machines; else the issuer has to publish a newer key",
+        );
     }
     let seen = format!("{place} answers in {}, with {known}", written(took));
     match accepted.passed_over {
@@ -131,7 +132,7 @@ fn begin_tracing(config: &Config, examinations: &mut Examinations) {
     begin_connection(examinations, host, port, "traces", away);
 }
 
-/// Begins to ask each name server for the servers of the root zone, which every resolver knows and no one learns anything by.
+/// Starts a query to each name server for the servers of the root zone: every resolver can answer it, and it reveals nothing.
 fn begin_name_servers(settings: &ResolverConfig, examinations: &mut Examinations) {
     let remedy = match settings.kind {
         ResolverKind::System => "correct /etc/resolv.conf, or name other servers in [egress.resolver]",
@@ -140,8 +141,7 @@ fn begin_name_servers(settings: &ResolverConfig, examinations: &mut Examinations
     let servers = match resolve::each_server(settings) {
         Ok(servers) => servers,
         Err(error) => {
-            let without =
-                Finding::bad("names", error.to_string()).costs("the gateway does not start").remedy(remedy);
+            let without = Finding::bad("names", error.to_string(), "the gateway does not start", remedy);
             return examinations.begin(without.clone(), async move { vec![without] });
         }
     };
@@ -152,20 +152,20 @@ fn begin_name_servers(settings: &ResolverConfig, examinations: &mut Examinations
     for server in servers {
         let address = server.address;
         let away = move |reason: &str| {
-            Finding::bad("names", format!("the name server {address} {reason}")).costs(cost).remedy(remedy)
+            Finding::bad("names", format!("the name server {address} {reason}"), cost, remedy)
         };
         let late = away(&format!("does not answer within {} s", PATIENCE.as_secs()));
         examinations.begin(late, async move {
             let found = match server.ask().await {
-                Asked::Answered(took) if took < SLOW => {
+                Ok(took) if took < SLOW => {
                     Finding::well("names", format!("the name server {address} answers in {}", written(took)))
                 }
-                Asked::Answered(took) => {
+                Ok(took) => {
                     Finding::look("names", format!("the name server {address} answers in {}", written(took)))
                         .costs("each tunnel to a name that is not kept waits for that")
                         .remedy("choose one that is nearer, or run a caching resolver on this machine")
                 }
-                Asked::Failed(reason) => away(&format!("gives no answer: {reason}")),
+                Err(reason) => away(&format!("gives no answer: {reason}")),
             };
             vec![found]
         });

@@ -1,12 +1,12 @@
-//! A gateway, from its configuration to its last connection.
+//! Lifecycle of a gateway, from its configuration to its last connection.
 
 use crate::backend;
 use crate::check::{StartError, check};
-use crate::config::{Config, Peers};
+use crate::config::Config;
 use crate::gate::LoggedGate;
 use crate::keys::offer::{KeyTypes, Offer};
 use crate::keys::refresh::{Refresh, Supply};
-use crate::keys::source;
+use crate::keys::source::Source;
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::memories::Memories;
 use crate::next_hops::{self, Connections};
@@ -27,11 +27,10 @@ use parking_lot::Mutex;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::BoxFuture;
-use postern_daemon::listen::BindError;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ListenerTls, TlsConfig};
+use postern_daemon::tls::TlsConfig;
 use postern_telemetry::traces::Tracer;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,18 +46,12 @@ pub struct Gateway {
     workers: Vec<(CurrentResolver, TaskTrackerToken)>,
     maintenance: Maintenance,
     start: Start,
-    /// Of the listener for peers; it listens already.
+    /// Sockets of the peer listener, which already listens.
     peers: Option<Sockets>,
-    certificates: Certificates,
-    process: ProcessContext,
+    reloading: Reloading,
     reloader: Option<Reloader<Config>>,
-    /// What a reload is compared with, and how it reaches the keys' maintenance.
-    config: Config,
-    signed: Option<TlsConfig>,
-    supplies: mpsc::UnboundedSender<Supply>,
 }
 
-/// How many threads serve connections.
 pub(crate) fn workers(config: &Config) -> usize {
     match config.listen.workers {
         0 => thread::available_parallelism().map_or(1, usize::from),
@@ -66,53 +59,39 @@ pub(crate) fn workers(config: &Config) -> usize {
     }
 }
 
-/// Sockets for peers. They listen at once: what peers ask for needs neither keys nor the store.
-fn listen_for(peers: &Peers, workers: usize) -> Result<Sockets, BindError> {
-    let mut sockets = Sockets::bind(Listener::Peers.name(), peers.address, workers)?;
-    sockets.listen()?;
-    Ok(sockets)
-}
-
 impl Gateway {
-    /// Reads the certificates, opens the store, binds the listening sockets. Blocks while the store is loaded.
+    /// Reads the certificates, opens the store and binds the listening sockets. Blocks while the store is loaded.
     ///
     /// # Errors
     /// [`StartError`], with what to change.
     pub fn bind(config: &Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(config)?;
-        let mut supply = Supply::of(config, &process.live)?;
+        let mut supply = Supply::of(config, Source::new(&config.issuer)?, &process.live);
         let saved = supply.saved_keyring();
         let key_types = KeyTypes::default();
         key_types.learn(saved.iter());
-        let offer = Offer::new(&config.challenge, source::types(&config.issuer)?, key_types.clone())?;
+        let offer = Offer::new(&config.challenge, supply.source.types, key_types.clone())?;
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
         let peers_tls = config.peers.as_ref().map(|peers| peers.tls().open()).transpose();
         let peers_tls = peers_tls.map_err(StartError::Peers)?;
-        let peers = config.peers.as_ref().map(|peers| listen_for(peers, workers(config))).transpose()?;
-        let name = Listener::Clients.name();
-        let mut sockets = Sockets::bind(name, config.listen.address, workers(config))?;
+        let bind = |whose: Listener, address| Sockets::bind(whose.name(), address, workers(config));
+        let peers = config.peers.as_ref().map(|peers| bind(Listener::Peers, peers.address));
+        let mut peers = peers.transpose()?;
+        peers.iter_mut().try_for_each(Sockets::listen)?; // requests from peers need neither keys nor the store
+        let mut sockets = bind(Listener::Clients, config.listen.address)?;
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;
         }
         let settings = Settings::of(config, process.descriptors);
         let resolver = settings.resolver.load_full();
         let workers: Vec<_> = (0..workers(config))
-            // The kernel will accept, so a drain has something to wait for from now on.
+            // From now on the kernel may accept connections, so a drain has to wait for each worker.
             .map(|_| Ok((CurrentResolver::new(&resolver)?, process.shutdown.tracker().token())))
             .collect::<Result<_, ResolverError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
         let backend = backend::open(&config.store, offer.marks(), workers.len(), slow(&tracer))?;
-        let generation = Generation {
-            offer,
-            backend: Arc::new(backend),
-            stores: Vec::new(), // they belong to the workers' runtimes
-            check_timing: config.store.memcached.hint,
-            http2: config.listen.http2,
-            require_host: config.listen.require_host,
-            balancers: config.listen.proxy_protocol.clone(),
-            tls: tls.as_ref().map(|tls| ListenerTls::new(tls, config.listen.http2)),
-            peers: peers_tls.as_ref().map(|tls| ListenerTls::new(tls, config.listen.http2)),
-        };
+        let store = (Arc::new(backend), Vec::new()); // stores are set in `serve`: each belongs to a worker's runtime
+        let generation = Generation::new(config, offer, store, [tls.as_ref(), peers_tls.as_ref()]);
         let core = Arc::new(Core {
             settings,
             keyring: ArcSwap::from_pointee(saved),
@@ -150,56 +129,53 @@ impl Gateway {
         };
         let certificates = Certificates::new([tls, peers_tls], process, &start.listening);
         let counted = Arc::downgrade(&core);
-        process
-            .shutdown
-            .count_tunnels(move || counted.upgrade().map_or(0, |core| core.recorder.open_tunnels()));
-        Ok(Self {
-            core,
-            workers,
-            maintenance,
-            start,
-            peers,
-            certificates,
-            process: process.clone(),
-            reloader: None,
+        let tunnels = move || counted.upgrade().map_or(0, |core| core.recorder.tunnels_open.get());
+        process.shutdown.count_tunnels(move || usize::try_from(tunnels()).unwrap_or(0));
+        let reloading = Reloading {
+            core: Arc::clone(&core),
             config: config.clone(),
             signed: None,
+            certificates,
             supplies,
-        })
+            workers: Vec::new(), // set in `serve`
+            process: process.clone(),
+        };
+        Ok(Self { core, workers, maintenance, start, peers, reloading, reloader: None })
     }
 
-    /// Reads `file`, which the configuration came from, again on SIGHUP. `signed` is the certificate, where it is not the file's.
+    /// Rereads `file`, the source of the configuration, on SIGHUP. `signed` is the certificate that was issued at the start, if
+    /// the file has none.
     #[must_use]
     pub fn reloading(mut self, file: ConfigFile<Config>, signed: Option<TlsConfig>) -> Self {
-        self.signed = signed;
-        self.reloader = Some(Reloader::new(file, &self.process.readiness, &self.process.shutdown));
+        self.reloading.signed = signed;
+        let ProcessContext { readiness, shutdown, .. } = &self.reloading.process;
+        self.reloader = Some(Reloader::new(file, readiness, shutdown));
         self
     }
 
-    /// Where it listens: the port is the real one when port 0 was asked for.
+    /// Returns the listening address, with the actual port if port 0 is configured.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.start.sockets.address()
     }
 
-    /// Where it listens for peers.
+    /// Returns the listening address for peers.
     #[must_use]
     pub fn peers_addr(&self) -> Option<SocketAddr> {
         self.peers.as_ref().map(Sockets::address)
     }
 
-    /// Completes when it takes clients, or has ended without.
+    /// Completes when the gateway accepts clients, or ends without having accepted any.
     pub fn listening(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut listening = self.start.listening.subscribe();
         async move { _ = listening.wait_for(|listening| *listening).await }
     }
 
-    /// Serves until the stop, from the moment on at which it can. Runs maintenance on the present runtime and
-    /// connections on threads of their own.
+    /// Waits until the gateway can serve, for at most `listen.patience`, and serves until the stop. Runs maintenance on the
+    /// current runtime and connections on separate threads.
     ///
     /// # Errors
-    /// When a thread or its runtime cannot be started, or ended by itself, or another gateway listens on its address
-    /// now.
+    /// A thread or its runtime cannot start or ends by itself, or another gateway listens on the address.
     pub fn run(self) -> BoxFuture<'static, io::Result<()>> {
         Box::pin(self.serve())
     }
@@ -215,7 +191,7 @@ impl Gateway {
         self.core.generation.store(Arc::new(generation));
         let mut peers = self.peers.into_iter().flat_map(Sockets::into_listeners);
         for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {
-            runtime.spawn(self.process.pulse.clone().beat());
+            runtime.spawn(self.reloading.process.pulse.clone().beat());
             let next_hops = Connections::new(self.core.shutdown.clone());
             let worker =
                 Worker { core: Arc::clone(&self.core), index, resolver, next_hops, dear: Dear::new() };
@@ -229,18 +205,10 @@ impl Gateway {
                     .spawn(move || runtime.block_on(accept::work(listening, worker, accepting)))?,
             );
         }
-        self.certificates.start();
+        self.reloading.certificates.start();
+        self.reloading.workers = handles;
         if let Some(reloader) = self.reloader {
-            let reloading = Reloading {
-                core: Arc::clone(&self.core),
-                config: self.config,
-                signed: self.signed,
-                certificates: self.certificates,
-                supplies: self.supplies,
-                workers: handles,
-                process: self.process,
-            };
-            tokio::spawn(reloading.run(reloader));
+            tokio::spawn(self.reloading.run(reloader));
         }
         let (maintenance, start) = (self.maintenance.run(), self.start.run(give));
         let serving = async {

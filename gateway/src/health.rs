@@ -1,31 +1,31 @@
-//! Whether the store serves clients, in a sentence for the operator: served, served in part, or refused.
+//! Health of the store in sentences for the operator: it serves clients, serves a part of them, or refuses them.
 //!
-//! Two sources decide: the results of the checks of the last seconds and, if there were none, what the store's own
-//! watch could read. Both name the cause and the remedy.
+//! Two sources decide: the results of the checks of the last ten seconds, and the observations of the store's watch. The
+//! sentences contain the cause and the remedy.
 
-use crate::gate::Condition;
+use crate::gate::{Condition, Reason};
 use postern_spend::Unknown;
-use postern_spend::memcached::{BUCKETS, EndpointHealth, Health, Round, WHOLE_BUCKETS};
+use postern_spend::memcached::{BUCKETS, EndpointHealth, Health, Round};
 use std::collections::VecDeque;
 
-/// Samples that make up the last ten seconds, at four a second.
+/// Samples of the last ten seconds, at four per second.
 const SAMPLES: usize = 40;
-/// Fewer checks than this that were all refused may be an accident.
+/// Minimum number of checks from which "all refused" makes the store not ready: fewer may be an accident.
 const FEW: u64 = 8;
 
-/// Checks that needed a verdict, and those of them that had none.
+/// Numbers of checks that needed a verdict, and of those that got none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checks {
     pub(crate) total: u64,
     pub(crate) refused: u64,
 }
 
-/// The checks of the last seconds, from totals that only grow.
+/// Sliding window over the monotonic totals of checks.
 #[derive(Default)]
 pub(crate) struct Recent(VecDeque<Checks>);
 
 impl Recent {
-    /// Takes a sample. Returns the difference to the oldest one.
+    /// Adds a sample. Returns the difference to the oldest sample.
     pub(crate) fn tick(&mut self, total: Checks) -> Checks {
         self.0.push_back(total);
         if self.0.len() > SAMPLES {
@@ -39,24 +39,26 @@ impl Recent {
     }
 }
 
-/// What is known of the store at one moment.
+/// Observations of the store at one moment.
 #[derive(Clone)]
 pub(crate) struct Findings {
-    /// Whether a spend could be answered.
+    /// `Ok` if a spend could be answered.
     pub(crate) ready: Result<(), Unknown>,
     pub(crate) recent: Checks,
-    /// Why the last check without a verdict had none.
+    /// Reason of the last check without a verdict.
     pub(crate) reason: Option<Unknown>,
-    /// What is known of a shared store.
+    /// State of a shared store; `None` for an embedded one.
     pub(crate) health: Option<Health>,
     /// Addresses of servers that drop records when they are full.
     pub(crate) evicting: Vec<String>,
-    /// A sentence for each server that is nearly full.
+    /// One sentence per server that is nearly full.
     pub(crate) filling: Vec<String>,
+    /// One sentence per server whose clock is too far from this machine's.
+    pub(crate) skewed: Vec<String>,
 }
 
 impl Findings {
-    /// The worst condition, in a sentence.
+    /// Returns the worst condition, with a sentence for the operator.
     pub(crate) fn condition(&self) -> Condition {
         if let Err(reason) = self.ready {
             let text = format!(
@@ -74,83 +76,105 @@ impl Findings {
             );
             return Condition::NotReady(text);
         }
+        if let Some(health) = self.health.as_ref().filter(|health| health.is_voteless()) {
+            return Condition::NotReady(of_away(health));
+        }
         let mut found = Vec::new();
         if refused >= 2 && refused * 100 >= total {
             let share = percent(refused, total);
-            found.push(format!(
+            let text = format!(
                 "{share} of the checks of the last 10 s ({refused} of {total}) got no verdict and were refused with 503: \
                  {reason}. {}",
                 way_out(reason)
-            ));
+            );
+            found.push(Reason::new("refused", text));
         }
         found.extend(self.health.as_ref().map(of_shared).unwrap_or_default());
         if !self.evicting.is_empty() {
-            found.push(format!(
+            let text = format!(
                 "the memcached at {} drops records when it is full, so no mark is planted there any more: start it with -M",
                 self.evicting.join(", ")
-            ));
+            );
+            found.push(Reason::new("evicting", text));
         }
-        found.extend(self.filling.iter().cloned());
-        if found.is_empty() { Condition::Ready } else { Condition::Degraded(found.join("; ")) }
+        found.extend(self.filling.iter().map(|text| Reason::new("filling", text)));
+        if !self.skewed.is_empty() {
+            found.push(Reason::new("clock", self.clocks()));
+        }
+        Condition::of(found)
     }
 
-    /// What to do about a store that gives no verdict now.
+    fn clocks(&self) -> String {
+        format!(
+            "{}, so witnesses end too early there, and no mark stands: set both clocks by NTP",
+            self.skewed.join("; ")
+        )
+    }
+
+    /// Returns the remedy for a store that gives no verdict now.
     fn way_out(&self, reason: Unknown) -> String {
         match &self.health {
             Some(health) if health.overlaps => OVERLAPS.to_owned(),
+            Some(health) if health.used_up && reason == Unknown::Unmarked => USED_UP.to_owned(),
             Some(health) if reason == Unknown::Unmarked => {
-                unfit(health).unwrap_or_else(|| way_out(reason).to_owned())
+                let clocks = (!self.skewed.is_empty()).then(|| self.clocks());
+                unfit(health).or(clocks).unwrap_or_else(|| way_out(reason).to_owned())
+            }
+            None if reason == Unknown::Unmarked => {
+                "It offers one with the first key of the issuer".to_owned()
             }
             _ => way_out(reason).to_owned(),
         }
     }
 }
 
-/// What to do about a shared store on which no mark is planted.
+/// Returns the remedy for servers on which no mark is planted because they evict records or split buckets; `None` without such
+/// servers.
 fn unfit(health: &Health) -> Option<String> {
-    let those_that = |is_unfit: fn(&EndpointHealth) -> bool| {
-        Some(addresses(health, is_unfit)).filter(|addresses| !addresses.is_empty())
-    };
-    if let Some(evicting) = those_that(|endpoint| endpoint.evicts) {
-        return Some(format!(
-            "The memcached at {evicting} drops records when it is full, so no mark is planted there: start it with -M"
-        ));
-    }
-    let parting = those_that(|endpoint| endpoint.parts)?;
-    Some(format!(
-        "The router at {parting} keeps records of one bucket on several servers, so no mark is planted there: {WHOLE_BUCKETS}"
-    ))
+    let reason = health.endpoints.iter().find_map(|endpoint| endpoint.unfit)?;
+    let addresses = addresses(health, |endpoint| endpoint.unfit == Some(reason));
+    Some(format!("{addresses} {}", reason.explanation()))
 }
 
-/// What a shared store has that is worth a sentence, while it serves.
-fn of_shared(health: &Health) -> Vec<String> {
+/// Returns a sentence for each problem of a shared store that still serves.
+fn of_shared(health: &Health) -> Vec<Reason> {
     let Health { round: Round { requested, unclear }, torn, lacking, closed, .. } = *health;
     let mut found = Vec::new();
+    let mut add = |kind: &str, text: String| found.push(Reason::new(kind, text));
     if unclear > 0 && health.replicas() == 1 {
         let share = percent(unclear as u64, requested as u64);
-        found.push(format!(
-            "{unclear} of {requested} records cannot be read, so about {share} of the checks will be refused with 503: a server \
+        add(
+            "unclear",
+            format!(
+                "{unclear} of {requested} records cannot be read, so about {share} of the checks will be refused with 503: a server \
              behind the store's address is down or full. {}",
-            way_out(Unknown::Rejected)
-        ));
+                way_out(Unknown::Rejected)
+            ),
+        );
     }
     if lacking > torn {
         let share = percent(lacking as u64, u64::from(BUCKETS));
-        found.push(format!(
-            "for {share} of the tokens one of the three replicas of the store does not know the present mark: the other two decide \
+        add(
+            "lacking",
+            format!(
+                "for {share} of the tokens one of the three replicas of the store does not know the present mark: the other two decide \
              about these, and neither of them may fail until the next mark, which follows within a minute, or within a day after \
              three"
-        ));
+            ),
+        );
     }
     if !health.away.is_empty() {
-        found.push(of_away(health));
+        add("away", of_away(health));
     }
     if torn > 0 {
         let share = percent(torn as u64, u64::from(BUCKETS));
-        found.push(format!(
-            "the store has lost records, so {share} of the tokens that clients hold are void and refused with 407; tokens of a \
+        add(
+            "torn",
+            format!(
+                "the store has lost records, so {share} of the tokens that clients hold are void and refused with 407; tokens of a \
              new mark take their place within a minute"
-        ));
+            ),
+        );
     }
     if closed > 0 {
         let (whose, where_closed) = match (health.replicas(), closed) {
@@ -163,16 +187,19 @@ fn of_shared(health: &Health) -> Vec<String> {
                 (format!("{more} of the three replicas of the store have"), "the mark was closed there")
             }
         };
-        found.push(format!(
-            "{whose} lost records and kept the witnesses beside them, so {where_closed}: a router keeps records of one bucket on \
+        add(
+            "closed",
+            format!(
+                "{whose} lost records and kept the witnesses beside them, so {where_closed}: a router keeps records of one bucket on \
              several servers (twemproxy needs hash_tag: \"||\"), a server evicts (start it with -M), or its slabs were moved. Until \
              that is mended it happens again"
-        ));
+            ),
+        );
     }
     found
 }
 
-/// Replicas that take no records.
+/// Describes replicas that do not answer, lack servers or reject records.
 fn of_away(health: &Health) -> String {
     if health.replicas() == 1 {
         return "the store rejects records, as a full one does: checks are refused with 503. Give its servers more memory (-m)"
@@ -195,13 +222,13 @@ fn of_away(health: &Health) -> String {
     )
 }
 
-/// "10.0.0.1:11211, 10.0.0.2:11211".
+/// Formats addresses as "10.0.0.1:11211, 10.0.0.2:11211".
 fn addresses(health: &Health, is_meant: impl Fn(&EndpointHealth) -> bool) -> String {
     let meant = health.endpoints.iter().filter(|endpoint| is_meant(endpoint));
     meant.map(|endpoint| endpoint.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// "number 2 (10.0.0.2:11211)".
+/// Formats replicas as "number 2 (10.0.0.2:11211)".
 fn replicas_at(replicas: &[usize], health: &Health) -> String {
     let named = replicas.iter().map(|replica| {
         format!("number {} ({})", replica + 1, addresses(health, |endpoint| endpoint.replica == *replica))
@@ -212,12 +239,15 @@ fn replicas_at(replicas: &[usize], health: &Health) -> String {
 const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so their votes are one: give each of the three lists \
                         in store.memcached.replicas servers of its own";
 
-/// What to do about a store that gives no verdict.
+const USED_UP: &str = "The store has lost the records of a token key 256 times, and no further mark follows: mend it, then run \
+                       `postern issuer key rotate`";
+
+/// Returns the remedy for each reason of a missing verdict.
 pub(crate) fn way_out(reason: Unknown) -> &'static str {
     match reason {
         Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
         Unknown::SyncFailed => "Check the disk, then restart the gateway",
-        Unknown::Unproven => {
+        Unknown::Astray => {
             "Make all addresses of the store, or of one replica, lead to the same records, or remove the others"
         }
         Unknown::Unwatched => "Restart the gateway",
@@ -235,7 +265,7 @@ pub(crate) fn way_out(reason: Unknown) -> &'static str {
     }
 }
 
-/// "1 token key", "2 token keys".
+/// Formats a count as "1 token key" or "2 token keys".
 pub(crate) fn plural(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
@@ -250,6 +280,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postern_spend::memcached::Unfit;
 
     const WELL: Findings = Findings {
         ready: Ok(()),
@@ -258,9 +289,10 @@ mod tests {
         health: None,
         evicting: Vec::new(),
         filling: Vec::new(),
+        skewed: Vec::new(),
     };
 
-    /// A shared store of this many replicas, of which all is well.
+    /// Returns the state of a healthy shared store with this many replicas.
     fn shared(replicas: usize) -> Health {
         let endpoint = |replica| EndpointHealth {
             address: format!("10.0.0.{replica}:11211").parse().unwrap(),
@@ -268,11 +300,9 @@ mod tests {
             connections: 1,
             outstanding: 0,
             capacity: 4096,
-            connects: 1,
             connect_failures: 0,
             rejects: false,
-            evicts: false,
-            parts: false,
+            unfit: None,
             failure: None,
         };
         Health {
@@ -280,13 +310,19 @@ mod tests {
             torn: 0,
             lacking: 0,
             overlaps: false,
-            apart: false,
+            used_up: false,
             away: Vec::new(),
+            voteless: 0,
             closed: 0,
             endpoints: (0..replicas).map(endpoint).collect(),
             remembered: 0,
             round: Round { requested: 120, unclear: 0 },
         }
+    }
+
+    fn rejecting(mut health: Health) -> Health {
+        health.endpoints[0].rejects = true;
+        health
     }
 
     fn of(health: Health) -> Findings {
@@ -295,7 +331,9 @@ mod tests {
 
     fn degraded(findings: &Findings) -> String {
         match findings.condition() {
-            Condition::Degraded(text) => text,
+            Condition::Degraded(reasons) => {
+                reasons.into_iter().map(|reason| reason.text).collect::<Vec<_>>().join("; ")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -336,23 +374,34 @@ mod tests {
         assert!(text.starts_with("the store has lost records, so 50% of the tokens"), "{text}");
         let text = degraded(&of(Health { closed: 1, ..shared(1) }));
         assert!(text.contains("hash_tag") && text.contains("start it with -M"), "{text}");
-        let text = degraded(&of(Health { away: vec![0], ..shared(1) }));
+        let silent = Health { away: vec![0], voteless: 1, ..shared(1) };
+        degraded(&of(silent.clone())); // for one round: `ready` says when it lasts
+        let text = not_ready(&of(rejecting(silent)));
         assert!(text.starts_with("the store rejects records"), "{text}");
     }
 
     #[test]
     fn servers_that_get_no_mark_are_named() {
         let mut health = shared(1);
-        health.endpoints[0].evicts = true;
+        health.endpoints[0].unfit = Some(Unfit::Evicts);
         let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), ..of(health) });
         assert!(
-            text.contains("The memcached at 10.0.0.0:11211 drops records") && text.ends_with("-M"),
+            text.contains("10.0.0.0:11211 is a memcached that drops records") && text.ends_with("-M"),
             "{text}"
         );
+        let skewed = vec!["the clock of 10.0.0.0:11211 is 2 h ahead of this machine's".to_owned()];
+        let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), skewed, ..of(shared(1)) });
+        assert!(text.contains("2 h ahead of") && text.ends_with("by NTP"), "{text}");
+        let used_up = Health { used_up: true, ..shared(1) };
+        let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), ..of(used_up) });
+        assert!(text.contains("key rotate"), "{text}");
         let mut health = shared(3);
-        health.endpoints[1].parts = true;
+        health.endpoints[1].unfit = Some(Unfit::Parts);
         let text = not_ready(&Findings { ready: Err(Unknown::Unmarked), ..of(health) });
-        assert!(text.contains("The router at 10.0.0.1:11211 keeps") && text.contains("hash_tag"), "{text}");
+        assert!(
+            text.contains("10.0.0.1:11211 is a router that keeps") && text.contains("hash_tag"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -373,17 +422,20 @@ mod tests {
         assert!(degraded(&Findings { filling, ..WELL }).starts_with("the memcached at a:1 uses 81%"));
         let text = degraded(&of(Health { lacking: 512, ..shared(3) }));
         assert!(text.starts_with("for 50% of the tokens one of the three replicas"), "{text}");
-        // Two decide nothing without the third.
+        // A single replica decides nothing.
         let text = degraded(&of(Health { away: vec![0, 2], ..shared(3) }));
         assert!(text.contains("number 1 (10.0.0.0:11211) and number 3 (10.0.0.2:11211) do not"), "{text}");
         assert!(text.contains("checks are refused with 503") && !text.contains("decide"), "{text}");
+        degraded(&of(Health { away: vec![0, 2], voteless: 1, ..shared(3) }));
+        let two = Health { away: vec![0, 2], voteless: 2, ..shared(3) };
+        assert_eq!(not_ready(&of(rejecting(two))), text, "neither takes a record");
         let text = degraded(&of(Health { closed: 1, ..shared(3) }));
         assert!(text.starts_with("1 of the three replicas of the store has lost records"), "{text}");
         let text = degraded(&of(Health { closed: 2, ..shared(3) }));
         assert!(text.starts_with("2 of the three replicas of the store have lost records"), "{text}");
-        assert!(way_out(Unknown::Unproven).contains("replica"));
+        assert!(way_out(Unknown::Astray).contains("replica"));
         let overlaps = Health { overlaps: true, ..shared(3) };
-        let text = not_ready(&Findings { ready: Err(Unknown::Unproven), ..of(overlaps) });
+        let text = not_ready(&Findings { ready: Err(Unknown::Astray), ..of(overlaps) });
         assert!(text.contains("lead to the same servers"), "{text}");
     }
 

@@ -1,12 +1,12 @@
 //! The gateway: a forward proxy that admits a request for one Privacy Pass token, and records the token as spent.
 //!
-//! [`Gateway`] runs one, from its [`Config`] to its last connection. Four rooms, and what starts the daemon beside
-//! them:
+//! [`Gateway`] runs a gateway from its [`Config`] to its last connection. Four folders, next to the files that start and
+//! maintain the daemon:
 //!
-//! - `request`: the life of a request. `session` has it on one screen; each stage is the file of its name, and `deny`
-//!   chooses every status.
+//! - `request`: the life of a request. `session` shows it on one screen; each stage is the file of its name, and `deny` selects
+//!   every status.
 //! - `server`: accepting connections, limits, the driver of each HTTP version.
-//! - `keys`: the keyring, and where keys come from.
+//! - `keys`: the keyring, and the sources of keys.
 //! - `observe`: metrics, traces, the access log, the live page.
 
 mod backend;

@@ -1,7 +1,7 @@
 //! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
 
 use crate::gate::LoggedGate;
-use crate::health::{Checks, Findings, Recent};
+use crate::health::{Findings, Recent};
 use crate::keys::refresh::Refresh;
 use crate::next_hops;
 use crate::observe::catalogue;
@@ -14,11 +14,11 @@ use postern_spend::{Backend, Unknown};
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::interval;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// How often the store's health is read.
+/// Interval at which the store's health is read.
 const STORE_TICK: Duration = Duration::from_millis(250);
-/// How often expired epochs are dropped, and refusals logged.
+/// Interval at which expired epochs are dropped, and refusals logged.
 const TICK: Duration = Duration::from_secs(10);
 
 pub(crate) struct Maintenance {
@@ -29,46 +29,27 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    /// Goes on until it is dropped.
+    /// Runs until dropped.
     pub(crate) async fn run(self) {
         // Concurrently: an issuer that does not answer must not delay the store's readiness.
         tokio::join!(self.keys.run(), self.store.run(), self.shared_limits.run(), self.next_hops.run());
     }
 }
 
-/// The store's side.
-pub(crate) struct StoreMaintenance {
-    core: Arc<Core>,
-    gate: LoggedGate,
-    metrics: StoreMetrics,
-    recent: Recent,
+/// Returns ticks that are not made up for after a stall: the samples of a window are an interval apart.
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
-impl StoreMaintenance {
-    pub(crate) fn new(core: Arc<Core>, gate: LoggedGate) -> Self {
-        let metrics = StoreMetrics::new(&core.generation.load().backend);
-        Self { core, gate, metrics, recent: Recent::default() }
-    }
-
-    async fn run(self) {
-        let core = Arc::clone(&self.core);
-        let backend = || Arc::clone(&core.generation.load().backend);
-        tokio::join!(core.memories.watch(backend), self.keep_ready());
-    }
-
-    async fn keep_ready(mut self) {
-        let (mut store_ticks, mut ticks) = (interval(STORE_TICK), interval(TICK));
-        loop {
-            tokio::select! {
-                _ = store_ticks.tick() => self.look_after_store().await,
-                _ = ticks.tick() => self.tick().await,
-            }
-        }
-    }
-
-    async fn tick(&self) {
-        self.core.recorder.log_refusals();
-        let core = Arc::clone(&self.core);
+/// Drops expired epochs, and logs refusals, at an interval.
+async fn drop_expired(core: &Arc<Core>) {
+    let mut ticks = ticks(TICK);
+    loop {
+        ticks.tick().await;
+        core.recorder.refusals.log_due(Instant::now());
+        let core = Arc::clone(core);
         // The disk may be slow, and must not block this runtime.
         let dropped = tokio::task::spawn_blocking(move || {
             let generation = core.generation.load_full();
@@ -80,6 +61,34 @@ impl StoreMaintenance {
         if let Ok(Err(error)) = dropped.await {
             tracing::warn!(%error, "records of retired keys cannot be removed and take up room; it is tried \
                 again. Check the disk and the store's directory");
+        }
+    }
+}
+
+pub(crate) struct StoreMaintenance {
+    core: Arc<Core>,
+    gate: LoggedGate,
+    metrics: StoreMetrics,
+    recent: Recent,
+}
+
+impl StoreMaintenance {
+    pub(crate) fn new(core: Arc<Core>, gate: LoggedGate) -> Self {
+        Self { core, gate, metrics: StoreMetrics::default(), recent: Recent::default() }
+    }
+
+    async fn run(self) {
+        let core = Arc::clone(&self.core);
+        let backend = || Arc::clone(&core.generation.load().backend);
+        // Concurrently: a slow disk must not delay the store's readiness.
+        tokio::join!(core.memories.watch(backend), drop_expired(&core), self.keep_ready());
+    }
+
+    async fn keep_ready(mut self) {
+        let mut ticks = ticks(STORE_TICK);
+        loop {
+            ticks.tick().await;
+            self.look_after_store().await;
         }
     }
 
@@ -96,26 +105,26 @@ impl StoreMaintenance {
         let offered: Vec<_> = keyring.unretired(now).collect();
         let offering = Arc::clone(&generation);
         _ = tokio::task::spawn_blocking(move || offering.backend.offer(&offered)).await; // the disk may be slow
-        // Also while no key is in use yet: with the first one tokens can be presented only once the store has a mark for it.
-        let types = generation.offer.types();
+        // Without a key in use, the store counts as unmarked, too: tokens of the first key can be presented only once the store
+        // has a mark for it.
+        let types = generation.offer.types;
         let is_requested = keyring.requests_any(types, |key| generation.backend.binding(key), now);
         let requested = if is_requested { Ok(()) } else { Err(Unknown::Unmarked) };
-        let (total, refused) = core.recorder.verdicts();
         let findings = Findings {
-            ready: generation.backend.ready().await.and(requested),
-            recent: self.recent.tick(Checks { total, refused }),
-            reason: core.recorder.last_unknown(),
+            ready: generation.backend.ready().and(requested),
+            recent: self.recent.tick(core.recorder.verdicts()),
+            reason: *core.recorder.last_unknown.lock(),
             health,
             evicting: core.memories.evicting(),
             filling: core.memories.nearly_full(),
+            skewed: core.memories.skewed(),
         };
         self.gate.set(findings.condition());
     }
 
     fn publish(&mut self, memcached: &Memcached) -> Health {
         let health = memcached.health();
-        let lost = self.metrics.publish(&memcached.totals(), &health);
-        lost.into_iter().for_each(|(endpoint, number)| self.core.recorder.lost(endpoint, number));
+        self.metrics.publish(&memcached.totals(), &health, &self.core.recorder);
         health
     }
 }

@@ -1,7 +1,9 @@
-//! The memory of the store's memcacheds: how full each is, when it will be, and whether it drops records then. A full one rejects
-//! every spend; one that was started without `-M` drops records instead, so no mark is planted there. Only the server itself says so:
-//! a router answers in its place.
+//! Memory use of the store's memcached servers: current use, estimated time until full, and eviction.
+//!
+//! A full server rejects every spend. A server that was started without `-M` evicts records instead, so no mark is planted
+//! there. Only the server itself reports its memory: a router answers in its place.
 
+use crate::keys::keyring::CLOCK_TOLERANCE;
 use crate::observe::catalogue;
 use metrics::gauge;
 use parking_lot::Mutex;
@@ -9,65 +11,73 @@ use postern_daemon::utc::rough;
 use postern_spend::Backend;
 use postern_spend::memcached::{Address, Memory};
 use postern_telemetry::catalogue::ADDRESS;
-use std::collections::{HashMap, HashSet, VecDeque};
+use postern_token::UnixSeconds;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the servers are looked at: they fill, and may have been started again in another way.
+/// Interval between inspections: servers fill up, and may have been restarted with other options.
 const EVERY: Duration = Duration::from_secs(60);
-/// The part of its memory from which on a server is reported.
+/// Fraction of its memory in use from which a server is reported.
 pub(crate) const NEARLY_FULL: f64 = 0.8;
-/// For how long the growth of a server is known: a day has its busy hours and its quiet ones.
+/// Samples kept per server, one per minute: a day, which includes busy and quiet hours.
 const KNOWN: usize = 24 * 60;
-/// With less, a server is judged by its whole life: the first minutes after a gateway's start have the issuer's keys and the marks
-/// in them.
+/// Minimum observed time to extrapolate from. With less, the growth since the server's start is used: the first minutes after a
+/// gateway's start are distorted by records of the issuer's keys and marks.
 const LEAST_KNOWN: Duration = Duration::from_secs(600);
 
-/// The servers as of the last look.
+/// State of the servers at the last inspection.
 #[derive(Default)]
 pub(crate) struct Memories {
-    known: Mutex<HashMap<String, Filling>>,
-    /// Addresses at which a router answers.
-    hidden: Mutex<HashSet<String>>,
+    /// By address; `None` where a router answers.
+    known: Mutex<HashMap<String, Option<Filling>>>,
 }
 
-/// One server.
+/// Memory use of one server.
 struct Filling {
     memory: Memory,
-    /// Bytes in use at each look.
+    /// The time of this machine at the last inspection.
+    inspected: UnixSeconds,
+    /// Bytes in use at each inspection.
     used: VecDeque<(Instant, u64)>,
 }
 
 impl Memories {
-    /// Addresses of servers that drop records when they are full.
+    /// Returns the addresses of servers that evict records when they are full.
     pub(crate) fn evicting(&self) -> Vec<String> {
         self.select(|address, filling| filling.memory.evicts.then(|| address.to_owned()))
     }
 
-    /// A sentence for each server that is nearly full.
+    /// Returns one sentence per server that is nearly full and will reject records. One that evicts them is in
+    /// [`Memories::evicting`].
     pub(crate) fn nearly_full(&self) -> Vec<String> {
-        self.select(|address, filling| filling.sentence(address))
+        self.select(|address, filling| if filling.memory.evicts { None } else { filling.sentence(address) })
     }
 
-    /// The part of its memory that the server at an address uses, where that is known.
+    /// Returns one sentence per server whose clock was too far from this machine's at its inspection.
+    pub(crate) fn skewed(&self) -> Vec<String> {
+        self.select(|address, filling| skew(address, filling.memory.time, filling.inspected))
+    }
+
+    /// Returns the fraction of its memory that the server at `address` uses, if known.
     pub(crate) fn share(&self, address: &str) -> Option<f64> {
-        self.known.lock().get(address).and_then(Filling::share)
+        self.known.lock().get(address)?.as_ref()?.share()
     }
 
-    /// Whether a router answers at an address: how full the servers behind it are is not known.
+    /// Returns `true` if a router answers at `address`, so the memory use of the servers behind it is unknown.
     pub(crate) fn is_hidden(&self, address: &str) -> bool {
-        self.hidden.lock().contains(address)
+        matches!(self.known.lock().get(address), Some(None))
     }
 
     fn select(&self, of: impl Fn(&str, &Filling) -> Option<String>) -> Vec<String> {
-        let mut found: Vec<String> =
-            self.known.lock().iter().filter_map(|(address, filling)| of(address, filling)).collect();
+        let of = |(address, filling): (&String, &Option<Filling>)| of(address, filling.as_ref()?);
+        let mut found: Vec<String> = self.known.lock().iter().filter_map(of).collect();
         found.sort();
         found
     }
 
-    /// Looks now and every minute, at the servers of the `present` store. Goes on until it is dropped.
+    /// Inspects the servers of the store that `present` returns, immediately and then every minute. Runs until dropped.
     pub(crate) async fn watch(&self, present: impl Fn() -> Arc<Backend>) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -77,33 +87,46 @@ impl Memories {
                 Backend::Memcached(memcached) => memcached.servers().await,
                 Backend::Embedded(_) => Vec::new(),
             };
-            let (seen, hidden): (Vec<_>, Vec<_>) =
-                servers.into_iter().partition(|(_, server)| server.memcached.is_some());
-            *self.hidden.lock() = hidden.into_iter().map(|(address, _)| address.to_string()).collect();
-            let seen = seen.into_iter().filter_map(|(at, server)| Some((at, server.memcached?)));
+            let seen = servers.into_iter().map(|(address, server)| (address, server.memcached));
             self.take(seen.collect(), Instant::now());
         }
     }
 
-    /// One that did not answer keeps what is known of it: a full server may be too busy to.
-    fn take(&self, seen: Vec<(Address, Memory)>, now: Instant) {
-        let mut known = self.known.lock();
+    /// Records the inspected servers, and routers, which have no memory. A server that did not answer keeps its previous state: a
+    /// full server may be too busy to answer.
+    fn take(&self, seen: Vec<(Address, Option<Memory>)>, now: Instant) {
+        let (mut known, inspected) = (self.known.lock(), UnixSeconds::now());
+        known.retain(|_, filling| filling.is_some());
         for (address, memory) in seen {
             let address = address.to_string();
+            let Some(memory) = memory else {
+                known.insert(address, None); // a router may have taken a server's address
+                continue;
+            };
             let labels = [(ADDRESS.name, address.clone())];
             gauge!(catalogue::STORE_MEMORY, &labels).set(memory.used as f64);
             gauge!(catalogue::STORE_MEMORY_LIMIT, &labels).set(memory.most as f64);
-            let filling = known.entry(address).or_insert_with(|| Filling { memory, used: VecDeque::new() });
-            if memory.uptime < filling.memory.uptime {
-                filling.used.clear(); // it was started again, empty
+            let filling = known.entry(address).or_default();
+            let filling = filling.get_or_insert_with(|| Filling { memory, inspected, used: VecDeque::new() });
+            // Neither suffices: in containers each process has the number 1, and a server that was away long may have run for longer.
+            if memory.uptime < filling.memory.uptime || memory.pid != filling.memory.pid {
+                filling.used.clear(); // the server was restarted, and is empty
             }
-            filling.memory = memory;
+            (filling.memory, filling.inspected) = (memory, inspected);
             filling.used.push_back((now, memory.used));
             if filling.used.len() > KNOWN {
                 filling.used.pop_front();
             }
         }
     }
+}
+
+/// Returns how far the clock of a server is from this machine's; `None` within the tolerance of the store.
+pub(crate) fn skew(address: &str, clock: u64, now: UnixSeconds) -> Option<String> {
+    let apart = clock.abs_diff(now.0);
+    let way = if clock > now.0 { "ahead of" } else { "behind" };
+    (apart > CLOCK_TOLERANCE.as_secs())
+        .then(|| format!("the clock of {address} is {} {way} this machine's", rough(apart)))
 }
 
 impl Filling {
@@ -127,8 +150,8 @@ impl Filling {
         ))
     }
 
-    /// How long the rest of the memory lasts at the growth of the last day, or since the server's start while less is known; `None`
-    /// where it did not grow.
+    /// Returns the time until the memory is full at the growth of the last day, or at that since the server's start while less
+    /// than [`LEAST_KNOWN`] was observed. `None` if it did not grow.
     fn left(&self) -> Option<Duration> {
         let ((began, least), (ended, most)) = (*self.used.front()?, *self.used.back()?);
         let seen = (ended.saturating_duration_since(began), most.saturating_sub(least));
@@ -167,7 +190,7 @@ mod tests {
         let look = |minutes: u64, mebibytes: u64, uptime: u64| {
             let address: Address = "cache.example:11211".parse().unwrap();
             let now = began + Duration::from_secs(60 * minutes);
-            memories.take(vec![(address, memory(mebibytes << 20, uptime))], now);
+            memories.take(vec![(address, Some(memory(mebibytes << 20, uptime)))], now);
             memories.nearly_full()
         };
         assert_eq!(look(0, 40, 1), [""; 0], "five eighths");
@@ -178,14 +201,19 @@ mod tests {
         );
         // 12 MiB in a day, and 12 are left.
         let later = look(24 * 60, 52, 53 * 86_400);
-        assert!(
-            later[0].contains("full in 24 h at this rate") || later[0].contains("full in 1 d"),
-            "{later:?}"
-        );
+        assert!(later[0].contains("full in 24 h at this rate"), "{later:?}");
         assert_eq!(memories.share("cache.example:11211"), Some(52.0 / 64.0));
         let again = look(24 * 60 + 1, 60, 900);
         assert!(again[0].contains("full in 60 s at this rate"), "it was started again: {again:?}");
         let still = look(24 * 60 + 12, 60, 900 + 660);
         assert!(still[0].contains("not grown lately"), "{still:?}");
+        let evicts = Memory { evicts: true, ..memory(60 << 20, 900) };
+        memories.take(vec![("other.example:11211".parse().unwrap(), Some(evicts))], began);
+        assert_eq!(
+            (memories.nearly_full().len(), memories.evicting()),
+            (1, vec!["other.example:11211".to_owned()])
+        );
+        memories.take(vec![("cache.example:11211".parse().unwrap(), None)], began);
+        assert!(memories.nearly_full().is_empty() && memories.is_hidden("cache.example:11211"));
     }
 }

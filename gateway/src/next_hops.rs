@@ -1,36 +1,41 @@
-//! Proxies that tunnels go on through: their URLs, which of several takes a tunnel, and which of them are up.
+//! Next hops, the proxies through which tunnels continue: their URLs, the choice among several, and their health.
 //!
-//! What is here is shared by all workers. The connections of HTTP/2 that tunnels share are each worker's own ([`Connections`]), so
-//! that a tunnel stays on its thread.
+//! All workers share this state. The HTTP/2 connections that tunnels share belong to one worker each ([`Connections`]), so a
+//! tunnel stays on its thread.
 
 mod checks;
 mod choose;
-mod connections;
-pub(crate) mod examine;
-mod health;
 mod member;
 mod reach;
-mod returned;
 
-pub(crate) use checks::Checks;
-pub(crate) use connections::Connections;
+pub(crate) use checks::{Checks, examine};
 pub(crate) use member::Member;
-pub(crate) use reach::{Dialler, Reached, reach};
-pub(crate) use returned::Returned;
+pub(crate) use reach::{Connections, Dialler, Reached, reach};
 
 use crate::config::NextHop as Config;
 use choose::Choice;
+use parking_lot::Mutex;
 use postern_proxy::target::Target;
-use std::fmt;
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::time::Instant;
 
-/// The next hops of a configuration.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NextHops(Vec<Arc<NextHop>>);
+/// The SOCKS proxy accepts none of the methods offered.
+pub(crate) const NO_METHOD: &str =
+    "it takes none of our ways to authenticate: set user and password, or remove them";
+/// The SOCKS proxy rejects the credentials.
+pub(crate) const WRONG_PASSWORD: &str = "it does not accept the user and the password";
+
+#[derive(Clone, Default)]
+pub(crate) struct NextHops(pub(crate) Vec<Arc<NextHop>>);
 
 impl NextHops {
-    /// Those of a configuration. One that was there `before` and has not changed stays, with its connections and its health.
+    /// Builds the next hops of a configuration. A next hop that is unchanged since `before` keeps its connections and its
+    /// health.
     pub(crate) fn new(configured: &[Config], before: &Self) -> Self {
         let next_hop = |config: &Config| match before.0.iter().find(|hop| hop.config == *config) {
             Some(unchanged) => Arc::clone(unchanged),
@@ -39,28 +44,19 @@ impl NextHops {
         Self(configured.iter().map(next_hop).collect())
     }
 
-    /// The one of this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<NextHop>> {
         self.0.iter().find(|hop| hop.config.name == name)
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Arc<NextHop>> {
-        self.0.iter()
-    }
 }
 
-/// A proxy that tunnels go on through, or several.
+/// One or several proxies through which tunnels continue.
 pub(crate) struct NextHop {
-    config: Config,
+    pub(crate) config: Config,
     members: Vec<Arc<Member>>,
 }
 
 impl NextHop {
-    fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let tls = config.client_tls().map_err(|error| error.to_string());
         let weights = config.weights.iter().copied().map(Some).chain(std::iter::repeat(None));
         let members = config.urls.iter().zip(weights);
@@ -68,16 +64,7 @@ impl NextHop {
         Self { config: config.clone(), members }
     }
 
-    #[cfg(test)]
-    pub(crate) fn only(config: Config) -> Self {
-        Self::new(&config)
-    }
-
-    pub(crate) const fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// Its URLs in the order in which a tunnel to `target` tries them: those that are down come last.
+    /// Returns the URLs in the order in which a tunnel to `target` tries them: those that are down come last.
     pub(crate) fn order(&self, target: &Target, now: Instant) -> Vec<Arc<Member>> {
         if let [only] = &self.members[..] {
             return vec![Arc::clone(only)];
@@ -87,21 +74,72 @@ impl NextHop {
         order.into_iter().filter_map(|index| self.members.get(index).map(Arc::clone)).collect()
     }
 
-    /// Whether it leads in a circle at each URL that is up.
+    /// Returns `true` if a URL is up, and every URL that is up leads in a circle.
     pub(crate) fn leads_in_a_circle(&self) -> bool {
         let mut up = self.members.iter().filter(|member| member.down().is_none()).peekable();
-        up.peek().is_some() && up.all(|member| member.is_in_circle())
+        up.peek().is_some() && up.all(|member| member.health.lock().is_in_circle)
     }
 
-    /// Whether no URL of it is up, and why one of them is not.
+    /// Returns the reason for the outage of one URL if every URL is down.
     pub(crate) fn outage(&self) -> Option<String> {
         let reasons: Option<Vec<String>> = self.members.iter().map(|member| member.down()).collect();
         reasons?.into_iter().next()
     }
 }
 
-impl fmt::Debug for NextHop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NextHop").field(&self.config.name).finish()
+/// Time for which such a target is refused. The next request then spends a token again, and shows if the circle persists.
+const STANDS: Duration = Duration::from_secs(60);
+/// Maximum number of targets; a new one displaces the oldest.
+const MOST: usize = 256;
+
+/// Targets whose tunnels came back from a next hop, as hashes with a key of this process. Rules of several gateways can form a
+/// circle for some targets only, which no check detects before a tunnel does. The next request for such a target is refused before
+/// its token is read.
+#[derive(Default)]
+pub(crate) struct Returned {
+    hasher: RandomState,
+    known: Mutex<VecDeque<(u64, Instant)>>,
+    /// `true` once a target was recorded: until then no request takes the lock.
+    is_any: AtomicBool,
+}
+
+impl Returned {
+    /// Records a tunnel that came back.
+    pub(crate) fn note(&self, target: &Target, now: Instant) {
+        let mut known = self.known.lock();
+        known.retain(|(_, since)| now < *since + STANDS);
+        if known.len() == MOST {
+            known.pop_front();
+        }
+        known.push_back((self.hasher.hash_one(target), now));
+        self.is_any.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if a tunnel to `target` came back recently.
+    pub(crate) fn has(&self, target: &Target, now: Instant) -> bool {
+        let is_it = |of: u64| move |(hash, since): &(u64, Instant)| *hash == of && now < *since + STANDS;
+        self.is_any.load(Ordering::Relaxed)
+            && self.known.lock().iter().any(is_it(self.hasher.hash_one(target)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_came_back_is_known_for_a_minute_and_among_many() {
+        let (returned, now) = (Returned::default(), Instant::now());
+        let target = |port: usize| Target::parse(&format!("a.example:{port}"), None).unwrap();
+        assert!(!returned.has(&target(1), now));
+        returned.note(&target(1), now);
+        assert!(returned.has(&target(1), now + STANDS - Duration::from_nanos(1)));
+        assert!(!returned.has(&target(1), now + STANDS) && !returned.has(&target(2), now));
+        for port in 2..=MOST + 1 {
+            returned.note(&target(port), now);
+        }
+        assert!(!returned.has(&target(1), now) && returned.has(&target(2), now));
+        returned.note(&target(1), now + STANDS);
+        assert_eq!(returned.known.lock().len(), 1);
     }
 }

@@ -1,14 +1,14 @@
-//! What a reload of the configuration changes while the gateway serves: everything but [`FIXED`].
+//! Reload of the configuration while the gateway serves. It changes everything except [`FIXED`].
 //!
-//! A reload makes the next [`Generation`] and lets it prove itself; then new requests use it, and those under way finish with
-//! the one before. What cannot be made, or does not work where the one before does, leaves everything as it was.
+//! A reload builds the next [`Generation`] and tests it. Then new requests use it, and requests in progress finish with the
+//! previous one. If a part cannot be built, or does not work where the previous one does, nothing changes.
 
-use crate::backend;
+use crate::backend::{self, BackendError};
 use crate::check::{StartError, check};
 use crate::config::{Config, Peers};
 use crate::keys::offer::Offer;
 use crate::keys::refresh::Supply;
-use crate::keys::source;
+use crate::keys::source::Source;
 use crate::observe::recorder::slow;
 use crate::observe::spans::SERVICE;
 use crate::state::{Certificates, Core, Generation};
@@ -16,8 +16,8 @@ use postern_admin::ProcessContext;
 use postern_config::{Fixed, differ};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ListenerTls, Renewed, ServerTls, TlsConfig, keep_signed};
-use postern_spend::{Backend, Binding, Epoch, Store};
+use postern_daemon::tls::{ServerTls, TlsConfig, keep_signed};
+use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
 use postern_telemetry::log;
 use postern_telemetry::traces::Tracer;
 use postern_token::UnixSeconds;
@@ -31,7 +31,7 @@ use tokio::time::{Instant, interval, sleep};
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 const OTHER_MEMORY: &str = "a token could open two tunnels";
 
-/// The keys that wait for a restart.
+/// Keys that take effect only after a restart.
 pub const FIXED: [Fixed; 8] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
@@ -43,43 +43,42 @@ pub const FIXED: [Fixed; 8] = [
     Fixed { key: "store.memcached.replicas", why: OTHER_MEMORY },
 ];
 
-/// How long the store may take to serve by another way, where it serves by the present one.
+/// Maximum time for the store to serve with the new settings, if it serves with the current ones.
 const PROVING: Duration = Duration::from_secs(5);
-/// How long it may take to have marks for the keys in use: longer than a server is waited for that is away.
+/// Maximum time for the store to have marks for the keys in use: longer than the wait for a server that is down.
 const BINDING: Duration = Duration::from_secs(20);
-/// How often that is looked at.
+/// Polling interval for both.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often it is looked at whether anything still uses what a reload has replaced.
+/// Polling interval for the last use of replaced state.
 const USED: Duration = Duration::from_millis(100);
 
-/// What a reload reaches.
+/// State that a reload reads and replaces.
 pub(crate) struct Reloading {
     pub(crate) core: Arc<Core>,
-    /// What is in force.
+    /// Configuration in force.
     pub(crate) config: Config,
-    /// The certificate, where it is not the file's.
+    /// Certificate that was issued at the start, if the file has none.
     pub(crate) signed: Option<TlsConfig>,
     pub(crate) certificates: Certificates,
-    /// To the maintenance of the issuer's keys.
+    /// Channel to the maintenance of the issuer's keys.
     pub(crate) supplies: mpsc::UnboundedSender<Supply>,
-    /// The workers' runtimes.
     pub(crate) workers: Vec<Handle>,
     pub(crate) process: ProcessContext,
 }
 
-/// All that can fail, made and not yet in force.
+/// Everything that can fail to be built, not yet in force.
 struct Prepared {
     generation: Generation,
     tracer: Option<Tracer>,
     supply: Option<Supply>,
-    /// Of the listener, where `[tls]` has changed.
+    /// TLS of the client listener; the outer `None` if `[tls]` is unchanged.
     tls: Option<Option<ServerTls>>,
-    /// Of the one for peers, where `[peers]` has changed.
+    /// TLS of the peer listener; the outer `None` if `[peers]` is unchanged.
     peers: Option<Option<ServerTls>>,
 }
 
 impl Reloading {
-    /// Reads the configuration again on each request for it, until the stop.
+    /// Rereads the configuration on each reload request, until the stop.
     pub(crate) async fn run(mut self, mut reloader: Reloader<Config>) {
         let shutdown = self.core.shutdown.clone();
         let reloading = async {
@@ -103,74 +102,62 @@ impl Reloading {
         shutdown.until_stopped(reloading).await;
     }
 
-    /// Makes everything that `new` asks for and that the present configuration does not.
+    /// Builds everything in which `new` differs from the current configuration.
     async fn prepare(&self, new: &Config) -> Result<Prepared, String> {
+        let present = self.core.generation.load_full();
+        let prepared = self.build(new, &present).map_err(|error| error.to_string())?;
+        self.serves(&prepared.generation, &present).await?;
+        Ok(prepared)
+    }
+
+    fn build(&self, new: &Config, present: &Generation) -> Result<Prepared, StartError> {
         let old = &self.config;
-        let sentence = |error: StartError| error.to_string();
         let traces = differ(&old.tracing, &new.tracing);
-        let tracer = traces.then(|| Tracer::start(&new.tracing, SERVICE)).transpose();
-        let tracer = tracer.map_err(|error| sentence(error.into()))?;
-        let supplies = differ(&old.issuer, &new.issuer);
-        let supply = supplies.then(|| Supply::of(new, &self.process.live)).transpose();
-        let supply = supply.map_err(|error| sentence(error.into()))?;
+        let tracer = traces.then(|| Tracer::start(&new.tracing, SERVICE)).transpose()?;
+        let source = Source::new(&new.issuer)?;
         let Certificates { clients, peers } = &self.certificates;
-        let tls = differ(&old.tls, &new.tls).then(|| clients.open(new.tls.as_ref())).transpose();
-        let tls = tls.map_err(|error| sentence(error.into()))?;
+        let tls = differ(&old.tls, &new.tls).then(|| clients.open(new.tls.as_ref())).transpose()?;
         let opened = differ(&old.peers, &new.peers)
             .then(|| peers.open(new.peers.as_ref().map(Peers::tls).as_ref()))
             .transpose();
-        let of_peers = opened.map_err(|error| sentence(StartError::Peers(error)))?;
-        let present = self.core.generation.load_full();
-        let types = source::types(&new.issuer).map_err(|error| sentence(error.into()))?;
-        let offer = Offer::new(&new.challenge, types, self.core.key_types.clone());
-        let offer = offer.map_err(|error| sentence(error.into()))?;
-        let (backend, stores) = self.store(new, &offer, tracer.as_ref(), &present)?;
-        let listener = |opened: &Option<Option<ServerTls>>, present: &Renewed| {
-            let tls = opened.as_ref().map_or_else(|| present.current(), Option::as_ref);
-            tls.map(|tls| ListenerTls::new(tls, new.listen.http2))
-        };
-        let generation = Generation {
-            offer,
-            backend,
-            stores,
-            check_timing: new.store.memcached.hint,
-            http2: new.listen.http2,
-            require_host: new.listen.require_host,
-            balancers: new.listen.proxy_protocol.clone(),
-            tls: listener(&tls, clients),
-            peers: listener(&of_peers, peers),
-        };
-        self.serves(&generation, &present).await?;
+        let of_peers = opened.map_err(StartError::Peers)?;
+        let offer = Offer::new(&new.challenge, source.types, self.core.key_types.clone())?;
+        let is_other = differ(&old.issuer, &new.issuer);
+        let supply = is_other.then(|| Supply::of(new, source, &self.process.live));
+        let store = self.store(new, &offer, tracer.as_ref(), present)?;
+        let listeners = [
+            tls.as_ref().map_or_else(|| clients.current(), Option::as_ref),
+            of_peers.as_ref().map_or_else(|| peers.current(), Option::as_ref),
+        ];
+        let generation = Generation::new(new, offer, store, listeners);
         Ok(Prepared { generation, tracer, supply, tls, peers: of_peers })
     }
 
-    /// The store by the way that `new` says: the present one, unless something about that way has changed.
+    /// Returns the store with the settings of `new`: the current store, unless a setting of its access has changed.
     fn store(
         &self,
         new: &Config,
         offer: &Offer,
         tracer: Option<&Tracer>,
         present: &Generation,
-    ) -> Result<(Arc<Backend>, Vec<Store>), String> {
+    ) -> Result<(Arc<Backend>, Vec<Store>), BackendError> {
         let old = &self.config;
-        let is_same =
-            !differ(&old.store, &new.store) && !differ(&old.challenge, &new.challenge) && tracer.is_none(); // how slow a command is that is looked into
-        let Backend::Memcached(memcached) = &*present.backend else {
+        // A new tracer changes the threshold of slow commands.
+        let is_other =
+            differ(&old.store, &new.store) || differ(&old.challenge, &new.challenge) || tracer.is_some();
+        let (Backend::Memcached(memcached), true) = (&*present.backend, is_other) else {
             return Ok((Arc::clone(&present.backend), present.stores.clone()));
         };
-        if is_same {
-            return Ok((Arc::clone(&present.backend), present.stores.clone()));
-        }
         let slow = tracer.map_or_else(|| self.core.recorder.slow(), slow);
         let config = &new.store.memcached;
-        let reopened = backend::reopen(memcached, config, offer.marks(), self.workers.len(), slow);
-        let backend = reopened.map_err(|error| StartError::from(error).to_string())?;
+        let backend = backend::reopen(memcached, config, offer.marks(), self.workers.len(), slow)?;
         let backend = Arc::new(Backend::Memcached(backend));
         let stores = backend::stores(&backend, &self.workers);
         Ok((backend, stores))
     }
 
-    /// Waits until the store serves by another way. Where the present way does not serve either there is nothing to lose.
+    /// Waits until the store serves with the new settings, and has marks for all keys for which it has marks now. Succeeds if
+    /// it does not serve with the current settings either: then nothing is lost.
     async fn serves(&self, next: &Generation, present: &Generation) -> Result<(), String> {
         if Arc::ptr_eq(&next.backend, &present.backend) {
             return Ok(());
@@ -180,19 +167,21 @@ impl Reloading {
             let (keyring, now) = (self.core.keyring.load_full(), UnixSeconds::now());
             let epochs: Vec<_> = keyring.unretired(now).collect();
             next.backend.offer(&epochs);
-            let ready = next.backend.ready().await;
+            let ready = next.backend.ready();
             let is_bound = |generation: &Generation, epoch: &Epoch| {
                 generation.backend.binding(epoch.key) != Binding::Unknown
             };
-            // Clients hold tokens of each key, not of the newest alone.
+            // Clients hold tokens of each key, not only of the newest.
             let loses = |epoch| is_bound(present, epoch) && !is_bound(next, epoch);
             if ready.is_ok() && !epochs.iter().any(loses) {
                 return Ok(());
             }
-            if present.backend.ready().await.is_err() {
+            // One whose marks are still to be looked at serves.
+            let serves = |ready: &Result<(), Unknown>| matches!(ready, Ok(()) | Err(Unknown::Unmarked));
+            if !serves(&present.backend.ready()) {
                 return Ok(());
             }
-            let limit = if ready.is_ok() { BINDING } else { PROVING };
+            let limit = if serves(&ready) { BINDING } else { PROVING };
             if began.elapsed() > limit {
                 let reason =
                     ready.err().map_or("a key of it has no mark yet".to_owned(), |error| error.to_string());
@@ -204,25 +193,25 @@ impl Reloading {
         }
     }
 
-    /// From here on nothing can fail.
+    /// Puts everything into force. Cannot fail.
     fn put_in_force(&mut self, new: Config, prepared: Prepared) {
         let Prepared { generation, tracer, supply, tls, peers } = prepared;
         let (core, shutdown) = (&self.core, &self.core.shutdown);
         core.settings.replace(&new);
         if let Backend::Embedded(store) = &*generation.backend {
-            store.sync(backend::fsync(&new.store));
+            store.sync(new.store.fsync);
             store.bind(generation.offer.marks());
         }
         let generation = Arc::new(generation);
         let before = core.generation.swap(Arc::clone(&generation));
         tokio::spawn(release(before, |before| Arc::strong_count(before) == 1, shutdown.clone()));
         if let Some(tracer) = tracer {
-            let before = core.recorder.trace_by(tracer);
+            let before = core.recorder.tracer.swap(Arc::new(tracer));
             let is_unused = |before: &Arc<Tracer>| Arc::strong_count(before) == 1 && before.is_alone();
             tokio::spawn(release(before, is_unused, shutdown.clone()));
         }
         if let Some(supply) = supply {
-            let _ = self.supplies.send(supply); // it has ended only with the gateway
+            let _ = self.supplies.send(supply); // the receiver ends only with the gateway
         }
         if let Some(tls) = tls {
             self.certificates.clients.replace(tls);
@@ -230,14 +219,14 @@ impl Reloading {
         if let Some(tls) = peers {
             self.certificates.peers.replace(tls);
         }
-        core.recorder.log_accesses(new.log.access);
+        core.recorder.access.set(new.log.access);
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());
         self.config = new;
     }
 }
 
-/// Drops what was replaced as soon as nothing uses it, on a thread that may wait for it to end.
+/// Drops replaced state as soon as nothing uses it, at the stop at the latest, on a thread that may block.
 async fn release<T: Send + 'static>(replaced: T, is_unused: impl Fn(&T) -> bool, shutdown: Shutdown) {
     let unused = async {
         let mut looks = interval(USED);

@@ -1,7 +1,7 @@
-//! Limits of sources that the gateways of a fleet share (`limits.shared_secret`): once a second each adds what it refused to
-//! counters in the fleet's memcached, and limits the sources that the fleet has refused too often in the present minute.
+//! Limits per source that the gateways of a fleet share (`limits.shared_secret`). Once a second each gateway adds its refusals
+//! to counters in the fleet's memcached, and limits the sources that the fleet has refused too often in the current minute.
 //!
-//! It is approximate, and no request waits for it. Whatever fails leaves each gateway with its own limits.
+//! The limits are approximate, and no request waits for them. After a failure each gateway applies its own limits.
 
 use crate::observe::catalogue;
 use crate::observe::labels::SharingRound;
@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often gateways add to the counters, and how long a round may take.
+/// Interval between rounds, and timeout of a round.
 const ROUND: Duration = Duration::from_secs(1);
-/// Counters of a round at most: those of the networks that were refused most.
+/// Maximum counters per round: those of the networks with the most refusals.
 const MOST: usize = 256;
-/// How long a counter lasts: its minute, and as long again for clocks that differ.
+/// Lifetime of a counter: its minute, and another one for clock differences.
 const EXPIRES: Duration = Duration::from_secs(120);
-/// How often the log says that nothing is shared, at most.
+/// Minimum interval between warnings that limits are not shared.
 const SAYING: Duration = Duration::from_secs(60);
 const MINUTE: u64 = 60;
-/// A shorter secret could be guessed by whoever reads the memory, and the addresses with it.
+/// Minimum characters of the secret. A reader of the shared memory could guess a shorter one, and with it clients' addresses.
 pub(crate) const LEAST_SECRET: usize = 16;
 
 fn counters(backend: &Backend) -> Option<FleetCounters> {
@@ -51,7 +51,7 @@ impl SharedLimits {
         Self { core, rounds: SharingRound::ALL.iter().map(rounds).collect(), failures: Seldom::every(SAYING) }
     }
 
-    /// Goes on until it is dropped, or returns where there is no memory to share.
+    /// Runs until dropped. Returns if the store is not shared.
     pub(crate) async fn run(mut self) {
         let mut backend = Arc::clone(&self.core.generation.load().backend);
         let Some(mut counters) = counters(&backend) else { return };
@@ -63,7 +63,7 @@ impl SharedLimits {
             if !Arc::ptr_eq(&present, &backend)
                 && let Some(theirs) = self::counters(&present)
             {
-                (backend, counters) = (present, theirs); // the way to the memory has changed
+                (backend, counters) = (present, theirs); // a reload has reopened the store
             }
             let secret = self.core.settings.limits.load().shared_secret.clone(); // a reload may change it
             self.core.rates.share(secret.is_some());

@@ -1,5 +1,5 @@
-//! From bound sockets to the first client. A gateway that cannot serve yet does not listen: a client whose connection
-//! is refused tries again or elsewhere, while one that gets a 503 reports it to its user.
+//! Start of listening. A gateway that cannot serve yet does not listen: a client retries a refused connection, at this gateway
+//! or at another, but reports a 503 to its user.
 
 use crate::gate::Served;
 use crate::server::sockets::Sockets;
@@ -12,33 +12,32 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// What is left to do before clients are taken.
+/// State needed until clients are accepted.
 pub(crate) struct Start {
     pub(crate) sockets: Sockets,
-    /// Whether keys and store can serve.
+    /// `true` while the keys, and the store, can serve.
     pub(crate) served: [Served; 2],
     pub(crate) patience: Duration,
     pub(crate) gate: Gate,
     pub(crate) readiness: Readiness,
     pub(crate) shutdown: Shutdown,
-    /// True as soon as clients are taken.
+    /// `true` once clients are accepted.
     pub(crate) listening: watch::Sender<bool>,
 }
 
 impl Start {
-    /// Waits until the gateway can serve, for `patience` at most, and listens: a listener for each of `workers`.
-    /// Without patience it listens already. Does nothing more when a drain begins before. Returns only when listening
-    /// fails.
+    /// Waits until the gateway can serve, for at most `patience`, then listens and sends a listener to each of `workers`. With
+    /// zero `patience` the sockets already listen. Stops waiting if a drain begins first. Returns only if listening fails.
     pub(crate) async fn run(mut self, workers: Vec<oneshot::Sender<TcpListener>>) -> io::Error {
         let Some(ready) = self.wait().await else {
-            drop(workers); // they need not wait for a listener any more
+            drop(workers); // ends their wait for a listener
             return pending().await;
         };
         let address = self.sockets.address();
         if let Err(error) = self.sockets.listen() {
             return io::Error::other(error);
         }
-        // A worker that is gone has drained.
+        // Sending fails only for a worker that has drained.
         workers
             .into_iter()
             .zip(self.sockets.into_listeners())
@@ -57,7 +56,7 @@ impl Start {
         pending().await
     }
 
-    /// Whether it can serve before its patience is at an end; none when a drain begins before.
+    /// Returns `true` if the gateway can serve before its patience ends, `None` if a drain begins first.
     async fn wait(&mut self) -> Option<bool> {
         if self.patience.is_zero() {
             return Some(true);
@@ -70,12 +69,12 @@ impl Start {
     }
 }
 
-/// Returns when both are served at once.
+/// Returns when both can serve at the same time.
 async fn both(served: &mut [Served; 2]) {
     while !served.iter().all(|each| *each.borrow()) {
         for each in &mut *served {
             if each.wait_for(|served| *served).await.is_err() {
-                return pending().await; // the maintenance has ended, and the gateway with it
+                return pending().await; // maintenance has ended, and with it the gateway
             }
         }
     }

@@ -1,6 +1,6 @@
-//! What requests share: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
+//! State shared by requests: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{CheckTiming, Config, Limits, ResolverConfig};
+use crate::config::{CheckTiming, Config, Limits, Listen, ResolverConfig};
 use crate::keys::keyring::Keyring;
 use crate::keys::offer::{KeyTypes, Offer};
 use crate::memories::Memories;
@@ -30,10 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::{Notify, watch};
 
-/// What every request needs, shared by all workers.
+/// State shared by the requests of all workers.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
-    /// What the configuration made. A reload puts another one in its place; a request keeps the one that it began with.
+    /// Current generation. A reload replaces it; a request keeps the one with which it began.
     pub(crate) generation: ArcSwap<Generation>,
     pub(crate) keyring: ArcSwap<Keyring>,
     pub(crate) key_types: KeyTypes,
@@ -42,39 +42,37 @@ pub(crate) struct Core {
     pub(crate) shutdown: Shutdown,
     pub(crate) places: Places,
     pub(crate) rates: Rates,
-    /// The next hop that all tunnels go through is away.
+    /// `true` while the next hop of all tunnels is down.
     pub(crate) next_hop_away: AtomicBool,
-    /// It leads in a circle.
+    /// `true` while the next hop of all tunnels leads in a circle.
     pub(crate) next_hop_circle: AtomicBool,
-    /// Its name among gateways that are each other's next hops.
+    /// Name of this gateway among gateways that are each other's next hops.
     pub(crate) pseudonym: Pseudonym,
-    /// Keys that the store has retired although the issuer may list them: see [`Core::use_keys`].
+    /// Keys that the store has retired although the issuer may list them. See [`Core::use_keys`].
     pub(crate) withdrawn: Mutex<Vec<TokenKeyId>>,
-    /// A token of a key that is not known was presented.
+    /// Notified when a token names an unknown key.
     pub(crate) unknown_key: Notify,
 }
 
-/// What one reading of the configuration made. Two of them at once are like two gateways of a fleet: they have the same
-/// store, so a token is spent once, whichever of them it is presented to.
+/// Objects built from one reading of the configuration. Two generations at once act like two gateways of a fleet: they have the
+/// same store, so a token is spent once, whichever generation receives it.
 #[derive(Clone)]
 pub(crate) struct Generation {
     pub(crate) offer: Offer,
     pub(crate) backend: Arc<Backend>,
-    /// The store as each worker uses it, by its number.
+    /// Store handles of the workers, by worker index.
     pub(crate) stores: Vec<Store>,
     pub(crate) check_timing: CheckTiming,
-    /// Whether clients may speak HTTP/2.
     pub(crate) http2: bool,
-    /// Whether an HTTP/1.1 request needs a Host field.
     pub(crate) require_host: bool,
-    /// Whose connections begin with a PROXY header.
+    /// Load balancers, whose connections begin with a PROXY header.
     pub(crate) balancers: Balancers,
     pub(crate) tls: Option<ListenerTls>,
-    /// For peers.
+    /// TLS of the peer listener.
     pub(crate) peers: Option<ListenerTls>,
 }
 
-/// The certificates of the listeners, and their renewal.
+/// Certificates of the listeners, with their renewal.
 pub(crate) struct Certificates {
     pub(crate) clients: Renewed,
     pub(crate) peers: Renewed,
@@ -100,7 +98,6 @@ impl Certificates {
         }
     }
 
-    /// Begins their renewal.
     pub(crate) fn start(&mut self) {
         self.clients.start();
         self.peers.start();
@@ -108,31 +105,44 @@ impl Certificates {
 }
 
 impl Generation {
-    /// The value of Proxy-Authenticate for a client without a good token.
+    /// Creates the generation of a configuration, with the TLS of both listeners.
+    pub(crate) fn new(
+        config: &Config,
+        offer: Offer,
+        (backend, stores): (Arc<Backend>, Vec<Store>),
+        tls: [Option<&ServerTls>; 2],
+    ) -> Self {
+        let Listen { http2, require_host, ref proxy_protocol, .. } = config.listen;
+        let [tls, peers] = tls.map(|tls| tls.map(|tls| ListenerTls::new(tls, http2)));
+        let (check_timing, balancers) = (config.store.memcached.hint, proxy_protocol.clone());
+        Self { offer, backend, stores, check_timing, http2, require_host, balancers, tls, peers }
+    }
+
+    /// Returns the value of Proxy-Authenticate for a client without a good token.
     pub(crate) fn challenge(&self, keyring: &Keyring, now: UnixSeconds) -> Option<HeaderValue> {
         keyring.challenge(&self.offer, |key| self.backend.binding(key), now)
     }
 
-    /// Whether the store has retired this epoch: its records expired, so no token of the key can be spent.
+    /// Returns `true` if the store has retired this epoch: its records expired, so no token of the key can be spent.
     fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
         self.backend.refuses(epoch.key, now) == Some(Unknown::EpochRetired)
     }
 }
 
 impl Core {
-    /// Whether a request of this source is read, or refused because too many before it were.
+    /// Refuses a request, before it is read, if too many requests of its source were refused before.
     pub(crate) fn may_ask(&self, source: Option<Source>, limits: &Limits) -> Result<(), Refusal> {
         self.rates.request(source, &limits.source).map_err(Refusal::SourceRefusals)
     }
 
-    /// Counts a refusal that no good token has paid for, if the client caused it.
+    /// Counts a refusal that the client caused and no good token has paid for.
     pub(crate) fn refused(&self, source: Option<Source>, limits: &Limits, refusal: &Refusal) {
         if refusal.is_of_client() {
             self.rates.refused(source, &limits.source, refusal.cost());
         }
     }
 
-    /// Withdraws the keys in use that the store has retired since.
+    /// Withdraws keys in use that the store has retired.
     pub(crate) fn withdraw_retired(&self, now: UnixSeconds) {
         let (keyring, generation) = (self.keyring.load_full(), self.generation.load());
         if keyring.epochs(now).any(|epoch| generation.has_retired(&epoch, now)) {
@@ -140,7 +150,7 @@ impl Core {
         }
     }
 
-    /// Puts keys into use, without those that the store has retired: challenges would ask for tokens that nothing accepts.
+    /// Puts keys into use, except those that the store has retired: challenges would request tokens that nothing accepts.
     pub(crate) fn use_keys(&self, keyring: &Keyring, now: UnixSeconds) {
         self.key_types.learn(keyring.iter());
         let (mut withdrawn, generation) = (self.withdrawn.lock(), self.generation.load());
@@ -158,10 +168,9 @@ impl Core {
     }
 }
 
-/// What the connections of one worker thread share.
+/// State shared by the connections of one worker thread.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
-    /// Its number among the workers.
     pub(crate) index: usize,
     pub(crate) resolver: CurrentResolver,
     pub(crate) next_hops: Connections,
@@ -169,25 +178,20 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// The store of a generation, as this worker uses it.
+    /// Returns this worker's store handle of a generation.
     pub(crate) fn store<'a>(&self, generation: &'a Generation) -> &'a Store {
         &generation.stores[self.index]
-    }
-
-    /// Whether a spend of any token could be answered with a verdict now.
-    pub(crate) fn serving(&self, generation: &Generation) -> Result<(), Unknown> {
-        self.store(generation).serving()
     }
 }
 
 /// Settings that a reload may change between two requests. Reading them takes no lock.
 pub(crate) struct Settings {
     descriptors: Descriptors,
-    /// A connection keeps those it began with.
+    /// Current limits. A connection keeps those with which it began.
     pub(crate) limits: ArcSwap<Limits>,
-    /// Each request is judged by the present one, also on a connection that is older.
+    /// Current egress policy. It judges each request, also on older connections.
     pub(crate) policy: ArcSwap<Policy>,
-    /// Another one for each configuration that differs in it: resolvers are then made anew.
+    /// Settings of resolvers. A reload replaces the `Arc` only if they differ: workers then rebuild their resolvers.
     pub(crate) resolver: ArcSwap<ResolverConfig>,
 }
 
@@ -201,10 +205,10 @@ impl Settings {
         }
     }
 
-    /// Takes up those of a configuration that was read again.
+    /// Applies the settings of a reloaded configuration.
     pub(crate) fn replace(&self, config: &Config) {
         self.limits.store(Arc::new(limits(config, self.descriptors)));
-        let policy = Policy::after(self.policy.load().next_hops(), &config.egress);
+        let policy = Policy::after(&self.policy.load().next_hops, &config.egress);
         self.policy.store(Arc::new(policy));
         if **self.resolver.load() != config.egress.resolver {
             self.resolver.store(Arc::new(config.egress.resolver.clone()));
@@ -212,7 +216,7 @@ impl Settings {
     }
 }
 
-/// A token is spent only by a connection for whose tunnel there is a descriptor, too.
+/// Bounds connections by file descriptors, two each: no token is spent without a descriptor for its tunnel.
 fn limits(config: &Config, descriptors: Descriptors) -> Limits {
     let connections = descriptors.connections("[limits] connections", config.limits.connections, 2);
     Limits { connections, ..config.limits.clone() }

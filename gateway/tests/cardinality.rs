@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! A million hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add
-//! a time series, for anyone who can add one can add as many as the operator's memory holds. A binary of its own, since
-//! it compares all metrics of the process.
+//! Hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add a time series, for
+//! anyone who can add one can add as many as the operator's memory holds. A binary of its own, since it compares all metrics of
+//! the process.
+//!
+//! POSTERN_HOSTILE_REQUESTS   how many (1,000,000)
 
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
@@ -16,6 +18,7 @@ use std::sync::LazyLock;
 use std::thread;
 use support::{ISSUER, Running};
 
+/// Without `POSTERN_HOSTILE_REQUESTS`.
 const REQUESTS: usize = 1_000_000;
 const CLIENTS: usize = 4;
 /// Sent before the answers are read; all of it and all of them fit into the kernel's buffers.
@@ -114,7 +117,8 @@ fn series(exporter: &postern_telemetry::metrics::Exporter) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_million_hostile_requests_add_no_time_series() {
+async fn hostile_requests_add_no_time_series() {
+    let requests = std::env::var("POSTERN_HOSTILE_REQUESTS").map_or(REQUESTS, |text| text.parse().unwrap());
     let exporter = postern_telemetry::metrics::install(&[
         postern_admin::catalogue::METRICS,
         postern_gateway::catalogue::METRICS,
@@ -138,7 +142,7 @@ async fn a_million_hostile_requests_add_no_time_series() {
     };
     run(20_000, 1_000).await.unwrap();
     let before = series(&exporter);
-    run(REQUESTS, 2_000).await.unwrap();
+    run(requests, 2_000).await.unwrap();
     let after = series(&exporter);
     assert_eq!(before, after);
     let text = exporter.render();
@@ -146,13 +150,13 @@ async fn a_million_hostile_requests_add_no_time_series() {
         let name = format!("postern_requests_total{{outcome=\"{outcome}\"}} ");
         text.lines()
             .find_map(|line| line.strip_prefix(&name))
-            .map_or(0, |value| value.parse::<u64>().unwrap())
+            .map_or(0, |value| value.parse::<usize>().unwrap())
     };
     // Every kind of refusal was met, and many times.
     for outcome in
         ["no_token", "other_scheme", "malformed_token", "unknown_key", "bad_signature", "void", "bad_request"]
     {
-        assert!(refused(outcome) > 10_000, "{outcome}: {}", refused(outcome));
+        assert!(refused(outcome) > requests / 100, "{outcome}: {}", refused(outcome));
     }
     assert!(before.len() < 1_000, "{} time series", before.len());
 }

@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
+use postern_gateway::config::{Config, UdpPorts, UdpWord};
 use postern_testkit::ports;
 use postern_token::header::format_authorization;
 use postern_token::{Token, encode_base64url};
@@ -14,6 +15,7 @@ use support::client::{Client, connect_with, find};
 use support::log::Log;
 use support::target::Echo;
 use support::{ISSUER, Running, directory};
+use tokio::net::UdpSocket;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -57,7 +59,8 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();
-    let (gateway, echo, closed) = (Running::start().await, Echo::start().await, ports::closed());
+    let any_port = |config: &mut Config| config.egress.udp = UdpPorts::Word(UdpWord::Any);
+    let (gateway, echo, closed) = (Running::start_with(any_port).await, Echo::start().await, ports::closed());
 
     let mut traces: Vec<Vec<u8>> = Vec::new();
     let echo_address = echo.address.to_string();
@@ -90,6 +93,29 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
             }
         }
     }
+    let (udp, silent) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), ports::closed());
+    let udp_address = udp.local_addr().unwrap();
+    for target in
+        [udp_address.to_string(), silent.to_string(), "secret-name.invalid:443".into(), "a..secret:1".into()]
+    {
+        let token = ISSUER.token();
+        let value = format_authorization(&token);
+        traces.extend(traces_of(&token));
+        let path = format!("/.well-known/masque/udp/{}/", target.replace(':', "/"));
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: secret-host\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n"
+        );
+        let mut client = Client::connect(gateway.address).await;
+        traces.push(client.stream.local_addr().unwrap().to_string().into_bytes());
+        client.send(format!("{head}Authorization: {value}\r\n\r\n")).await;
+        if client.head().await.status == 101 {
+            client.send(b"\x00\x0f\x00secret-content\x00\x00").await; // the second ends it: it has no context
+            client.is_ended().await;
+        }
+    }
+    let (_, gateways) = udp.recv_from(&mut [0; 64]).await.unwrap();
+    traces
+        .extend([udp_address.to_string(), silent.to_string(), gateways.to_string()].map(String::into_bytes));
     // What is logged when something goes wrong, too.
     std::fs::write(gateway.home().join("keys.json"), "{").unwrap();
     gateway.shutdown.reload();

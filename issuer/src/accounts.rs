@@ -1,16 +1,15 @@
-//! Accounts: who may request tokens, and how many each has received.
+//! The issuer's accounts: authorization of token requests, and usage of quotas.
 //!
-//! Accounts are in a database (`store`, `records`), and so is their usage (`usage`), which `ledger` keeps ahead of the tokens that are
-//! signed. `authorize` finds the account of a request: by the
-//! form of its key (`api_key`), then in memory (`active`), then on the disk (`lookup`). `control` is how operators change accounts,
-//! and `follow` how an issuer has those of another one. `shares` is which part of every quota this issuer gives.
+//! Accounts (`store`, `records`), their usage and this issuer's share of quotas (`usage`) are in a database; `ledger` keeps the
+//! recorded usage ahead of the signed tokens. `authorize` finds the account of a request: by the form of its key (`api_key`), then
+//! in memory (`active`), then on disk (`lookup`). `control` executes operators' changes, and `follow` takes over the accounts of
+//! another issuer.
 
 mod active;
 mod allowed;
 mod api_key;
 mod authorize;
 mod authorizer;
-mod certificates;
 mod configured;
 pub(crate) mod control;
 mod database;
@@ -18,24 +17,22 @@ mod follow;
 mod ledger;
 mod lookup;
 mod records;
-mod shares;
-mod store;
-mod tiers;
-mod upkeep;
+pub(crate) mod store;
 mod usage;
 
 use crate::StartError;
 use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS, GROUP, ISSUER_SHARE};
-use crate::config::UsageConfig;
-use crate::health::Health;
-use crate::quota::{Charge, Quota, Spent, Writing};
+use crate::health::{Fault, Health};
+use crate::quota::{Charge, Quota, Writing};
 use crate::recorder::Recorder;
-use crate::share::SharesInForce;
+use crate::share::{Share, SharesInForce};
+pub(crate) use active::NoAccount;
 use active::{Active, Holder};
 use allowed::Allowed;
 use arc_swap::{ArcSwap, ArcSwapOption};
-pub(crate) use authorizer::Authorizer;
+pub(crate) use authorizer::{Authorizer, http_client};
 pub(crate) use follow::examine_copy;
+pub(crate) use ledger::NoToken;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter, gauge};
@@ -44,20 +41,17 @@ use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use store::{Change, Store};
+use store::Store;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
-use upkeep::Upkeep;
 
-pub(crate) use configured::{Configured, check_tiers};
-pub use database::AccountsError;
+pub(crate) use configured::Configured;
+pub(crate) use database::AccountsError;
 pub(crate) use database::{FILE_NAME, check_directory, own_user};
 pub(crate) use follow::LOOK_EVERY;
-pub(crate) use store::{has_accounts, inspect};
 
-/// The accounts of an issuer.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     store: Arc<Store>,
@@ -65,27 +59,34 @@ pub(crate) struct Accounts {
     active: Active,
     lookups: Lookups,
     authorizer: ArcSwapOption<Authorizer>,
-    /// Keys that an authorizer has allowed.
+    /// API keys that the authorizer allowed before.
     allowed: Allowed,
     ledger: Ledger,
-    /// What the database has of the keys that were not made here.
+    /// Stored forms of the API keys that this issuer did not generate, as in the database.
     made_elsewhere: ArcSwap<HashSet<[u8; 32]>>,
-    /// The database says that tokens are for accounts.
+    /// `true` if tokens require an account, as in the database.
     needs_account: AtomicBool,
-    /// For how long the usage of past periods is kept, in seconds.
-    kept_for: AtomicU64,
-    /// Metrics and live page name accounts.
-    are_named: AtomicBool,
-    /// The database has clients' certificates.
+    /// `true` if the database has client certificates.
     has_certificates: AtomicBool,
-    /// Accounts or tiers have changed since it was checked that every account has terms.
+    /// `true` if accounts or tiers changed since the last check that every account has terms.
     are_unchecked: AtomicBool,
-    /// Which part of every quota this issuer gives.
     shares: SharesInForce,
-    /// It follows another issuer, and has never had a copy of its accounts.
+    /// `true` if this issuer follows another one and has never taken up a copy of its accounts.
     awaits_accounts: AtomicBool,
-    /// Wakes what looks at the copies.
+    /// Wakes the task that looks at the copies.
     look_now: Notify,
+}
+
+/// Interval of merging and removing past periods.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(3_600);
+
+/// State of the maintenance from one round to the next.
+#[derive(Clone, Copy, Debug)]
+struct Maintenance {
+    /// Time of the next merge and removal of past periods.
+    due: Instant,
+    /// SQLite's count of changes by other connections.
+    seen: Option<i64>,
 }
 
 /// An account on the live page.
@@ -96,67 +97,17 @@ pub(crate) struct Shown {
     pub(crate) quota: Quota,
 }
 
-/// Who sends a request.
+/// The sender of a token request.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// Anyone: the issuer has no accounts.
+    /// Any client: the issuer has no accounts.
     Anyone,
-    /// One of the accounts.
     Account(Arc<Holder>),
 }
 
-/// Why an account gets no token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoToken {
-    /// Its quota is used up.
-    Spent(Spent),
-    /// It requests tokens faster than it may.
-    TooFast {
-        /// How long until it may have the next one.
-        retry_after: Duration,
-    },
-    /// It cannot be written down that the quota is used.
-    Unrecorded,
-}
-
-/// Why no account was found that gets tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoAccount {
-    /// There is none, or it is not `Authorization: Bearer KEY`.
-    Missing,
-    /// It belongs to no account.
-    Unknown,
-    /// It begins as a key of ours, and its checksum is wrong.
-    Damaged,
-    /// Another key has taken its place.
-    Retired,
-    /// Its account is disabled.
-    Disabled,
-    /// Its account's time is over.
-    Expired,
-    /// Its account has the terms of a tier that the configuration does not have.
-    NoTier,
-    /// There is no API key, and the client's certificate is of no account.
-    StrangeCertificate,
-    /// The client's certificate is of another account.
-    Contradiction,
-    /// The authorizer refuses the key, perhaps for this reason.
-    Denied(Option<Arc<str>>),
-    /// The authorizer does not say whose the key is.
-    Unanswered,
-    /// The authorizer was not asked about the key: too many that it has not allowed before came at once.
-    Crowded,
-    /// The database cannot be read.
-    Unreadable,
-}
-
 impl Accounts {
-    /// The accounts of the database in `directory`, whose lock the caller has. Blocks on the disk.
-    pub(crate) fn open(
-        configured: Configured,
-        directory: &Path,
-        usage: &UsageConfig,
-    ) -> Result<Self, StartError> {
+    /// Opens the database in `directory`, whose lock the caller holds. Blocks on the disk.
+    pub(crate) fn open(configured: Configured, directory: &Path) -> Result<Self, StartError> {
         let store = Arc::new(Store::open(directory)?);
         store.check_pages()?;
         let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
@@ -170,8 +121,6 @@ impl Accounts {
             ledger: Ledger::new(store.clone()),
             made_elsewhere: ArcSwap::default(),
             needs_account: AtomicBool::new(false),
-            kept_for: AtomicU64::default(),
-            are_named: AtomicBool::default(),
             has_certificates: AtomicBool::default(),
             are_unchecked: AtomicBool::new(true),
             shares,
@@ -179,47 +128,38 @@ impl Accounts {
             look_now: Notify::new(),
             store,
         };
-        accounts.take_up_share(&configured)?;
+        accounts.take_up_configured(&configured)?;
         accounts.configured.store(Arc::new(configured));
         accounts.begin_to_follow()?;
-        accounts.take_up_usage(usage);
         accounts.take_up_database()?;
         Ok(accounts)
     }
 
-    /// Takes what another reading of the configuration says, which [`check_tiers`] has let pass.
-    pub(crate) fn replace(&self, configured: Configured, usage: &UsageConfig) {
+    /// Applies another reading of the configuration, which [`Config::check`](crate::Config) has accepted.
+    pub(crate) fn replace(&self, configured: Configured) {
         self.configured.store(Arc::new(configured));
-        self.take_up_usage(usage);
         self.active.forget_all();
         self.are_unchecked.store(true, Ordering::Release);
     }
 
-    /// Another authorizer from now on, or none; what one before has answered is forgotten by [`Accounts::replace`]. With one,
-    /// tokens are for accounts, and stay so: without it, too, the issuer must not be open to everyone. Blocks on the disk.
-    pub(crate) fn take_up_authorizer(&self, authorizer: Option<Authorizer>) -> Result<(), AccountsError> {
-        if authorizer.is_some() {
-            self.store.write(|transaction| {
-                Ok::<_, Change<AccountsError>>(store::set_needs_account(transaction)?)
-            })?;
-            self.needs_account.store(true, Ordering::Release);
-        }
+    /// Replaces or removes the authorizer. Results of the previous one stay in memory until [`Accounts::replace`].
+    pub(crate) fn set_authorizer(&self, authorizer: Option<Authorizer>) {
         self.authorizer.store(authorizer.map(Arc::new));
-        Ok(())
     }
 
-    /// The share of another reading of the configuration, from now on: a smaller one at once, a larger one from the next period on.
-    /// Blocks on the disk.
-    pub(crate) fn take_up_share(&self, configured: &Configured) -> Result<(), AccountsError> {
-        let joins = configured.follows().is_some();
-        self.shares.set(self.store.take_up_share(configured.share(), joins, UnixSeconds::now())?);
+    /// Applies the settings that the database records, all or none. A smaller share applies at once, a larger one from the next
+    /// period. An authorizer makes tokens require an account, also after its removal: the issuer must not become open to
+    /// everyone. Blocks on the disk.
+    pub(crate) fn take_up_configured(&self, configured: &Configured) -> Result<(), AccountsError> {
+        self.shares.store(Arc::new(self.store.take_up_configured(configured, UnixSeconds::now())?));
+        self.needs_account.fetch_or(configured.has_authorizer, Ordering::AcqRel);
         if let Some(group) = &configured.group {
             gauge!(ISSUER_SHARE, GROUP.name => group.name.clone()).set(group.share.ratio());
         }
         Ok(())
     }
 
-    /// Forgets what the authorizer has answered, as an operator who has shut out a user expects of a reload without a change.
+    /// Drops the authorizer's cached answers. Operators who locked out a user expect this of a reload, even without a change.
     pub(crate) fn forget_answers(&self) {
         if let Some(authorizer) = &*self.authorizer.load() {
             authorizer.forget_all();
@@ -227,32 +167,29 @@ impl Accounts {
         }
     }
 
-    fn take_up_usage(&self, usage: &UsageConfig) {
-        self.kept_for.store(usage.keep_for.get().as_secs(), Ordering::Relaxed);
-        self.are_named.store(usage.name_accounts, Ordering::Relaxed);
-    }
-
-    /// What of the database is in memory without having been asked for.
+    /// Reloads the parts of the database that are always in memory, and drops cached credentials.
     fn take_up_database(&self) -> Result<(), AccountsError> {
-        let (needs_account, keys, has_certificates) = self.store.with(|connection| {
+        // Stores under the lock: a change committed in between would be overwritten by what was read before it.
+        self.store.with(|connection| {
             let keys = records::keys_made_elsewhere(connection)?;
-            Ok((store::needs_account(connection)?, keys, certificates::exist(connection)?))
+            let needs_account = store::needs_account(connection)?;
+            self.has_certificates.store(records::has_certificates(connection)?, Ordering::Release);
+            self.made_elsewhere.store(Arc::new(keys.into_iter().collect()));
+            self.needs_account.fetch_or(needs_account, Ordering::AcqRel); // never opened to everyone again
+            Ok(())
         })?;
-        self.has_certificates.store(has_certificates, Ordering::Release);
-        self.made_elsewhere.store(Arc::new(keys.into_iter().collect()));
-        self.needs_account.store(needs_account, Ordering::Release);
         self.active.forget_all();
         self.are_unchecked.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Whether there is no account, so that anyone who reaches the issuer gets tokens.
+    /// Returns `true` if tokens require no account, so that any client that reaches the issuer gets tokens.
     pub(crate) fn is_open(&self) -> bool {
         !self.needs_account.load(Ordering::Acquire)
     }
 
-    /// Counts up to `most` tokens against the caller's quota, as many as it has left, once the database allows for them. Dropped
-    /// early, it counts nothing.
+    /// Counts up to `most` tokens against the caller's quota, as many as it has left, once the database has reserved them. If
+    /// dropped early, nothing counts against the quota.
     pub(crate) async fn charge(
         &self,
         caller: &Caller,
@@ -265,19 +202,24 @@ impl Accounts {
         self.ledger.charge(holder, most, now).await
     }
 
-    /// The counter of the caller's tokens, where accounts are named.
+    /// Returns `true` if metrics and the live page name accounts.
+    fn are_named(&self) -> bool {
+        self.configured.load().usage.name_accounts
+    }
+
+    /// Returns the caller's token counter, a no-op unless metrics name accounts.
     pub(crate) fn tokens_of(&self, caller: &Caller) -> Counter {
         match caller {
-            Caller::Account(holder) if self.are_named.load(Ordering::Relaxed) => {
+            Caller::Account(holder) if self.are_named() => {
                 counter!(ACCOUNT_TOKENS, ACCOUNT.name => holder.name.to_string())
             }
             _ => Counter::noop(),
         }
     }
 
-    /// The accounts in memory, those first that have used most; none where accounts are not named.
+    /// Returns the accounts in memory, highest usage first; `None` if accounts are not named.
     pub(crate) fn shown(&self, now: UnixSeconds) -> Option<Vec<Shown>> {
-        if !self.are_named.load(Ordering::Relaxed) {
+        if !self.are_named() {
             return None;
         }
         let shown = |holder: Arc<Holder>| {
@@ -289,7 +231,7 @@ impl Accounts {
         Some(accounts)
     }
 
-    /// Writes the exact counts, and what the authorizer has said, as the issuer stops.
+    /// Writes the exact counts and the keys that the authorizer allowed, when the issuer stops.
     pub(crate) async fn save(self: &Arc<Self>, health: &Health) {
         self.write(Writing::Exact, health).await;
         let accounts = self.clone();
@@ -299,37 +241,140 @@ impl Accounts {
         }
     }
 
-    /// Writes reservations when they are needed, and the rest periodically. Never ends; cancel safe.
-    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health, recorder: &Recorder) {
-        let mut ticks = interval(WRITE_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut upkeep = Upkeep { due: Instant::now(), seen: None };
-        loop {
-            let writing = self.ledger.due(&mut ticks).await;
-            let is_written = self.write(writing, health).await;
-            if writing == Writing::Settle && is_written {
-                upkeep = self.clone().keep_up(health, recorder, upkeep).await;
-            }
-        }
-    }
-
-    /// Whether it was written.
+    /// Writes usage on a blocking thread; returns `true` on success.
     async fn write(self: &Arc<Self>, writing: Writing, health: &Health) -> bool {
         let accounts = self.clone();
         let write = move || {
             let holders = if writing == Writing::Reserve { Vec::new() } else { accounts.active.holders() };
             accounts.ledger.write(holders, writing)
         };
-        // An error of the join means that the runtime is shutting down.
+        // A join error means that the runtime is shutting down.
         let Ok(written) = tokio::task::spawn_blocking(write).await else { return false };
         let is_written = written.is_ok();
         self.ledger.report(written, health);
         is_written
     }
+
+    // ---- Maintenance: evicts idle accounts, detects changes by `sqlite3`, and removes old periods ----
+
+    /// Writes reservations on demand, and the rest every `WRITE_EVERY`. Never returns; cancel safe.
+    pub(crate) async fn keep_saving(self: Arc<Self>, health: &Health, recorder: &Recorder) {
+        let mut ticks = interval(WRITE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut maintenance = Maintenance { due: Instant::now(), seen: None };
+        loop {
+            let writing = self.ledger.due(&mut ticks).await;
+            let is_written = self.write(writing, health).await;
+            if writing == Writing::Settle && is_written {
+                maintenance = self.clone().maintain(health, recorder, maintenance).await;
+            }
+        }
+    }
+
+    async fn maintain(
+        self: Arc<Self>,
+        health: &Health,
+        recorder: &Recorder,
+        mut maintenance: Maintenance,
+    ) -> Maintenance {
+        recorder.set_active_accounts(self.active.let_go());
+        self.check_terms(health).await;
+        let keeping = tokio::task::spawn_blocking(move || {
+            let kept = self.maintain_now(&mut maintenance);
+            if let Err(error) = kept {
+                tracing::warn!(
+                    "past periods of usage cannot be removed: {error}; it is tried again in an hour"
+                );
+                maintenance.due = Instant::now() + MAINTAIN_EVERY;
+            }
+            maintenance
+        });
+        keeping.await.unwrap_or(maintenance)
+    }
+
+    /// Checks, after a change, that every account has terms and a share of at least one token, and reports the result to
+    /// `health`.
+    async fn check_terms(self: &Arc<Self>, health: &Health) {
+        if !self.are_unchecked.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let accounts = Arc::clone(self);
+        let checking = tokio::task::spawn_blocking(move || {
+            let configured = accounts.configured.load_full();
+            let most = configured.share().most_without();
+            accounts.store.with(|connection| {
+                let without = records::without_tier(connection, |tier| configured.tiers.has(tier))?;
+                let none = if most == 0 { 0 } else { records::with_at_most(connection, most)? };
+                Ok((without, none, configured.share(), configured.without_token()))
+            })
+        });
+        match checking.await {
+            Ok(Ok((without, none, share, of_tiers))) => {
+                health.set(Fault::Terms, no_terms(&without));
+                health.set(Fault::Share, no_token(share, none, &of_tiers));
+            }
+            // The next round checks again; the database's error is reported elsewhere.
+            Ok(Err(_)) | Err(_) => self.are_unchecked.store(true, Ordering::Release),
+        }
+    }
+
+    fn maintain_now(&self, maintenance: &mut Maintenance) -> Result<(), AccountsError> {
+        let version: i64 = self
+            .store
+            .with(|connection| connection.pragma_query_value(None, "data_version", |row| row.get(0)))?;
+        if maintenance.seen.is_some_and(|seen| seen != version) {
+            self.take_up_database()?; // another program has changed the database
+        }
+        maintenance.seen = Some(version);
+        self.write_allowed()?;
+        let now = UnixSeconds::now();
+        if maintenance.due <= Instant::now() {
+            let kept_since = now.saturating_sub(self.configured.load().usage.keep_for.get());
+            let has_more = self.store.with(|connection| usage::maintain(connection, now, kept_since))?;
+            if !has_more {
+                maintenance.due = Instant::now() + MAINTAIN_EVERY;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the keys that the authorizer allowed or denied since the last call. Blocks on the disk.
+    fn write_allowed(&self) -> Result<(), AccountsError> {
+        let changes = self.allowed.take_unwritten();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.store.write(|transaction| allowed::write(transaction, &changes))
+    }
+}
+
+/// Describes accounts whose tiers are not in the configuration; `None` if there are none.
+fn no_terms(without: &[(String, u64)]) -> Option<String> {
+    let tiers: Vec<_> =
+        without.iter().map(|(tier, accounts)| format!("{tier:?} ({accounts} accounts)")).collect();
+    (!tiers.is_empty()).then(|| {
+        format!(
+            "accounts have the terms of tiers that the configuration does not have: {}. They get no tokens (403): \
+             add the tiers to [[tiers]] and reload (SIGHUP), or give the accounts another tier or a quota with `postern issuer \
+             account quota`",
+            tiers.join(", ")
+        )
+    })
+}
+
+/// Describes quotas of which this issuer's share is less than one token, of accounts and of tiers; `None` if there are none.
+fn no_token(share: Share, of_accounts: u64, of_tiers: &[String]) -> Option<String> {
+    if of_accounts == 0 && of_tiers.is_empty() {
+        return None;
+    }
+    let of_tiers = of_tiers.iter().map(|place| format!(", {place}")).collect::<String>();
+    Some(format!(
+        "this issuer's share ({share}) of some quotas is less than one token, so it gives none of them: {of_accounts} \
+         accounts{of_tiers}. Other issuers of the group have to give them all: raise [group] share or those quotas"
+    ))
 }
 
 impl Caller {
-    /// What is due to it in the signing queue.
     pub(crate) fn claim(&self) -> Claim {
         match self {
             Self::Anyone => 0.into(),

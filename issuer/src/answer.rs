@@ -1,79 +1,61 @@
-//! The one table of statuses: what the issuer answers, and what each answer advises.
+//! The table of refusals: the status, outcome and text of each.
 
 use crate::accounts::{NoAccount, NoToken};
 use crate::catalogue::IssuerOutcome;
 use crate::config::OPENAPI_PATH;
-use crate::issue::{Form, Issued};
+use crate::issue::asked::Form;
 use crate::keyring::NoKey;
 use crate::quota::Spent;
 use crate::signing::Unsigned;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-use postern_daemon::farewell;
+use postern_daemon::farewell::last_answer;
 use postern_daemon::http::text;
-use postern_daemon::rates::AboveRate;
-use postern_token::{
-    AMORTIZED_RESPONSE_MEDIA_TYPE, DIRECTORY_PATH, GENERIC_RESPONSE_MEDIA_TYPE, RESPONSE_MEDIA_TYPE,
-    SignError, WireError, serialize_generic_response,
-};
+use postern_daemon::places::NoPlace;
+use postern_daemon::serve::TurnedAway;
+use postern_token::{DIRECTORY_PATH, SignError, WireError};
 
-/// Why a request is not answered with a token or a directory.
+/// A reason not to answer a request with a token or a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Another path.
     NotFound,
-    /// Another method; these are allowed.
+    /// A method other than the allowed ones.
     Method(&'static str),
-    /// By a name, at an issuer that is open to this machine alone.
+    /// A request by name to an issuer that is open to this machine alone.
     ByName,
-    /// A request that two servers could read in two ways.
+    /// A request that two servers could interpret differently.
     Ambiguous(&'static str),
-    /// The body is longer than any request of its form; a batch has this many tokens at most.
+    /// A body that is longer than any request of its form, in which a batch has this many tokens at most.
     TooLong(Form, usize),
-    /// The body took too long.
     TooSlow,
-    /// The body broke off.
+    /// A body that broke off.
     Broken,
-    /// Another media type.
     MediaType,
-    /// No API key, or a bad one.
+    /// No account that may request tokens.
     NoAccount(NoAccount),
-    /// The body is not a request of its form.
+    /// A body that is not a request of its form.
     Malformed(Form, WireError),
-    /// A batch asks for more tokens than it may.
+    /// A batch of more tokens than allowed.
     BatchTooLarge {
-        /// How many it may ask for.
         limit: usize,
     },
-    /// An amortized batch asks for more tokens than the account may have now.
+    /// An amortized batch of more tokens than the account may have now.
     TooFewLeft {
-        /// How many that is.
         left: u64,
     },
-    /// Each request of a generic batch is refused for what it is; the first one for this.
+    /// A generic batch in which each request is invalid; the reason of the first one.
     NoneOfBatch(Box<Refusal>),
-    /// No key signs it.
     NoKey(NoKey),
-    /// The account gets no token.
     NoToken(NoToken),
-    /// There is no signature.
     Unsigned(Unsigned),
-    /// Too many connections of one source.
-    SourceLimit,
-    /// Too many TLS handshakes of one source.
-    SourceHandshakes,
-    /// Too many refused requests of one source. This one was not read.
-    SourceRefusals(AboveRate),
-    /// Another connection needed the place.
-    Displaced,
-    /// As many requests are being answered as may be.
-    Full,
+    /// The connection, or the HTTP/2 stream, is turned away unread.
+    TurnedAway(TurnedAway),
 }
 
 impl Refusal {
-    /// The status, and how it is counted.
+    /// Returns the status, and the outcome for metrics.
     pub(crate) fn status(&self) -> (StatusCode, IssuerOutcome) {
         use IssuerOutcome::{
             AccountRefused, BadMediaType, BadRequest, BadTokenRequest, Displaced, Failed, KeyUnavailable,
@@ -111,30 +93,35 @@ impl Refusal {
             Self::Unsigned(Unsigned::Full | Unsigned::Crowded) => {
                 (StatusCode::SERVICE_UNAVAILABLE, Overloaded)
             }
-            Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
-                (StatusCode::SERVICE_UNAVAILABLE, KeyUnavailable)
-            }
+            Self::Unsigned(Unsigned::Refused(
+                SignError::Key(_) | SignError::Unavailable(_) | SignError::WrongResult,
+            )) => (StatusCode::SERVICE_UNAVAILABLE, KeyUnavailable),
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, Failed)
             }
-            Self::SourceLimit => (StatusCode::TOO_MANY_REQUESTS, SourceLimit),
-            Self::SourceHandshakes => (StatusCode::TOO_MANY_REQUESTS, SourceHandshakes),
-            Self::SourceRefusals(_) => (StatusCode::TOO_MANY_REQUESTS, SourceRefusals),
-            Self::Displaced => (StatusCode::SERVICE_UNAVAILABLE, Displaced),
-            Self::Full => (StatusCode::SERVICE_UNAVAILABLE, Overloaded),
+            Self::TurnedAway(reason) => match reason {
+                TurnedAway::NoPlace(NoPlace::Full) => (StatusCode::SERVICE_UNAVAILABLE, Overloaded),
+                TurnedAway::NoPlace(NoPlace::Source) => (StatusCode::TOO_MANY_REQUESTS, SourceLimit),
+                TurnedAway::Displaced => (StatusCode::SERVICE_UNAVAILABLE, Displaced),
+                TurnedAway::Handshakes => (StatusCode::TOO_MANY_REQUESTS, SourceHandshakes),
+                TurnedAway::Refusals(_) => (StatusCode::TOO_MANY_REQUESTS, SourceRefusals),
+                TurnedAway::Certificate | TurnedAway::Malformed => (StatusCode::BAD_REQUEST, BadRequest),
+                TurnedAway::HeaderTooLarge => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, BadRequest),
+                TurnedAway::HeaderTimeout => (StatusCode::REQUEST_TIMEOUT, BadRequest),
+            },
         }
     }
 
-    /// Whether it counts against the client's source. Limits of the source do not: their answers cost the least there
-    /// is, and whoever is limited would be so for ever.
+    /// `true` if the refusal counts against the client's source. Limits of the source do not: their answers are the cheapest, and
+    /// a limited source would otherwise stay limited for ever.
     pub(crate) fn is_of_client(&self) -> bool {
-        let is_limit = matches!(self, Self::SourceLimit | Self::SourceHandshakes | Self::SourceRefusals(_));
-        // A key that nobody knows is its client's doing, also where there was no turn to ask about it.
+        let is_limit = matches!(self, Self::TurnedAway(_));
+        // An unknown key is the client's doing, even if there was no turn to ask the authorizer about it.
         let is_crowded = *self == Self::NoAccount(NoAccount::Crowded);
         (self.status().0.is_client_error() && !is_limit) || is_crowded
     }
 
-    /// The field that goes with the status.
+    /// Returns the header field that goes with the status.
     pub(crate) fn field(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Self::Method(allowed) => Some((ALLOW, HeaderValue::from_static(allowed))),
@@ -145,84 +132,68 @@ impl Refusal {
         }
     }
 
-    /// In how many seconds the same request may be answered otherwise, where that is known.
+    /// Returns the number of seconds after which the same request may be answered differently, if known.
     fn retry_after(&self) -> Option<u64> {
-        match self {
-            Self::NoToken(NoToken::Spent(Spent { retry_after })) => Some(retry_after.as_secs().max(1)),
-            Self::NoToken(NoToken::TooFast { retry_after }) => Some(retry_after.as_secs().saturating_add(1)),
-            Self::NoAccount(NoAccount::Unreadable | NoAccount::Unanswered | NoAccount::Crowded)
-            | Self::NoToken(NoToken::Unrecorded)
-            | Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
-                Some(5)
+        use IssuerOutcome as Outcome;
+        match (self, self.status().1) {
+            (Self::NoToken(NoToken::Spent(Spent { retry_after })), _) => Some(retry_after.as_secs().max(1)),
+            (Self::NoToken(NoToken::TooFast { retry_after }), _) => {
+                Some(retry_after.as_secs().saturating_add(1))
             }
-            Self::SourceRefusals(above) => Some(above.seconds),
-            Self::NoKey(NoKey::Absent) => Some(30),
-            Self::Unsigned(Unsigned::Full | Unsigned::Crowded)
-            | Self::SourceLimit
-            | Self::SourceHandshakes
-            | Self::Displaced
-            | Self::Full => Some(1),
+            (Self::TurnedAway(TurnedAway::Refusals(above)), _) => Some(above.seconds),
+            (_, Outcome::Unrecorded | Outcome::Unanswered | Outcome::KeyUnavailable) => Some(5),
+            (_, Outcome::NoKey) => Some(30),
+            (
+                _,
+                Outcome::Overloaded | Outcome::SourceLimit | Outcome::SourceHandshakes | Outcome::Displaced,
+            ) => Some(1),
             _ => None,
         }
     }
 
-    /// What was wrong, and what to do.
+    /// Returns what was wrong, and what to do.
     pub(crate) fn sentence(&self) -> String {
-        let text = match self {
-            Self::NotFound => {
-                return format!(
-                    "Nothing is here: this is an issuer of tokens, and no proxy. {DIRECTORY_PATH} lists the keys, and where to \
+        let text: &str = match self {
+            Self::NotFound => &format!(
+                "Nothing is here: this is an issuer of tokens, and no proxy. {DIRECTORY_PATH} lists the keys, and where to \
                      POST token requests; {OPENAPI_PATH} describes every request and answer."
-                );
-            }
-            Self::Method(allowed) => return format!("Only {allowed} is answered here."),
+            ),
+            Self::Method(allowed) => &format!("Only {allowed} is answered here."),
             Self::Ambiguous(why) => {
-                return format!("The request {why}. Send it in one way that all servers agree on.");
+                &format!("The request {why}. Send it in one way that all servers agree on.")
             }
-            Self::Malformed(Form::One, error) => {
-                return format!(
-                    "This is not a TokenRequest, which is 259 bytes long for type 2, 52 for type 1 and 35 for type 5 (RFC 9578, \
+            Self::Malformed(Form::One, error) => &format!(
+                "This is not a TokenRequest, which is 259 bytes long for type 2, 52 for type 1 and 35 for type 5 (RFC 9578, \
                      sections 5.1 and 6.1): {error}."
-                );
-            }
-            Self::Malformed(_, error) => {
-                return format!(
-                    "This is not the batch that its Content-Type states (draft-ietf-privacypass-batched-tokens-09): {error}."
-                );
-            }
-            Self::BatchTooLarge { limit } => {
-                return format!(
-                    "This issuer gives {limit} tokens in one request at most. Ask for the rest in others."
-                );
-            }
-            Self::TooFewLeft { left } => {
-                return format!(
-                    "This account may have {left} tokens now, fewer than the batch asks for, and an amortized batch is issued \
+            ),
+            Self::Malformed(_, error) => &format!(
+                "This is not the batch that its Content-Type states (draft-ietf-privacypass-batched-tokens-09): {error}."
+            ),
+            Self::BatchTooLarge { limit } => &format!(
+                "This issuer gives {limit} tokens in one request at most. Ask for the rest in others."
+            ),
+            Self::TooFewLeft { left } => &format!(
+                "This account may have {left} tokens now, fewer than the batch asks for, and an amortized batch is issued \
                      whole or not at all. Ask for fewer, or try again later."
-                );
-            }
+            ),
             Self::NoneOfBatch(first) => {
-                return format!("None of the batch's tokens can be issued. The first: {}", first.sentence());
+                &format!("None of the batch's tokens can be issued. The first: {}", first.sentence())
             }
             Self::TooLong(Form::One, _) => {
                 "The body is too long: no TokenRequest is longer than the 259 bytes of type 2."
             }
             Self::TooLong(_, limit) => {
-                return format!(
-                    "The body is too long: this issuer gives {limit} tokens in one request at most."
-                );
+                &format!("The body is too long: this issuer gives {limit} tokens in one request at most.")
             }
-            Self::NoKey(NoKey::Type(token_type)) => {
-                return format!(
-                    "This issuer issues no tokens of type {token_type}. The key directory lists the types that it does."
-                );
-            }
+            Self::NoKey(NoKey::Type(token_type)) => &format!(
+                "This issuer issues no tokens of type {token_type}. The key directory lists the types that it does."
+            ),
             Self::NoToken(NoToken::Spent(spent)) => {
                 let seconds = spent.retry_after.as_secs();
-                return format!(
+                &format!(
                     "This account's quota is spent at this issuer. The next one begins in {seconds} s: try again then, or use another \
                      issuer of the operator's if there is one, or ask the operator for more."
-                );
+                )
             }
             Self::ByName => {
                 "This issuer gives tokens to everyone on this machine: address it as localhost or by its IP address."
@@ -263,9 +234,9 @@ impl Refusal {
             }
             Self::NoAccount(NoAccount::Denied(reason)) => {
                 let reason = reason.as_deref().unwrap_or("it gives no reason");
-                return format!(
+                &format!(
                     "The service that knows this issuer's users refuses this API key: {reason}. Ask the issuer's operator."
-                );
+                )
             }
             Self::NoAccount(NoAccount::Unanswered) => {
                 "The issuer cannot find out at the moment whose API key this is. Nothing is counted against a quota. Try again \
@@ -323,23 +294,31 @@ impl Refusal {
                 "All signers are busy, and this account has more requests waiting than any other. Accounts are served in \
                  turn: send fewer requests at once, and try this one again after the number of seconds in Retry-After."
             }
-            Self::SourceLimit => {
+            Self::TurnedAway(TurnedAway::NoPlace(NoPlace::Source)) => {
                 "Too many connections are open from this address or network. Close some, or try again later."
             }
-            // Never read: there is nothing to answer before the handshake.
-            Self::SourceHandshakes => "Too many TLS handshakes from this address or network.",
-            Self::SourceRefusals(_) => {
+            // The next three are never sent: no request has arrived that could be answered.
+            Self::TurnedAway(TurnedAway::Handshakes) => {
+                "Too many TLS handshakes from this address or network."
+            }
+            Self::TurnedAway(TurnedAway::Certificate) => "The handshake shows no valid client certificate.",
+            Self::TurnedAway(TurnedAway::HeaderTimeout) => "The request's header came too slowly.",
+            Self::TurnedAway(TurnedAway::Malformed) => "This is no request of HTTP/1.1.",
+            Self::TurnedAway(TurnedAway::HeaderTooLarge) => "The request's header is longer than 16 KiB.",
+            Self::TurnedAway(TurnedAway::Refusals(_)) => {
                 "Too many requests from this address or network were refused a moment ago. This one was not read. Try \
                  again after the number of seconds in Retry-After, and correct what the refusals complained of."
             }
-            Self::Displaced => {
+            Self::TurnedAway(TurnedAway::Displaced) => {
                 "The request was not complete when another connection needed its place. Send it again, all at once."
             }
-            Self::Full => {
+            Self::TurnedAway(TurnedAway::NoPlace(NoPlace::Full)) => {
                 "The issuer is answering as many requests as it may. Try again after the number of seconds in Retry-After."
             }
-            Self::Unsigned(Unsigned::Refused(SignError::Unavailable(_) | SignError::WrongResult)) => {
-                "The issuer's private key is in an HSM that does not answer at the moment. Nothing is counted against the quota. \
+            Self::Unsigned(Unsigned::Refused(
+                SignError::Key(_) | SignError::Unavailable(_) | SignError::WrongResult,
+            )) => {
+                "The issuer's private key cannot be used at the moment. Nothing is counted against the quota. \
                  Try again after the number of seconds in Retry-After; if it lasts, report it to the issuer's operator."
             }
             Self::Unsigned(Unsigned::Refused(_) | Unsigned::Failed) => {
@@ -350,8 +329,8 @@ impl Refusal {
         text.to_owned()
     }
 
-    /// As the answer to a generic batch, of which no request was issued: 400 where that is for what the requests are (the
-    /// draft's section 6.2), and what it is alone where the account or the issuer is the reason.
+    /// Converts the refusal to the answer to a generic batch of which no request was issued: 400 if the requests themselves are
+    /// the reason (the draft's section 6.2), unchanged if the account or the issuer is.
     pub(crate) fn of_batch(self) -> Self {
         match self.status() {
             (StatusCode::UNPROCESSABLE_ENTITY, _) => Self::NoneOfBatch(Box::new(self)),
@@ -359,14 +338,12 @@ impl Refusal {
         }
     }
 
-    /// The answer as bytes, for a connection that no HTTP server has, and how it is counted.
-    pub(crate) fn raw(&self) -> (Vec<u8>, IssuerOutcome) {
-        let (status, outcome) = self.status();
-        let seconds = self.retry_after().unwrap_or(1);
-        (farewell::later(status, seconds, &(self.sentence() + "\n")), outcome)
+    /// Returns the answer as bytes, for a connection without an HTTP server.
+    pub(crate) fn raw(&self) -> Vec<u8> {
+        last_answer(self.status().0, self.retry_after(), &(self.sentence() + "\n"))
     }
 
-    /// The answer, and how it is counted.
+    /// Returns the answer and its outcome.
     pub(crate) fn into_response(self) -> (Response<Full<Bytes>>, IssuerOutcome) {
         let (status, outcome) = self.status();
         let mut response = text(status, self.sentence() + "\n");
@@ -374,34 +351,6 @@ impl Refusal {
             response.headers_mut().insert(name, value);
         }
         (response, outcome)
-    }
-}
-
-/// A document, or 304 to who has it, and how it is counted: `outcome` where it is sent.
-pub(crate) fn document(
-    response: Response<Full<Bytes>>,
-    outcome: IssuerOutcome,
-) -> (Response<Full<Bytes>>, IssuerOutcome) {
-    let is_known = response.status() == StatusCode::NOT_MODIFIED;
-    (response, if is_known { IssuerOutcome::NotModified } else { outcome })
-}
-
-/// 200 with what was issued, or 206 with some of a generic batch, and how it is counted.
-pub(crate) fn issued(issued: &Issued) -> (Response<Full<Bytes>>, IssuerOutcome) {
-    let (media_type, body) = match issued {
-        Issued::One(response) => (RESPONSE_MEDIA_TYPE, response.as_bytes().to_vec()),
-        Issued::Amortized(response) => (AMORTIZED_RESPONSE_MEDIA_TYPE, response.serialize()),
-        Issued::Generic(responses) => (GENERIC_RESPONSE_MEDIA_TYPE, serialize_generic_response(responses)),
-    };
-    let mut response = Response::new(Full::new(body.into()));
-    // Without a parameter: privacypass-ts compares the whole value.
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    match issued {
-        Issued::Generic(responses) if responses.iter().any(Option::is_none) => {
-            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-            (response, IssuerOutcome::Partial)
-        }
-        _ => (response, IssuerOutcome::Issued),
     }
 }
 
@@ -420,5 +369,15 @@ mod tests {
         ] {
             assert_eq!(Refusal::NoAccount(refusal.clone()).is_of_client(), counts, "{refusal:?}");
         }
+    }
+    #[test]
+    fn a_fault_of_the_machine_is_not_the_requests() {
+        let fault = postern_token::SigningKey::from_pkcs8(b"").unwrap_err(); // of the kind that a failed signature has
+        let (response, outcome) = Refusal::Unsigned(Unsigned::Refused(fault)).into_response();
+        assert_eq!(
+            (response.status(), outcome),
+            (StatusCode::SERVICE_UNAVAILABLE, IssuerOutcome::KeyUnavailable)
+        );
+        assert!(response.headers().contains_key(RETRY_AFTER));
     }
 }

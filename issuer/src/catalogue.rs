@@ -1,4 +1,4 @@
-//! Every metric of the issuer: its name, help and labels. Nothing else in the issuer spells one.
+//! All metrics of the issuer: names, help and labels. No other file of the issuer spells one.
 
 use postern_telemetry::catalogue::Label;
 use postern_token::TokenType;
@@ -12,7 +12,7 @@ pub const ACCOUNT: Label = Label::open("account");
 /// The name of a group of issuers.
 pub const GROUP: Label = Label::open("group");
 
-/// One signature: from 100 µs to 1 s.
+/// Buckets for one signature, from 100 µs to 1 s.
 pub const SIGN_BUCKETS: &[f64] =
     &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0];
 
@@ -61,7 +61,7 @@ postern_telemetry::catalogue! {
 }
 
 postern_telemetry::label! {
-    /// How the issuer answered a request.
+    /// The issuer's answer to a request.
     pub IssuerOutcome = "outcome" {
         /// 200: the key directory.
         Directory = "directory",
@@ -73,13 +73,13 @@ postern_telemetry::label! {
         Issued = "issued",
         /// 206: some tokens of a batch.
         Partial = "partial",
-        /// 422: wrong length, type, key id or blinded message, or too large a batch. 400: so is each request of a batch.
+        /// 422: wrong length, type, key id or blinded message, or too large a batch. 400: the same for each request of a batch.
         BadTokenRequest = "bad_token_request",
         /// 415: another media type.
         BadMediaType = "bad_media_type",
         /// 401: no account, or an unknown one.
         Unauthorized = "unauthorized",
-        /// 403: the account is disabled, has expired, or has a tier that the configuration does not have.
+        /// 403: the account is disabled, has expired, or has a tier that is not in the configuration.
         AccountRefused = "account_refused",
         /// 429: the account's quota is spent.
         QuotaSpent = "quota_spent",
@@ -87,13 +87,13 @@ postern_telemetry::label! {
         RateLimited = "rate_limited",
         /// 503: the accounts cannot be read, or the account's quota count cannot be written to the disk.
         Unrecorded = "unrecorded",
-        /// 503: the authorizer gave no answer about an API key, or none that makes sense, or was not asked because too many keys are new.
+        /// 503: the authorizer gave no valid answer about an API key, or was not asked because too many keys are new.
         Unanswered = "unanswered",
-        /// 503: no key is in use of the type that is asked for, or no key at all for the directory to list.
+        /// 503: no key of the requested type is in use, or no key at all for the directory to list.
         NoKey = "no_key",
-        /// 503: the private key is in an HSM, which does not answer or computed a wrong result.
+        /// 503: the HSM with the private key does not answer, or the machine failed to sign: a wrong result, no memory.
         KeyUnavailable = "key_unavailable",
-        /// 503: the signing pool is full, or as many requests are being answered as may be.
+        /// 503: the signing pool is full, or the limit on requests answered at once is reached.
         Overloaded = "overloaded",
         /// 429: too many connections of one source.
         SourceLimit = "source_limit",
@@ -101,10 +101,9 @@ postern_telemetry::label! {
         SourceHandshakes = "source_handshakes",
         /// 429: too many refused requests of one source; this one was not read.
         SourceRefusals = "source_refusals",
-        /// 503, or closed: the connection brought no whole request, or its client did not read, and another needed its
-        /// place.
+        /// 503, or closed: another connection needed the place, and this one brought no whole request or its client did not read.
         Displaced = "displaced",
-        /// 404, 405, 400, 408, 413 or 421: not a request that this server has an answer to. Or closed: a load balancer sent no
+        /// 404, 405, 400, 408, 413 or 421: not a request that this server can answer. Or closed: a load balancer sent no
         /// PROXY header.
         BadRequest = "bad_request",
         /// 500: signing failed.
@@ -113,17 +112,17 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
-    /// How a question to the authorizer ended.
+    /// The result of a question to the authorizer.
     pub AuthorizerAnswer = "answer" {
-        /// The key is an account's.
+        /// The key belongs to an account.
         Allowed = "allowed",
         /// The key gets no tokens.
         Denied = "denied",
-        /// The answer makes no sense.
+        /// The answer is invalid.
         Absurd = "absurd",
-        /// There was no answer, or none with status 200.
+        /// No answer, or none with status 200.
         Failed = "failed",
-        /// It was not asked: too many keys are new, every place for a question was taken, or it has just failed.
+        /// Not asked: too many keys are new, every place for a question was taken, or a question has just failed.
         Withheld = "withheld",
     }
 }
@@ -137,7 +136,7 @@ postern_telemetry::label! {
         BlindRsa2048 = "2",
         /// VOPRF with ristretto255.
         VoprfRistretto255 = "5",
-        /// Any other.
+        /// Any other type.
         Other = "other",
         /// The request was refused before its type was read.
         Unread = "unread",
@@ -145,7 +144,6 @@ postern_telemetry::label! {
 }
 
 impl TokenTypeAsked {
-    /// The label of a type.
     pub(crate) const fn of(token_type: TokenType) -> Self {
         match token_type {
             TokenType::VoprfP384 => Self::VoprfP384,

@@ -1,34 +1,21 @@
 //! The configuration of `postern issuer`.
 
-mod accounts;
-mod authorizer;
-mod group;
-mod pkcs11;
-
-pub use accounts::{Tier, UsageConfig};
-pub use authorizer::AuthorizerConfig;
-pub use group::GroupConfig;
-pub use pkcs11::Pkcs11Config;
-
-use crate::StartError;
-use crate::accounts::has_accounts;
-use crate::join::JoinConfig;
-use crate::rotation::Schedule;
+use crate::quota::Quota;
+use crate::share::Share;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::sources::SourceLimits;
 use postern_daemon::tls::TlsConfig;
 use postern_telemetry::log::LogConfig;
-use postern_token::{TokenType, TokenTypes};
+use postern_token::TokenType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// Where the description of the interface is served.
+/// The path of the API description.
 pub(crate) const OPENAPI_PATH: &str = "/openapi.json";
 
 /// An issuer.
@@ -134,6 +121,25 @@ pub struct Keys {
     pub pkcs11: Option<Pkcs11Config>,
 }
 
+/// An HSM for the keys of type 2, by PKCS#11. Keys that are in files when this is set serve until their end. Keys of types 5 and
+/// 1 stay in files: PKCS#11 has no operation for them.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pkcs11Config {
+    /// Shared library of the HSM's maker; statically linked builds load none.
+    pub module: PathBuf,
+    /// Label or serial number; it must sign with `CKM_RSA_X_509`.
+    pub token: String,
+    /// File (mode 0600) with the user's PIN. If it is refused, correct it and send SIGHUP.
+    pub pin_file: PathBuf,
+    /// Time for a signature, then 503.
+    #[serde(default = "ConfigDuration::of_secs::<5>")]
+    pub timeout: ConfigDuration,
+    /// Make new keys in the HSM, else in files.
+    #[serde(default = "Pkcs11Config::new_keys")]
+    pub new_keys: bool,
+}
+
 /// The CPU pool that signs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -143,6 +149,96 @@ pub struct Signing {
     /// Signatures that wait; more get 503, or 206 for part of a batch.
     #[schemars(range(max = 65_536))]
     pub queue: usize,
+}
+
+/// Terms that accounts share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// Its name: one word of 1 to 64 letters, digits and the characters - _ . and unique.
+    pub name: String,
+    /// How many tokens each of its accounts gets in each period, such as "10000/1d". Periods are aligned to
+    /// 1970-01-01 UTC, so that "1d" ends at midnight UTC. No crash of the issuer gives tokens beyond it; one may cost an account a
+    /// fiftieth of it, four tokens at least and 512 at most, beside the tokens that were being requested.
+    pub quota: Quota,
+    /// How many tokens a second each of its accounts gets, on average, besides the quota. It needs `burst`.
+    #[serde(default)]
+    pub rate: Option<NonZeroU32>,
+    /// How many tokens each of its accounts gets at once, after a pause. It needs `rate`.
+    #[serde(default)]
+    pub burst: Option<NonZeroU32>,
+    /// How many tokens of one of its accounts are signed for one of another account's, from 1 to 100. It counts while both wait; places
+    /// in the queue are the same for all.
+    #[serde(default = "Tier::one_turn")]
+    #[schemars(range(max = 100))]
+    pub turns: NonZeroU32,
+}
+
+/// The service that knows API keys which are not this issuer's own.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuthorizerConfig {
+    /// https URL, or http on this machine, that gets API keys by POST.
+    pub url: String,
+    /// Time for an answer, 10 ms to 30 s.
+    #[serde(default = "ConfigDuration::of_secs::<2>")]
+    pub timeout: ConfigDuration,
+    /// Time that answers apply, 1 s to 1 h, even for withdrawn keys; SIGHUP forgets them.
+    #[serde(default = "ConfigDuration::of_secs::<60>")]
+    pub cache: ConfigDuration,
+    /// Trusted authorities (PEM), instead of the platform's.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+}
+
+/// A group of issuers with the same token keys and accounts: the first one, which makes the keys and where accounts are changed, and
+/// others that follow it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupConfig {
+    /// What the metrics call the group. All issuers of it have the same name.
+    #[serde(default = "GroupConfig::name")]
+    pub name: String,
+    /// Which part of every quota and rate this issuer gives: an exact fraction, rounded down to whole tokens. Those of the group must not
+    /// add up to more than 1. A smaller share counts at once, a larger one from the next period of a quota on, and a new follower
+    /// begins with the period after its first start. So lower first, then raise.
+    pub share: Share,
+    /// A directory with copies of the first issuer's key files, of its `accounts.secret`, and of its database as `accounts.sqlite`
+    /// (made by `postern issuer backup`), each mode 0600. This issuer then follows the first one: it makes no keys and no accounts, and
+    /// looks there every second. It writes nothing there, and keeps in `keys.directory` what it has taken up. The times
+    /// and types under `[keys]` and the tiers have to be the first issuer's.
+    #[serde(default)]
+    pub follow: Option<PathBuf>,
+}
+
+/// The usage of accounts.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UsageConfig {
+    /// How long the usage of past periods is kept, from one day to ten years. Periods shorter than a day are merged into their
+    /// day when it is over.
+    pub keep_for: ConfigDuration,
+    /// Name accounts where usage can be watched: `postern_issuer_account_tokens_total` in the metrics, and a table on the live page.
+    /// Whoever reads them then sees within seconds when which account requests tokens, and beside a gateway's metrics may guess
+    /// whose a spend is. Without it no time of an account's is finer than its period.
+    pub name_accounts: bool,
+}
+
+/// What `postern issuer account add --join` puts into a join string beside the API key. The issuer itself uses none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct JoinConfig {
+    /// This issuer's URLs as agents reach it, in order of preference, such as ["https://issuer.example"]. 8 at most.
+    pub issuers: Vec<String>,
+    /// URLs of the gateways, in order of preference, such as ["https://proxy.example"]. 32 at most.
+    pub gateways: Vec<String>,
+    /// The name in the gateways' challenges (`[challenge] origin` there), where it is not the host of their URLs.
+    pub origin: Option<String>,
+    /// PEM file with the certificates that agents trust for the gateways, where the platform's do not do. Its certificates become a
+    /// part of the join string, and nothing else of it.
+    pub gateway_ca: Option<PathBuf>,
+    /// The same for the issuer.
+    pub issuer_ca: Option<PathBuf>,
 }
 
 /// The published key directory.
@@ -173,6 +269,33 @@ pub struct Limits {
     pub source: SourceLimits,
 }
 
+impl Config {
+    /// Creates the configuration that `up` runs: a loopback `address`, state in `directory`, open to anyone who reaches it.
+    #[must_use]
+    pub fn loopback(address: SocketAddr, directory: &Path) -> Self {
+        Self {
+            listen: Listen { address, ..Listen::default() },
+            tls: None,
+            keys: Keys::under(directory),
+            signing: Signing::default(),
+            tiers: Vec::new(),
+            authorizer: None,
+            group: None,
+            usage: UsageConfig::default(),
+            join: JoinConfig::default(),
+            directory: Directory::default(),
+            limits: Limits::default(),
+            drain: DrainConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+
+    /// Returns the directory with copies of the first issuer's files, if this issuer follows one.
+    pub(crate) fn follows(&self) -> Option<&Path> {
+        self.group.as_ref()?.follow.as_deref()
+    }
+}
+
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -193,7 +316,7 @@ impl Listen {
 }
 
 impl Keys {
-    /// Keys under `directory`, with the default times.
+    /// Creates settings for keys in `directory`, with the default times.
     #[must_use]
     pub fn under(directory: &Path) -> Self {
         Self {
@@ -224,9 +347,33 @@ impl Keys {
     }
 }
 
+impl Pkcs11Config {
+    const fn new_keys() -> bool {
+        true
+    }
+}
+
 impl Default for Signing {
     fn default() -> Self {
         Self { threads: None, queue: 1_024 }
+    }
+}
+
+impl Tier {
+    const fn one_turn() -> NonZeroU32 {
+        NonZeroU32::MIN
+    }
+}
+
+impl GroupConfig {
+    fn name() -> String {
+        "issuers".to_owned()
+    }
+}
+
+impl Default for UsageConfig {
+    fn default() -> Self {
+        Self { keep_for: ConfigDuration::days(100), name_accounts: false }
     }
 }
 
@@ -246,153 +393,5 @@ impl Default for Limits {
             batch: 100,
             source: SourceLimits::default(),
         }
-    }
-}
-
-/// A batch larger than this would hold memory for a body of more than a quarter of a mebibyte.
-const MOST_IN_A_BATCH: u32 = 1_000;
-/// More keys than this at once would be a mistake in the times: their truncated ids (one byte) must all differ, and
-/// every client reads all of them.
-pub(crate) const MAX_LIVE_KEYS: u64 = 16;
-
-impl Config {
-    /// An issuer on a loopback `address` with its state in `directory`, open to anyone who reaches it: what `up` runs.
-    #[must_use]
-    pub fn loopback(address: SocketAddr, directory: &Path) -> Self {
-        Self {
-            listen: Listen { address, ..Listen::default() },
-            tls: None,
-            keys: Keys::under(directory),
-            signing: Signing::default(),
-            tiers: Vec::new(),
-            authorizer: None,
-            group: None,
-            usage: UsageConfig::default(),
-            join: JoinConfig::default(),
-            directory: Directory::default(),
-            limits: Limits::default(),
-            drain: DrainConfig::default(),
-            log: LogConfig::default(),
-        }
-    }
-
-    /// Where the copies are of the issuer that this one follows, if it follows one.
-    pub(crate) fn follows(&self) -> Option<&Path> {
-        self.group.as_ref()?.follow.as_deref()
-    }
-
-    /// Checks what the types cannot express, except the tiers. Reads the database where it decides.
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        let is_for_others = !self.listen.address.ip().is_loopback();
-        let knows_accounts = self.authorizer.is_some() || self.follows().is_some();
-        if is_for_others && !knows_accounts && !has_accounts(&self.keys.directory)? {
-            return Err(StartError::Open { address: self.listen.address });
-        }
-        let asks = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        if self.listen.client_certificates == ClientCertificates::Optional && !asks {
-            return Err(StartError::Config(
-                "[listen] client_certificates = \"optional\" needs [tls] client_ca, a file with the authorities of those \
-                 certificates: without it the listener requests no certificate. Set it, or leave client_certificates out"
-                    .to_owned(),
-            ));
-        }
-        self.keys.check()?;
-        self.usage.check()?;
-        self.group.as_ref().map(|group| group.check(&self.keys.directory)).transpose()?;
-        self.authorizer.as_ref().map(AuthorizerConfig::check).transpose()?;
-        self.directory.path()?;
-        if !(1..=MOST_IN_A_BATCH).contains(&self.limits.batch) {
-            return Err(StartError::Config(format!(
-                "[limits] batch ({}) must be from 1 to {MOST_IN_A_BATCH}: it is the most tokens that one request gets",
-                self.limits.batch
-            )));
-        }
-        let whole = [
-            ("[limits] header_timeout", self.limits.header_timeout),
-            ("[limits] body_timeout", self.limits.body_timeout),
-        ];
-        match whole.iter().find(|(_, span)| span.get().is_zero()) {
-            Some((name, _)) => {
-                Err(StartError::Config(format!("{name} is zero, which no client can meet: write \"10s\"")))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl Keys {
-    fn check(&self) -> Result<(), StartError> {
-        let Self { rotate_every, publish_ahead, redeem_for, .. } = self;
-        self.token_types()?;
-        self.pkcs11.as_ref().map(Pkcs11Config::check).transpose()?;
-        let second = ConfigDuration::secs(1);
-        if *rotate_every < second || *redeem_for < second {
-            return Err(StartError::Config(
-                "[keys] rotate_every and redeem_for must be one second at least".to_owned(),
-            ));
-        }
-        if publish_ahead >= rotate_every {
-            return Err(StartError::Config(format!(
-                "[keys] publish_ahead ({publish_ahead}) must be shorter than rotate_every ({rotate_every})"
-            )));
-        }
-        let alive = publish_ahead.get().saturating_add(redeem_for.get());
-        if alive.as_secs() / rotate_every.get().as_secs() + 2 > MAX_LIVE_KEYS {
-            return Err(StartError::Config(format!(
-                "[keys] redeem_for ({redeem_for}) would keep more than {MAX_LIVE_KEYS} keys alive with a new one \
-                 every {rotate_every}: make redeem_for shorter or rotate_every longer"
-            )));
-        }
-        Ok(())
-    }
-
-    /// What [`Config::check`] has let pass.
-    pub(crate) fn schedule(&self) -> Result<Schedule, StartError> {
-        Ok(Schedule {
-            types: self.token_types()?,
-            rotate_every: self.rotate_every.get(),
-            publish_ahead: self.publish_ahead.get(),
-            redeem_for: self.redeem_for.get(),
-        })
-    }
-
-    fn token_types(&self) -> Result<TokenTypes, StartError> {
-        TokenTypes::new(&self.types).ok_or_else(|| {
-            StartError::Config(format!(
-                "[keys] types = {:?} must list token types that can be issued, each once: 2 (blind RSA), 5 (ristretto255) or 1 \
-                 (P-384), such as [2]",
-                self.types
-            ))
-        })
-    }
-}
-
-impl Directory {
-    /// The path of `issuer_request_uri`: where this server takes requests.
-    pub(crate) fn path(&self) -> Result<String, StartError> {
-        let refused = |why: &str| {
-            StartError::Config(format!(
-                "[directory] issuer_request_uri = {:?} {why}: write a path such as \"/token-request\", or a URL such \
-                 as \"https://issuer.example/token-request\"",
-                self.issuer_request_uri
-            ))
-        };
-        let uri: http::Uri = self.issuer_request_uri.parse().map_err(|_| refused("is not a URI"))?;
-        let is_path = uri.scheme().is_none() && uri.authority().is_none();
-        let is_url = matches!(uri.scheme_str(), Some("http" | "https"));
-        match uri.path() {
-            _ if !is_path && !is_url => Err(refused("is neither a path nor a URL")),
-            _ if uri.query().is_some() => Err(refused("has a query")),
-            postern_token::DIRECTORY_PATH => Err(refused("is the directory's own path")),
-            OPENAPI_PATH => Err(refused("is the path of the API description")),
-            // URLs have none (RFC 3986), and clients encode them. In an API description they would be a parameter.
-            path if path.contains(['{', '}']) => Err(refused("has a brace")),
-            path if !path.starts_with('/') => Err(refused("does not begin with a slash")),
-            path => Ok(path.to_owned()),
-        }
-    }
-
-    pub(crate) fn max_age(&self) -> Duration {
-        self.max_age.get()
     }
 }

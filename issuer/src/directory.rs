@@ -1,4 +1,4 @@
-//! The published directory: what it lists in which order, and how long it may be kept.
+//! The published directory: its contents, their order, and the time that it may be cached.
 
 use crate::config::Config;
 use crate::keys::{self, TokenKey};
@@ -8,12 +8,10 @@ use postern_token::{Directory, DirectoryKey, TokenType, UnixSeconds};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// What the directory says beside the keys.
+/// The contents of the directory in addition to the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Imprint {
-    /// Where tokens are requested.
     pub(crate) request_uri: String,
-    /// The most tokens in a batch.
     pub(crate) batch_limit: u32,
 }
 
@@ -23,18 +21,18 @@ impl Imprint {
     }
 }
 
-/// The directory as it is served until `changes_at`.
+/// The directory as served until `changes_at`.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
     pub(crate) representation: Representation,
-    /// It lists no key.
+    /// `true` if it lists no key.
     pub(crate) is_empty: bool,
-    /// The moment from which another directory may be served.
+    /// The time from which another directory may be served.
     pub(crate) changes_at: UnixSeconds,
 }
 
 impl Document {
-    /// The directory of `keys` at `now`, which also names those whose tokens are void.
+    /// Creates the directory of `keys` at `now`. `revoked` are the ids of keys whose tokens are void.
     pub(crate) fn of(
         keys: &[TokenKey],
         revoked: Vec<String>,
@@ -55,13 +53,13 @@ impl Document {
         Self { representation: Representation::of(listed.serialize()), is_empty, changes_at }
     }
 
-    /// How long a copy made at `now` may be kept.
+    /// Returns the time that a copy made at `now` may be cached.
     pub(crate) fn max_age(&self, limit: Duration, now: UnixSeconds) -> Duration {
         limit.min(now.until(self.changes_at))
     }
 }
 
-/// The types that are issued, by preference, and those that have keys from before.
+/// Returns the issued types by preference, then other types that still have keys.
 fn types_in_order(keys: &[TokenKey], schedule: &Schedule) -> Vec<TokenType> {
     let mut types: Vec<TokenType> = schedule.types.iter().collect();
     for key in keys {
@@ -72,7 +70,7 @@ fn types_in_order(keys: &[TokenKey], schedule: &Schedule) -> Vec<TokenType> {
     types
 }
 
-/// Of each type the key to use now comes first, so that clients that read only the first get it right; then those to come, the
+/// Returns the keys of one type: first the current one, for clients that read only the first; then upcoming ones, the
 /// nearest first; then those that sign no more, the newest first.
 fn in_order(keys: &[TokenKey], token_type: TokenType, now: UnixSeconds) -> Vec<&TokenKey> {
     let of_type =
@@ -145,7 +143,7 @@ mod tests {
     fn each_type_has_its_own_turns_and_types_come_by_preference() {
         let types = TokenTypes::new(&[5, 2]).unwrap();
         let keys = [
-            key_of(TokenType::VoprfP384, 0), // from before
+            key_of(TokenType::VoprfP384, 0), // of an earlier configuration
             key_of(TokenType::BlindRsa2048, 10_000),
             key_of(TokenType::BlindRsa2048, 40_000),
             key_of(TokenType::VoprfRistretto255, 0),

@@ -1,5 +1,5 @@
-//! What is wrong with the issuer, as `/readyz` and the log have it: each fault once when it begins and once when it
-//! ends, with its cause and the way out.
+//! Faults of the issuer, for `/readyz` and the log. Each is logged once when it begins, with its cause and remedy, and once
+//! when it ends.
 
 use crate::catalogue::IssuerOutcome;
 use crate::recorder::Recorder;
@@ -8,35 +8,35 @@ use postern_daemon::readiness::Gate;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Overload is judged over this long.
+/// Window in which overload is measured.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Fewer refusals than this in a window are a burst, and no state.
+/// Minimum number of refusals in a window; fewer are a burst, not an overload.
 const LEAST_REFUSED: u64 = 10;
 
 /// A fault that needs an operator, in the order of `/readyz`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// No key signs for a type that is issued: requests for its tokens are refused.
+    /// No key signs for an issued type: requests for its tokens are refused.
     NoKey,
-    /// A key that is in use is in the HSM and cannot sign: requests for its tokens are refused.
+    /// A key in use is in the HSM and cannot sign: requests for its tokens are refused.
     NoSigner,
-    /// The accounts of the issuer that this one follows have never come: requests for tokens are refused.
+    /// The accounts of the followed issuer have never been copied: requests for tokens are refused.
     NoAccounts,
-    /// The next key cannot be made, or has not come.
+    /// The next key cannot be made, or has not been copied.
     NextKey,
     /// Copies of the first issuer's key files cannot be used.
     KeyCopies,
     /// The copy of the first issuer's accounts cannot be used.
     AccountCopies,
-    /// The HSM, or a key in it.
+    /// The HSM, or a key in it, is not usable.
     Hsm,
     /// The quota counts cannot be written.
     Counts,
-    /// Accounts have the terms of a tier that there is not.
+    /// Accounts have a tier that is not in the configuration.
     Terms,
-    /// This issuer's share of a quota is not one token.
+    /// This issuer's share of a quota is less than one token.
     Share,
-    /// The authorizer does not answer, or what it answers makes no sense.
+    /// The authorizer does not answer, or its answers are invalid.
     Authorizer,
     /// The machine's clock contradicts the files.
     Clock,
@@ -44,7 +44,6 @@ pub(crate) enum Fault {
     Overload,
 }
 
-/// The faults that there are.
 #[derive(Debug)]
 pub(crate) struct Health {
     gate: Gate,
@@ -52,7 +51,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Not ready ("starting") until [`Health::started`].
+    /// Creates a health that is not ready ("starting") until [`Health::started`].
     pub(crate) fn new(gate: Gate) -> Self {
         Self { gate, present: Mutex::default() }
     }
@@ -61,35 +60,33 @@ impl Health {
         self.show(&self.present.lock());
     }
 
-    /// The fault is there, for this reason. A reason that changes is shown, and not logged again.
+    /// Records a fault and its reason. A changed reason is shown, but not logged again.
     pub(crate) fn raise(&self, fault: Fault, reason: impl Into<String>) {
         let reason = reason.into();
         let mut present = self.present.lock();
-        if !present.contains_key(&fault) {
-            match fault {
-                Fault::NoKey | Fault::NoSigner | Fault::NextKey => tracing::error!("{reason}"),
-                Fault::NoAccounts
-                | Fault::Hsm
-                | Fault::KeyCopies
-                | Fault::AccountCopies
-                | Fault::Counts
-                | Fault::Terms
-                | Fault::Share
-                | Fault::Authorizer
-                | Fault::Clock
-                | Fault::Overload => tracing::warn!("{reason}"),
-            }
+        match fault {
+            _ if present.contains_key(&fault) => {}
+            Fault::NoKey | Fault::NoSigner | Fault::NextKey => tracing::error!("{reason}"),
+            _ => tracing::warn!("{reason}"),
         }
         present.insert(fault, reason);
         self.show(&present);
     }
 
-    /// The fault is not there, or no more.
+    /// Ends a fault, if it is present.
     pub(crate) fn clear(&self, fault: Fault) {
         let mut present = self.present.lock();
         if present.remove(&fault).is_some() {
             tracing::info!("{}", fault.over());
             self.show(&present);
+        }
+    }
+
+    /// Records a fault with this reason, or ends it without one.
+    pub(crate) fn set(&self, fault: Fault, reason: Option<impl Into<String>>) {
+        match reason {
+            Some(reason) => self.raise(fault, reason),
+            None => self.clear(fault),
         }
     }
 
@@ -105,8 +102,8 @@ impl Health {
         }
     }
 
-    /// Checks the answers periodically: whether most token requests are refused for want of signers. Never ends;
-    /// cancel safe.
+    /// Raises and clears the overload fault: in each window, from the token requests that were refused because all signers were
+    /// busy. Never returns; cancel safe.
     pub(crate) async fn watch_overload(&self, recorder: &Recorder) {
         let answered = |outcome| recorder.total(outcome);
         let issued = || answered(IssuerOutcome::Issued) + answered(IssuerOutcome::Partial);
@@ -115,10 +112,7 @@ impl Health {
         loop {
             tokio::time::sleep(WINDOW).await;
             let now = totals();
-            match overload(now.0 - before.0, now.1 - before.1) {
-                Some(reason) => self.raise(Fault::Overload, reason),
-                None => self.clear(Fault::Overload),
-            }
+            self.set(Fault::Overload, overload(now.0 - before.0, now.1 - before.1));
             before = now;
         }
     }

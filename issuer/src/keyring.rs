@@ -1,28 +1,35 @@
-//! The keys in use, as requests see them, and the task that rotates them.
-
-mod command;
+//! The keys in use, as requests read them, and the task that rotates them.
 
 use crate::accounts::LOOK_EVERY;
 use crate::catalogue::ISSUER_SIGNS_UNTIL;
+use crate::control::{KeyRequest, Line, Refused};
 use crate::directory::{Document, Imprint};
 use crate::health::{Fault, Health};
-use crate::keys::{self, KeyStore, KeysError, TokenKey};
-use crate::rotation::{Lifetime, Phase, Schedule};
+use crate::keys::{self, KeyPhase, KeyStore, KeysError, TokenKey};
+use crate::rotation::{Phase, Schedule};
 use arc_swap::ArcSwap;
-pub(crate) use command::{Command, Commands};
 use metrics::gauge;
 use postern_daemon::utc;
-use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds};
+use postern_pkcs11::Hsm;
+use postern_token::{SigningKey, TokenType, UnixSeconds};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::timeout;
 
-/// The longest time between two looks at the keys: the clock may be set, or the machine may have slept.
+/// Maximum time between two checks of the keys: the clock may be set, or the machine may sleep.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// The pause after a failure to make a key.
+/// Pause after a failure to make a key.
 const RETRY: Duration = Duration::from_secs(10);
+/// Interval at which readiness checks the HSM.
+const LOOK_AT_HSM: Duration = Duration::from_secs(1);
 
-/// The keys and the directory being served. Reading them takes no lock.
+/// Maximum number of waiting commands: as many as the socket serves operators at once.
+const MOST_WAITING: usize = 8;
+/// Maximum time for a command to wait and run. Making a key takes a second at worst.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The keys and the directory being served. Reading takes no lock.
 #[derive(Debug)]
 pub(crate) struct Keyring {
     schedule: ArcSwap<Schedule>,
@@ -37,41 +44,18 @@ struct Served {
     document: Arc<Document>,
 }
 
-postern_telemetry::label! {
-    /// The phase of a token key's life.
-    pub(crate) KeyPhase = "phase" {
-        /// Published, and not in use yet.
-        Upcoming = "upcoming",
-        /// The newest in use: the one that challenges name.
-        Newest = "newest",
-        /// Older, and its tokens are still good.
-        Older = "older",
-    }
-}
-
-/// A key, as it is shown to the operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyView {
-    pub(crate) id: TokenKeyId,
-    pub(crate) token_type: TokenType,
-    /// How the name of its file ends.
-    pub(crate) ending: &'static str,
-    pub(crate) phase: KeyPhase,
-    pub(crate) life: Lifetime,
-}
-
-/// Why no key signs a request.
+/// A reason that no key signs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoKey {
-    /// There are none of this type.
+    /// There are no keys of this type.
     Type(TokenType),
-    /// No key of ours has this truncated id.
+    /// No key of the type has this truncated id.
     Unknown,
-    /// Its successor has taken over.
+    /// The key's successor has taken over.
     Retired,
-    /// Its time has not come.
+    /// The key is not yet in use.
     NotYet,
-    /// No key of a type that is issued is in use.
+    /// No key is in use for an issued type.
     Absent,
 }
 
@@ -86,19 +70,19 @@ impl Keyring {
         }
     }
 
-    /// Sets the types and lifetimes of keys made from now on, and what the directory says beside the keys.
+    /// Sets the types and lifetimes of future keys, and the contents of the directory in addition to the keys.
     pub(crate) fn reschedule(&self, schedule: Schedule, imprint: Imprint) {
         self.schedule.store(Arc::new(schedule));
         self.imprint.store(Arc::new(imprint));
         self.rescheduled.notify_one();
     }
 
-    /// An operator has asked for a reload: whether copies have come is looked at now.
+    /// Wakes the task to check for new copies, when an operator requests a reload.
     pub(crate) fn look_now(&self) {
         self.rescheduled.notify_one();
     }
 
-    /// The key of this type with this truncated id, if it signs at `now`.
+    /// Returns the key of this type with this truncated id, if it signs at `now`.
     pub(crate) fn signer(
         &self,
         token_type: TokenType,
@@ -124,14 +108,14 @@ impl Keyring {
         self.served.load().document.clone()
     }
 
-    /// The keys that have not expired, newest first.
-    pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
-        let served = self.served.load();
-        keys::view(&served.keys, now)
+    /// Returns the keys that have not expired, newest first.
+    pub(crate) fn view(&self, now: UnixSeconds) -> Vec<(TokenKey, KeyPhase)> {
+        keys::view(&self.served.load().keys, now)
     }
 
-    /// Makes, publishes and retires keys as their times come and as operators command: it alone changes the keys, one change
-    /// after another. Never ends; cancel safe: what is being done then is finished by its own thread, and found by the next start.
+    /// Makes, publishes and retires keys on schedule and on operators' commands. Only this task changes the keys, one change
+    /// after another. Never returns; cancel safe: a change in progress is finished by its own thread, and found by the next
+    /// start.
     pub(crate) async fn run(
         &self,
         mut store: KeyStore,
@@ -144,15 +128,15 @@ impl Keyring {
         loop {
             let now = UnixSeconds::now();
             let wait = now.until(self.document().changes_at);
-            // Changes are at whole seconds and `now` is cut to one: it may be up to a second nearer than it seems,
-            // and looking in vain once a second costs nothing.
+            // Changes are at whole seconds and `now` is cut to one, so the next may be up to a second nearer than `wait`;
+            // a check in vain once a second costs nothing.
             let wait = tokio::time::sleep(wait.clamp(Duration::from_secs(1), longest));
             let command = tokio::select! {
                 () = wait => None,
                 () = self.rescheduled.notified() => None,
                 Some(command) = commands.recv() => Some(command),
             };
-            // The runtime is shutting down when it does not come back.
+            // `None`: the runtime is shutting down.
             let Some((back, rotated)) = self.turn(store, command, UnixSeconds::now()).await else {
                 return std::future::pending().await;
             };
@@ -165,24 +149,13 @@ impl Keyring {
     /// Reports the result of a rotation to the log and to readiness.
     fn report(&self, store: &KeyStore, rotated: Result<(), KeysError>, health: &Health) {
         let now = UnixSeconds::now();
-        match store.clock_fault(now) {
-            Some(reason) => health.raise(Fault::Clock, reason),
-            None => health.clear(Fault::Clock),
-        }
-        match store.copy_fault() {
-            Some(reason) => health.raise(Fault::KeyCopies, reason),
-            None => health.clear(Fault::KeyCopies),
-        }
+        health.set(Fault::Clock, store.clock_fault(now));
+        health.set(Fault::KeyCopies, store.copy_fault());
         let until = self.issues_until(now);
         gauge!(ISSUER_SIGNS_UNTIL).set(until.map_or(0.0, |until| until.0 as f64));
-        if until.is_some() {
-            health.clear(Fault::NoKey);
-        } else {
-            health.raise(
-                Fault::NoKey,
-                "no token key is in use for a type that is issued, and requests for its tokens are refused",
-            );
-        }
+        let none =
+            "no token key is in use for a type that is issued, and requests for its tokens are refused";
+        health.set(Fault::NoKey, until.is_none().then_some(none));
         let Err(error) = rotated else { return health.clear(Fault::NextKey) };
         let tail = match until {
             Some(until) => {
@@ -202,7 +175,7 @@ impl Keyring {
         );
     }
 
-    /// One turn, on a thread that may block. What a command has changed is served before it is answered.
+    /// Rotates the keys and carries out a command, on a thread that may block. A command is answered after its change is served.
     async fn turn(
         &self,
         mut store: KeyStore,
@@ -212,18 +185,40 @@ impl Keyring {
         let schedule = **self.schedule.load();
         let turning = tokio::task::spawn_blocking(move || {
             let rotated = store.rotate(&schedule, now);
-            let answer = command.and_then(|command| command.carry_out(&mut store, &schedule, now));
-            (store, rotated, answer)
+            let answered = command.and_then(|command| carry_out(command, &mut store, &schedule, now));
+            (store, rotated, answered)
         });
-        let (store, rotated, answer) = turning.await.ok()?;
+        let (store, rotated, answered) = turning.await.ok()?;
         self.served.store(Arc::new(Served::of(&store, &schedule, &self.imprint.load(), now)));
-        if let Some(answer) = answer {
-            answer.send();
+        if let Some((answer, reply)) = answered {
+            let _ = reply.send(answer); // the operator may have gone
         }
         Some((store, rotated))
     }
 
-    /// Until when there is a key that signs for each type that is issued; nothing where there is none for one of them.
+    /// Reports the condition of the HSM to readiness. Never returns; cancel safe.
+    pub(crate) async fn watch_hsm(&self, hsm: Option<Hsm>, health: &Health) {
+        let Some(hsm) = hsm else { return std::future::pending().await };
+        loop {
+            health.set(Fault::Hsm, hsm.condition());
+            let keys = self.view(UnixSeconds::now());
+            let newest = keys.iter().filter(|(_, phase)| *phase == KeyPhase::Newest);
+            let ids = newest.map(|(key, _)| key.signing.id());
+            let unable: Vec<_> =
+                ids.filter(|id| hsm.is_able(*id) == Some(false)).map(|id| id.short()).collect();
+            let reason = (!unable.is_empty()).then(|| {
+                format!(
+                    "requests for tokens are answered 503, because the private key of the token key {} is in the HSM and cannot be \
+                     used; the key directory is served, and tokens that are out stay good",
+                    unable.join(" and ")
+                )
+            });
+            health.set(Fault::NoSigner, reason);
+            tokio::time::sleep(LOOK_AT_HSM).await;
+        }
+    }
+
+    /// Returns the time until which each issued type has a key that signs; `None` if one type has none.
     fn issues_until(&self, now: UnixSeconds) -> Option<UnixSeconds> {
         let served = self.served.load();
         let until = |token_type| signs_until(&served.keys, token_type, now);
@@ -232,7 +227,7 @@ impl Keyring {
     }
 }
 
-/// Until when a key signs for a type; nothing where there is none.
+/// Returns the time until which a key signs for a type; `None` if none does.
 fn signs_until(keys: &[TokenKey], token_type: TokenType, now: UnixSeconds) -> Option<UnixSeconds> {
     let of_type = keys.iter().filter(|key| key.signing.token_type() == token_type).map(|key| key.life);
     of_type.filter(|life| life.phase(now) == Phase::Issuing).map(|life| life.issue_until).max()
@@ -244,6 +239,47 @@ impl Served {
         let document = Arc::new(Document::of(&keys, store.revoked(now), schedule, imprint, now));
         Self { keys, document }
     }
+}
+
+type Answer = Result<Vec<Line>, Refused>;
+
+/// An operator's request, and the channel for its answer.
+pub(crate) type Command = (KeyRequest, oneshot::Sender<Answer>);
+
+/// Operators' commands on the keys, on their way to the task that owns the keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Commands(mpsc::Sender<Command>);
+
+impl Commands {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
+        let (sender, receiver) = mpsc::channel(MOST_WAITING);
+        (Self(sender), receiver)
+    }
+
+    /// Sends a request and waits for its answer, for 20 s at most.
+    pub(crate) async fn carry_out(&self, request: KeyRequest) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        let done = async {
+            self.0.send((request, reply)).await.ok()?;
+            answer.await.ok()
+        };
+        let broken = |why: &str| Err(Refused::unsure(why, "postern issuer key list"));
+        match timeout(PATIENCE, done).await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => broken("the issuer stops"),
+            Err(_) => broken(&format!("the issuer has not answered for {} s", PATIENCE.as_secs())),
+        }
+    }
+}
+
+/// Carries out a command. `None` if the operator no longer waits for it: then it is not done.
+fn carry_out(
+    (request, reply): Command,
+    store: &mut KeyStore,
+    schedule: &Schedule,
+    now: UnixSeconds,
+) -> Option<(Answer, oneshot::Sender<Answer>)> {
+    (!reply.is_closed()).then(|| (store.carry_out(request, schedule, now), reply))
 }
 
 #[cfg(test)]
@@ -309,8 +345,10 @@ mod tests {
         store.rotate(&Schedule::TEST, start).unwrap();
         let keyring = Keyring::new(&store, Schedule::TEST, imprint(), start);
         let first = store.keys()[0].signing.id();
-        let seen =
-            |now| keyring.view(UnixSeconds(now)).iter().map(|key| (key.id, key.phase)).collect::<Vec<_>>();
+        let seen = |now| {
+            let keys = keyring.view(UnixSeconds(now)).into_iter();
+            keys.map(|(key, phase)| (key.signing.id(), phase)).collect::<Vec<_>>()
+        };
         assert_eq!(seen(1_000_000), [(first, KeyPhase::Newest)]);
 
         let (store, rotated) = keyring.turn(store, None, UnixSeconds(1_029_000)).await.unwrap();
@@ -343,5 +381,21 @@ mod tests {
                 )
                 .is_ok()
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_waits_too_long_is_not_done_later() {
+        let home = tempfile::tempdir().unwrap();
+        let mut store = KeyStore::open(home.path(), AtRest::default()).unwrap();
+        let (commands, mut taken) = Commands::new();
+        let rotate = KeyRequest::Rotate { token_type: None, in_seconds: None };
+        let refused = commands.carry_out(rotate.clone()).await.unwrap_err();
+        assert!(refused.sentence.contains("20 s") && refused.sentence.contains("key list"), "{refused}");
+        let late = taken.recv().await.unwrap();
+        assert!(carry_out(late, &mut store, &Schedule::TEST, UnixSeconds(1_000_000)).is_none());
+        assert!(store.keys().is_empty());
+        drop(taken);
+        let refused = commands.carry_out(rotate).await.unwrap_err();
+        assert!(refused.sentence.contains("the issuer stops"), "{refused}");
     }
 }

@@ -1,82 +1,91 @@
-//! Token keys on disk: one file a key, mode 0600, its times in its name.
+//! Token keys on disk: one file per key, mode 0600, with the key's times in its name.
 //!
-//! `1790000000-1792592000-1793196800-0f1e2d3c.p8` is the key that is used from the first time on, issues until the
-//! second, leaves at the third (Unix seconds), and whose token key id begins with the hex digits. A file is written
-//! whole or not at all, and a name cannot be torn from its times by a crash between two writes. Its ending says the token type,
-//! or that the private key is in an HSM ([`postern_token::key_file`]).
+//! `1790000000-1792592000-1793196800-0f1e2d3c.p8` is a key that is in use from the first time, issues until the second, leaves at
+//! the third (Unix seconds), and whose token key id begins with the hex digits. A file is written as a whole or not at all, and a
+//! crash between two writes cannot separate a key from its times. The ending gives the token type, or shows that the private key
+//! is in an HSM ([`postern_token::key_file`]).
 
 pub(crate) mod at_rest;
 mod changes;
 pub(crate) mod control;
 mod error;
+mod files;
 mod follow;
 pub(crate) mod in_hsm;
 mod set_aside;
 
 use crate::config::Keys;
-use crate::keyring::{KeyPhase, KeyView};
 use crate::rotation::{self, Lifetime, Phase, Schedule};
-use at_rest::{AtRest, Read, Stale};
-pub use error::KeysError;
-use follow::Follows;
+use at_rest::{AtRest, Made, Read, Stale, load};
+pub(crate) use error::KeysError;
+use files::{FileName, check_distinct, colliding, content, key_files};
+pub(crate) use files::{KeyPhase, TokenKey, lives, view};
 pub(crate) use follow::examine_copies;
-use in_hsm::{Begun, Made};
-use postern_daemon::files::{DataDir, DataDirError};
+use in_hsm::Begun;
+use postern_daemon::files::{DataDir, DataDirError, exposed_mode};
 use postern_daemon::utc;
-use postern_token::{SigningKey, TokenKeyId, TokenType, UnixSeconds, key_file};
-use set_aside::Why;
-use std::os::unix::fs::PermissionsExt;
+use postern_pkcs11::Hsm;
+use postern_token::key_file::is_encrypted;
+use postern_token::{TokenKeyId, TokenType, UnixSeconds};
+use set_aside::{Aside, Why};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// One key in 16 collides with one of 16 others at worst: this many in a row do not happen by chance.
+/// Attempts to make a key with a distinct truncated id. At worst one key in 16 collides with one of 16 others, so that this many
+/// collisions in a row do not happen by chance.
 const MAX_ATTEMPTS: usize = 64;
-/// How long the start waits for the lock: commands have it for milliseconds, another issuer has it for ever.
+/// Time that the start waits for the lock: commands hold it for milliseconds, another issuer for ever.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A key and its times.
-#[derive(Clone, Debug)]
-pub(crate) struct TokenKey {
-    pub(crate) signing: Arc<SigningKey>,
-    pub(crate) life: Lifetime,
-}
-
-/// A key whose tokens an operator has made void.
+/// A key whose tokens an operator has voided.
 #[derive(Debug)]
 struct Revoked {
-    /// All of its id, in hex.
+    /// The full id, in hex.
     id: String,
-    /// When it would have ended.
+    /// The time at which the key would have ended.
     until: UnixSeconds,
 }
 
+/// The copies that a store follows.
+#[derive(Debug)]
+struct Follows {
+    directory: PathBuf,
+    /// The fault of the copies at the last check.
+    fault: Option<String>,
+}
+
 /// The keys of one issuer, and the directory they are kept in. Everything here blocks: on the disk, and for tens to
-/// hundreds of milliseconds where a key is made.
+/// hundreds of milliseconds when a key is made.
 #[derive(Debug)]
 pub(crate) struct KeyStore {
     directory: DataDir,
     at_rest: AtRest,
     keys: Vec<TokenKey>,
     stale: Vec<Stale>,
-    /// Those that were found at the start, and those of since: they are named whatever becomes of the directory.
+    /// Keys revoked before the start and since. They stay in memory, and are named even if the directory is lost.
     revoked: Vec<Revoked>,
-    /// Another issuer, whose keys these are.
+    /// The copies of the followed issuer's keys, if this issuer is a follower.
     follows: Option<Follows>,
     has_looked_for_orphans: bool,
 }
 
 impl KeyStore {
-    /// Opens `directory`, which is made when it is missing, and reads every key in it. A key that cannot be read is
-    /// an error: making a new one in its place would silently void every token in circulation.
+    /// Opens `directory`, which is created if missing, and reads every key in it. A key that cannot be read is an error:
+    /// making a new one in its place would silently void every token in circulation.
     pub(crate) fn open(directory: &Path, at_rest: AtRest) -> Result<Self, KeysError> {
         Self::of(open_directory(directory)?, at_rest)
     }
 
-    /// The same in a directory that is open.
+    /// Opens the store in a directory that is already open.
     pub(crate) fn of(directory: DataDir, at_rest: AtRest) -> Result<Self, KeysError> {
-        warn_if_exposed(directory.path());
+        if let Some(mode) = exposing_mode(directory.path()) {
+            tracing::warn!(
+                "the key directory {} is open to other users (mode {mode:04o}): run chmod 700 on it",
+                directory.path().display()
+            );
+        }
         let (keys, stale) = read(directory.path(), &at_rest)?;
         let revoked = read_revoked(directory.path())?;
         Ok(Self { directory, at_rest, keys, stale, revoked, follows: None, has_looked_for_orphans: false })
@@ -86,8 +95,8 @@ impl KeyStore {
         &self.keys
     }
 
-    /// The ids of the keys whose tokens are void though their times are not over at `now`. Without one of them in the directory, a
-    /// gateway that had not seen it would give that key's tokens their grace.
+    /// Returns the ids of revoked keys that have not expired at `now`. Without one of them in the directory, a gateway that had
+    /// not seen it would still accept the key's tokens for the grace period.
     pub(crate) fn revoked(&self, now: UnixSeconds) -> Vec<String> {
         let alive = self.revoked.iter().filter(|key| now < key.until);
         let mut ids: Vec<String> = alive.map(|key| key.id.clone()).collect();
@@ -96,25 +105,26 @@ impl KeyStore {
         ids
     }
 
-    /// Where the keys are, and what else this issuer alone may write.
+    /// Returns the directory of the keys, and of everything else that only this issuer may write.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Makes the keys that are due at `now`, or takes up those that the first issuer has made, and drops those that have expired.
+    /// Makes the keys that are due at `now`, or imports those of the first issuer, and drops expired ones.
     pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
         self.drop_expired(now);
-        if self.follows.is_some() {
-            self.take_up(now);
-            return self.check_successors(schedule, now);
+        if let Some(copies) = self.follows().map(Path::to_owned) {
+            return self.take_up(&copies, schedule, now);
         }
-        self.tidy_hsm();
+        if let Some(in_hsm) = &self.at_rest.in_hsm {
+            in_hsm.tidy(self.directory.path(), &mut self.has_looked_for_orphans);
+        }
         self.make_due(schedule, now, &[])
     }
 
-    /// Makes the keys that are due at `now`, as if those of `without` were not there. Where those of one type cannot be made, because
-    /// the HSM is away, those of others are.
+    /// Makes the keys that are due at `now`, as if those of `without` did not exist. If those of one type cannot be made, because
+    /// the HSM is away, those of the others still are.
     fn make_due(
         &mut self,
         schedule: &Schedule,
@@ -137,7 +147,7 @@ impl KeyStore {
         result
     }
 
-    /// Makes a key and its file. It is the last one then.
+    /// Makes a key and its file, and appends the key to `keys`.
     fn make(&mut self, token_type: TokenType, life: Lifetime) -> Result<(), KeysError> {
         let aside = self.may_come_back();
         for _ in 0..MAX_ATTEMPTS {
@@ -147,7 +157,7 @@ impl KeyStore {
                 continue; // a request names its key by one byte (RFC 9578, section 6.1)
             }
             let key = TokenKey { signing: Arc::new(signing), life };
-            let path = self.directory.join(file_name(&key));
+            let path = self.directory.join(FileName::of(&key).text);
             self.at_rest.write(path, &content)?;
             begun.into_iter().for_each(Begun::keep);
             let [from, until, end] =
@@ -162,16 +172,15 @@ impl KeyStore {
         Err(KeysError::NoDistinctKey { alive: self.keys.len() })
     }
 
-    /// Sets the file of an expired key aside. Failing at that is no reason to stop,
-    /// and the next start tries again.
+    /// Sets the files of expired keys aside. A failure is logged; the next start tries again.
     fn drop_expired(&mut self, now: UnixSeconds) {
         let (over, keys) = std::mem::take(&mut self.keys)
             .into_iter()
             .partition::<Vec<_>, _>(|key| key.life.phase(now) == Phase::Over);
         self.keys = keys;
         for key in over {
-            let name = file_name(&key);
-            match set_aside::set_aside(self.directory.path(), &name, now) {
+            let name = FileName::of(&key).text;
+            match set_aside::rename(self.directory.path(), &name, &Why::Expired.mark(&name, now)) {
                 Ok(()) => tracing::info!("token key {:?} has left: its time is over", key.signing.id()),
                 Err(error) => tracing::warn!(
                     "the key file {name} cannot be set aside: {error}; its time is over, and it is not used any more"
@@ -180,7 +189,7 @@ impl KeyStore {
         }
     }
 
-    /// Keys that are set aside, and come back if a clock that is ahead is set right.
+    /// Returns expired keys that are set aside, which return if a clock that is ahead is set right.
     fn may_come_back(&self) -> Vec<TokenKey> {
         let files = set_aside::all(self.directory.path()).unwrap_or_default();
         let expired = files.into_iter().filter(|aside| aside.why == Why::Expired);
@@ -193,11 +202,11 @@ impl KeyStore {
 
     /// Restores keys that were set aside because the clock was ahead, and have not expired.
     fn recall(&mut self, now: UnixSeconds) {
-        let end = |path: &Path| parse_name(path).map(|(life, _)| life.not_after);
-        let back = set_aside::recall(self.directory.path(), now, end, |path, original| {
-            // A follower's keys are the first issuer's, and so is what is in the HSM.
+        // A follower's keys are the first issuer's, and so is what is in the HSM.
+        let release = |Aside { path, original, .. }: &Aside| {
             self.follows.is_some() || self.at_rest.release(path, original)
-        });
+        };
+        let back = set_aside::recall(self.directory.path(), now, release);
         let back = back.unwrap_or_else(|error| {
             tracing::warn!("the key files that were set aside cannot be looked through: {error}");
             Vec::new()
@@ -220,7 +229,54 @@ impl KeyStore {
         }
     }
 
-    /// Reports files that were written later than the present time of the clock.
+    pub(crate) fn hsm(&self) -> Option<Hsm> {
+        self.at_rest.in_hsm.as_ref().map(|in_hsm| in_hsm.hsm.clone())
+    }
+
+    /// Encrypts files that are plain or under an earlier passphrase. Every key has been read before, so that a wrong passphrase
+    /// changes no file.
+    pub(crate) fn encrypt(&mut self) -> Result<(), KeysError> {
+        let Some(passphrases) = &self.at_rest.passphrases else { return Ok(()) };
+        let mut renewed = 0;
+        for stale in std::mem::take(&mut self.stale) {
+            self.at_rest.renew(stale)?;
+            renewed += 1;
+        }
+        let directory = self.directory.path();
+        for Aside { path, original, .. } in
+            set_aside::all(directory).map_err(KeysError::unreadable(directory))?
+        {
+            match self.encrypt_aside(&path, &original, passphrases.earlier.is_empty()) {
+                Ok(is_renewed) => renewed += usize::from(is_renewed),
+                Err(error) => {
+                    tracing::warn!("{}, which was set aside, stays as it is: {error}", path.display())
+                }
+            }
+        }
+        if renewed > 0 {
+            tracing::info!(
+                "key files are encrypted now with the passphrase in the first line of {}: {renewed} were not; copies made of them \
+                 before are as they were",
+                passphrases.file.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Encrypts a key file that is set aside, whose name was `original`. Returns `true` if it was rewritten.
+    fn encrypt_aside(&self, path: &Path, original: &Path, only_plain: bool) -> Result<bool, KeysError> {
+        let content = std::fs::read(path).map(Zeroizing::new).map_err(KeysError::unreadable(path))?;
+        if only_plain && is_encrypted(&content) {
+            return Ok(false);
+        }
+        let Read { plain, is_current, .. } = self.at_rest.read(original, content)?;
+        if !is_current {
+            self.at_rest.renew(Stale { path: path.to_owned(), plain })?;
+        }
+        Ok(!is_current)
+    }
+
+    /// Returns the fault of the clock, if files were written later than its present time.
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
         let mut files = key_files(self.directory.path()).unwrap_or_default();
         files.push(self.directory.join(crate::accounts::FILE_NAME));
@@ -228,7 +284,7 @@ impl KeyStore {
     }
 }
 
-/// Waits a little where a command (`postern issuer account`) has the lock for a moment.
+/// Opens the directory, waiting briefly while a command (`postern issuer account`) holds the lock.
 fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
     let deadline = Instant::now() + COMMAND_PATIENCE;
     loop {
@@ -241,21 +297,19 @@ fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
     }
 }
 
-/// Finds what a start would refuse of the key files, and of the file with their passphrase, without taking the directory.
+/// Checks the key files, and the file with their passphrase, as a start would, without locking the directory.
 pub(crate) fn inspect(keys: &Keys) -> Result<(), KeysError> {
     let at_rest = AtRest::of(keys)?;
-    // The first start makes it.
+    // The first start creates the directory.
     if keys.directory.exists() { read(&keys.directory, &at_rest).map(drop) } else { Ok(()) }
 }
 
-/// Every key in `directory`, and the files that are not as this issuer writes them.
+/// Reads every key in `directory`. Also returns the files that are not as this issuer writes them.
 fn read(directory: &Path, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>), KeysError> {
     let (mut keys, mut stale) = (Vec::new(), Vec::new());
     for path in key_files(directory)? {
         let Read { key, plain, is_current } = load(&path, at_rest)?;
-        if let Some(other) = colliding(&keys, &key.signing) {
-            return Err(KeysError::Collision { path, other: file_name(other) });
-        }
+        check_distinct(&keys, &key, &path)?;
         keys.push(key);
         if !is_current {
             stale.push(Stale { path, plain });
@@ -264,113 +318,19 @@ fn read(directory: &Path, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>
     Ok((keys, stale))
 }
 
-/// The keys that were revoked before this start.
+/// Returns the keys that were revoked before this start.
 fn read_revoked(directory: &Path) -> Result<Vec<Revoked>, KeysError> {
-    let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
-    let aside = set_aside::all(directory).map_err(unreadable)?.into_iter();
-    let revoked = aside.filter_map(|aside| match aside.why {
-        Why::Revoked(id) => Some(Revoked { id, until: parse_name(&aside.original)?.0.not_after }),
-        Why::Expired | Why::Retired => None,
+    let aside = set_aside::all(directory).map_err(KeysError::unreadable(directory))?.into_iter();
+    let revoked = aside.filter_map(|aside| {
+        let id = aside.why.revoked_id()?.to_owned();
+        Some(Revoked { id, until: aside.name.life.not_after })
     });
     Ok(revoked.collect())
 }
 
-/// A request names its key by its type and one byte.
-fn colliding<'k>(keys: &'k [TokenKey], signing: &SigningKey) -> Option<&'k TokenKey> {
-    let named = |key: &SigningKey| (key.token_type(), key.id().truncated());
-    keys.iter().find(|key| named(&key.signing) == named(signing))
-}
-
-/// The times of the keys of one type.
-pub(crate) fn lives(keys: &[TokenKey], token_type: TokenType) -> Vec<Lifetime> {
-    keys.iter().filter(|key| key.signing.token_type() == token_type).map(|key| key.life).collect()
-}
-
-fn file_name(key: &TokenKey) -> String {
-    name_of(key.signing.id(), key_file::ending_of(&key.signing), &key.life)
-}
-
-fn name_of(id: TokenKeyId, ending: &str, life: &Lifetime) -> String {
-    let Lifetime { not_before, issue_until, not_after } = life;
-    let id = id.short();
-    format!("{not_before}-{issue_until}-{not_after}-{id}.{ending}")
-}
-
-/// The keys that have not expired, newest first.
-pub(crate) fn view(keys: &[TokenKey], now: UnixSeconds) -> Vec<KeyView> {
-    let current = |token_type| rotation::current(&lives(keys, token_type), now);
-    let view = |key: &TokenKey| {
-        let (life, token_type) = (key.life, key.signing.token_type());
-        let phase = match life {
-            _ if Some(life) == current(token_type) => KeyPhase::Newest,
-            _ if now < life.not_before => KeyPhase::Upcoming,
-            _ => KeyPhase::Older,
-        };
-        KeyView { id: key.signing.id(), token_type, ending: key_file::ending_of(&key.signing), phase, life }
-    };
-    let alive = keys.iter().filter(|key| key.life.phase(now) != Phase::Over);
-    let mut view: Vec<_> = alive.map(view).collect();
-    view.sort_by_key(|key| std::cmp::Reverse(key.life.not_before));
-    view
-}
-
-/// The key files of a directory, oldest first.
-fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
-    let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if key_file::token_type(&path).is_some() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-fn load(path: &Path, at_rest: &AtRest) -> Result<Read, KeysError> {
-    at_rest.read(path, content(path)?)
-}
-
-/// What a key file holds.
-fn content(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
-    let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
-    let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 && !key_file::is_reference(path) {
-        return Err(KeysError::Exposed { path: path.to_owned(), mode });
-    }
-    std::fs::read(path).map(Zeroizing::new).map_err(unreadable)
-}
-
-/// The key that a plain file of this name and content has.
-fn parse(path: &Path, content: &[u8]) -> Result<TokenKey, KeysError> {
-    let named = parse_name(path).zip(key_file::token_type(path));
-    let ((life, id), token_type) = named.ok_or_else(|| KeysError::Name { path: path.to_owned() })?;
-    let signing = SigningKey::from_file(token_type, content)
-        .map_err(|source| KeysError::Corrupt { path: path.to_owned(), source })?;
-    if signing.id().short() != id {
-        return Err(KeysError::OtherKey { path: path.to_owned() });
-    }
-    Ok(TokenKey { signing: Arc::new(signing), life })
-}
-
-fn parse_name(path: &Path) -> Option<(Lifetime, String)> {
-    let mut parts = path.file_stem()?.to_str()?.split('-');
-    let mut time = || Some(UnixSeconds(parts.next()?.parse().ok()?));
-    let life = Lifetime { not_before: time()?, issue_until: time()?, not_after: time()? };
-    let id = parts.next()?.to_owned();
-    let in_order = life.not_before < life.issue_until && life.issue_until < life.not_after;
-    (in_order && id.len() == 8 && parts.next().is_none()).then_some((life, id))
-}
-
-fn warn_if_exposed(directory: &Path) {
-    let mode = std::fs::metadata(directory).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
-    if mode & 0o077 != 0 {
-        tracing::warn!(
-            "the key directory {} is open to other users (mode {mode:04o}): run chmod 700 on it",
-            directory.display()
-        );
-    }
+/// Returns the mode of a directory that is open to other users.
+pub(crate) fn exposing_mode(directory: &Path) -> Option<u32> {
+    std::fs::metadata(directory).ok().as_ref().and_then(exposed_mode)
 }
 
 #[cfg(test)]

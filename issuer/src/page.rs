@@ -1,10 +1,11 @@
-//! The issuer's part of the live page: tokens, where their time goes, answers by outcome, keys.
+//! The issuer's section of the live page: tokens, their latency, answers by outcome, keys.
 //!
-//! The page's own thread makes it once a second, from counts kept for the metrics.
+//! The page's own thread renders it once a second, from the counts of the metrics.
 
 use crate::accounts::Shown;
 use crate::catalogue::IssuerOutcome;
-use crate::keyring::{KeyView, Keyring};
+use crate::keyring::Keyring;
+use crate::keys::TokenKey;
 use crate::recorder::{Part, Recorder};
 use crate::server::Routes;
 use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table, Tokens};
@@ -15,15 +16,19 @@ use std::time::Duration;
 
 /// Adds the issuer's section. It does not keep the issuer alive.
 pub(crate) fn add(live: &Live, routes: &Arc<Routes>) {
-    let mut section = section(&routes.recorder);
+    let mut section = section(&routes.issuance.recorder);
     let routes: Weak<Routes> = Arc::downgrade(routes);
     let issuing = routes.clone();
     live.tokens(move || {
-        issuing.upgrade().map(|routes| (Tokens::Issued, routes.recorder.tokens())).into_iter().collect()
+        issuing
+            .upgrade()
+            .map(|routes| (Tokens::Issued, routes.issuance.recorder.tokens()))
+            .into_iter()
+            .collect()
     });
     live.add(move || match routes.upgrade() {
         Some(routes) => {
-            let mut section = section(&routes.recorder, &routes.keyring);
+            let mut section = section(&routes.issuance.recorder, &routes.issuance.keyring);
             section.tables.extend(routes.issuance.accounts.shown(UnixSeconds::now()).map(accounts));
             section
         }
@@ -51,7 +56,7 @@ fn section(recorder: &Recorder) -> impl FnMut(&Recorder, &Keyring) -> Section + 
     }
 }
 
-/// The most rows of the table of accounts.
+/// Maximum number of rows in the table of accounts.
 const MOST_ACCOUNTS: usize = 50;
 
 fn accounts(shown: Vec<Shown>) -> Table {
@@ -76,11 +81,10 @@ fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {
         ("retires in", Show::Age),
     ];
     let mut table = Table::new("Token keys", "There is none: nothing can be signed.", &columns);
-    for KeyView { id, token_type, phase, life, .. } in keyring.view(now) {
-        let [a, b, c, d, ..] = id.0; // as in the name of its file
+    for (TokenKey { signing, life }, phase) in keyring.view(now) {
         table.row(vec![
-            json!(format!("{a:02x}{b:02x}{c:02x}{d:02x}…")),
-            json!(token_type.code().to_string()),
+            json!(format!("{}…", signing.id().short())),
+            json!(signing.token_type().code().to_string()),
             json!(phase.as_str()),
             seconds(now.until(life.not_before)),
             seconds(life.not_before.until(now)),
@@ -91,7 +95,7 @@ fn keys(keyring: &Keyring, now: UnixSeconds) -> Table {
     table
 }
 
-/// Nothing where the moment has passed, or has not come.
+/// Returns the seconds; null if zero: the moment has passed, or has not come.
 fn seconds(span: Duration) -> Value {
     if span.is_zero() { Value::Null } else { json!(span.as_secs()) }
 }

@@ -1,17 +1,22 @@
-//! Quotas: a number of tokens in each aligned window of time. Nothing here reads a clock.
+//! Limits of an account: its quota, a number of tokens in each aligned window of time, and the tokens that it gets in a short time.
+//! Nothing here reads a clock.
 
 mod meter;
 
 pub(crate) use meter::{Charge, Meter, NoCharge, Spent, Usage, Writing};
 
 use crate::share::Share;
+use parking_lot::Mutex;
 use postern_config::{ConfigDuration, text_value};
+use postern_daemon::bucket::Bucket;
 use postern_token::UnixSeconds;
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// So many tokens in each period, written "10000/1d".
+/// Tokens per period, written "10000/1d".
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     tokens: u64,
@@ -21,14 +26,14 @@ pub struct Quota {
 const ACCEPTED: &str = "a number of tokens and a period, such as \"10000/1d\" or \"50/1h\"";
 
 impl Quota {
-    /// So many tokens in each `period`, which is cut to whole seconds and is one second at least.
+    /// Creates a quota of `tokens` in each `period`, which is truncated to whole seconds and is at least one second.
     #[must_use]
     pub fn new(tokens: u64, period: ConfigDuration) -> Self {
         let seconds = period.get().as_secs().max(1);
         Self { tokens, period: ConfigDuration(Duration::from_secs(seconds)) }
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens per period.
     #[must_use]
     pub fn tokens(self) -> u64 {
         self.tokens
@@ -38,17 +43,17 @@ impl Quota {
         self.period
     }
 
-    /// What an issuer with this share gives of it.
+    /// Returns the quota that an issuer with this share gives.
     pub(crate) fn shared(self, share: Share) -> Self {
         Self { tokens: share.of(self.tokens), ..self }
     }
 
-    /// The length of its period.
+    /// Returns the length of the period in seconds.
     pub(crate) fn seconds(self) -> u64 {
         self.period.get().as_secs()
     }
 
-    /// The first second of the window that `now` lies in.
+    /// Returns the first second of the window that contains `now`.
     pub(crate) fn window(self, now: UnixSeconds) -> UnixSeconds {
         UnixSeconds(now.0 - now.0 % self.seconds())
     }
@@ -88,3 +93,114 @@ impl fmt::Debug for Quota {
 }
 
 text_value!(Quota, ACCEPTED);
+
+/// An average rate of tokens, and a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Burst {
+    /// Tokens per second, on average.
+    pub tokens_per_second: NonZeroU32,
+    /// Tokens at once, after a pause.
+    pub burst_tokens: NonZeroU32,
+}
+
+impl Burst {
+    /// Returns the limit of a rate and a burst, if they are set; `None` if only one of them is.
+    pub(crate) fn of(rate: Option<NonZeroU32>, burst: Option<NonZeroU32>) -> Option<Option<Self>> {
+        match (rate, burst) {
+            (Some(tokens_per_second), Some(burst_tokens)) => {
+                Some(Some(Self { tokens_per_second, burst_tokens }))
+            }
+            (None, None) => Some(None),
+            _ => None,
+        }
+    }
+}
+
+/// The tokens that an account may have at this moment. A restart refills them.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A limit, and this issuer's share of it.
+    limit: Option<(Burst, Share)>,
+    bucket: Bucket,
+}
+
+impl Pace {
+    /// Sets another limit, or none. A share of a burst is one token at least.
+    pub(crate) fn set(&self, limit: Option<Burst>, share: Share) {
+        let state = &mut *self.state.lock();
+        let limit = limit.map(|limit| (limit, share));
+        if state.limit != limit {
+            *state = State { limit, bucket: Bucket::default() };
+        }
+    }
+
+    /// Takes up to `most_wanted` tokens. The error is the time until the next token.
+    pub(crate) fn take(&self, now: Instant, most_wanted: u64) -> Result<u64, Duration> {
+        let State { limit, bucket } = &mut *self.state.lock();
+        let Some((limit, share)) = limit else { return Ok(most_wanted) };
+        let rate = f64::from(limit.tokens_per_second.get()) * share.ratio();
+        let most = share.of(limit.burst_tokens.get().into()).max(1) as f64;
+        bucket.take(rate, most, most_wanted, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(rate: u32, burst: u32) -> Pace {
+        let [tokens_per_second, burst_tokens] = [rate, burst].map(|number| NonZeroU32::new(number).unwrap());
+        let pace = Pace::default();
+        pace.set(Some(Burst { tokens_per_second, burst_tokens }), Share::WHOLE);
+        pace
+    }
+
+    #[test]
+    fn a_burst_is_given_at_once_and_then_the_rate() {
+        let (pace, start) = (pace(2, 5), Instant::now());
+        assert_eq!((0..10).filter(|_| pace.take(start, 1).is_ok()).count(), 5);
+        assert_eq!(pace.take(start, 1).unwrap_err(), Duration::from_millis(500));
+        let later = start + Duration::from_secs(1);
+        assert_eq!((0..10).filter(|_| pace.take(later, 1).is_ok()).count(), 2);
+        let much_later = start + Duration::from_secs(3_600);
+        assert_eq!((0..10).filter(|_| pace.take(much_later, 1).is_ok()).count(), 5);
+        assert!(pace.take(start, 1).is_err(), "a moment that was overtaken gives nothing");
+        assert!(pace.take(much_later, 1).is_err(), "and does not make time pass twice");
+    }
+
+    #[test]
+    fn a_batch_gets_what_there_is() {
+        let (pace, start) = (pace(2, 5), Instant::now());
+        assert_eq!(pace.take(start, 3), Ok(3));
+        assert_eq!(pace.take(start, 3), Ok(2));
+        assert!(pace.take(start, 3).is_err());
+        assert_eq!(pace.take(start + Duration::from_secs(1), 100), Ok(2));
+    }
+
+    #[test]
+    fn another_limit_begins_anew_and_the_same_one_does_not() {
+        let (pace, start) = (pace(1, 1), Instant::now());
+        assert!(pace.take(start, 1).is_ok() && pace.take(start, 1).is_err());
+        let same = pace.state.lock().limit;
+        pace.set(same.map(|(limit, _)| limit), Share::WHOLE);
+        assert!(pace.take(start, 1).is_err());
+        pace.set(None, Share::WHOLE);
+        assert!((0..100).all(|_| pace.take(start, 1).is_ok()));
+    }
+
+    #[test]
+    fn a_share_of_a_burst_is_one_token_at_least_and_that_of_a_rate_is_exact() {
+        let (pace, start) = (pace(1, 5), Instant::now());
+        let whole = pace.state.lock().limit.unwrap().0;
+        pace.set(Some(whole), "1/4".parse().unwrap());
+        assert_eq!(pace.take(start, 5), Ok(1));
+        assert_eq!(pace.take(start, 5), Err(Duration::from_secs(4)));
+        pace.set(Some(whole), "1/2".parse().unwrap());
+        assert_eq!(pace.take(start, 5), Ok(2));
+    }
+}

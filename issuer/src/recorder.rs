@@ -1,9 +1,8 @@
-//! What the issuer records of its requests, through handles made once: a lookup by name takes a lock that the signing
-//! threads would share with every connection.
+//! Records the issuer's requests, through handles made once: a lookup by name takes a lock that the signing threads
+//! would share with every connection.
 //!
-//! A request is recorded where it is answered ([`Recorder::answered`]), a token where it is signed
-//! ([`Recorder::signed`]). Metrics and live page are served from the same counts, and they hold nothing about who sent
-//! a request.
+//! A request is recorded when it is answered ([`Recorder::answered`]), a token when it is signed
+//! ([`Recorder::signed`]). Metrics and live page use the same counts, which contain nothing about the sender of a request.
 
 use crate::catalogue::{self, AuthorizerAnswer, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
@@ -13,7 +12,7 @@ use postern_token::TokenType;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The handles. Every series is there from the start, so that Prometheus sees the first error as an increase.
+/// The handles. Every series exists from the start, so that Prometheus sees the first error as an increase.
 pub(crate) struct Recorder {
     outcomes: Vec<ReadableCounter>,
     /// By type, then by outcome.
@@ -29,29 +28,17 @@ pub(crate) struct Recorder {
     spreads: Vec<Latency>,
 }
 
-/// A part of the time that a token takes, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Until the request's body was there: the client's and the network's time.
-    Body,
-    /// Waiting for a thread.
-    Wait,
-    /// The signature of one token; of an amortized batch, its part.
-    Sign,
-    /// All of it, from the request's head to its answer, for tokens that were issued.
-    Request,
-}
-
-impl Part {
-    pub(crate) const ALL: [Self; 4] = [Self::Body, Self::Wait, Self::Sign, Self::Request];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Body => "receive the request",
-            Self::Wait => "wait for a thread",
-            Self::Sign => "sign a token",
-            Self::Request => "answer a request",
-        }
+postern_telemetry::label! {
+    /// A part of the time that a token takes, in order.
+    pub(crate) Part = "part" {
+        /// Receiving the request's body: the client's and the network's time.
+        Body = "receive the request",
+        /// Waiting for a thread.
+        Wait = "wait for a thread",
+        /// Signing one token; of an amortized batch, its part.
+        Sign = "sign a token",
+        /// The whole request, from its head to its answer, if tokens were issued.
+        Request = "answer a request",
     }
 }
 
@@ -69,6 +56,9 @@ impl Recorder {
             let label = TokenTypeAsked::of(*token_type).as_str();
             ReadableCounter::new(counter!(catalogue::TOKENS_ISSUED, catalogue::TYPE.name => label))
         };
+        let answers = |answer: &AuthorizerAnswer| {
+            from_zero(counter!(catalogue::AUTHORIZER_ANSWERS, AuthorizerAnswer::LABEL => answer.as_str()))
+        };
         Self {
             outcomes: IssuerOutcome::ALL.iter().map(outcome).collect(),
             issuances: issuances.collect(),
@@ -77,14 +67,14 @@ impl Recorder {
             queue_limit: ReadableGauge::new(gauge!(catalogue::ISSUER_QUEUE_LIMIT)),
             active_accounts: ReadableGauge::new(gauge!(catalogue::ISSUER_ACTIVE_ACCOUNTS)),
             sign_duration: histogram!(catalogue::ISSUER_SIGN_DURATION),
-            authorizer: AuthorizerAnswer::ALL.iter().map(|answer| authorizer_answers(*answer)).collect(),
+            authorizer: AuthorizerAnswer::ALL.iter().map(answers).collect(),
             spreads: Part::ALL.iter().map(|_| Latency::default()).collect(),
         }
     }
 
     // ---- A request ----
 
-    /// A request was answered after `took`; `asked` is the requested token type, if it was a token request.
+    /// Records an answer after `took`. `asked` is the requested token type, if it was a token request.
     pub(crate) fn answered(&self, asked: Option<TokenTypeAsked>, outcome: IssuerOutcome, took: Duration) {
         self.outcomes[outcome as usize].add(1);
         if let Some(asked) = asked {
@@ -95,7 +85,7 @@ impl Recorder {
         }
     }
 
-    /// This many tokens of a type were signed together: `took` is the time of that alone.
+    /// Records `tokens` of one type that were signed together. `took` is the time of signing alone.
     pub(crate) fn signed(&self, token_type: TokenType, tokens: usize, took: Duration) {
         let index = TokenType::ISSUED.iter().position(|issued| *issued == token_type);
         if let Some(counter) = index.and_then(|index| self.tokens.get(index)) {
@@ -114,12 +104,12 @@ impl Recorder {
 
     // ---- The queue ----
 
-    /// So many requests may be signed or wait.
+    /// Sets the maximum number of requests that may be signed or wait.
     pub(crate) fn set_queue_limit(&self, places: usize) {
         self.queue_limit.set(i64::try_from(places).unwrap_or(i64::MAX));
     }
 
-    /// A request has a place in the queue.
+    /// Counts a request in the queue until the value is dropped.
     pub(crate) fn queued(self: &Arc<Self>) -> Queued {
         self.queue.add(1);
         Queued(self.clone())
@@ -127,12 +117,11 @@ impl Recorder {
 
     // ---- Accounts ----
 
-    /// The number of accounts in memory.
     pub(crate) fn set_active_accounts(&self, accounts: usize) {
         self.active_accounts.set(i64::try_from(accounts).unwrap_or(i64::MAX));
     }
 
-    /// A question to the authorizer has ended.
+    /// Counts a question to the authorizer by its result.
     pub(crate) fn authorizer_answered(&self, answer: AuthorizerAnswer) {
         self.authorizer[answer as usize].increment(1);
     }
@@ -151,7 +140,7 @@ impl Recorder {
         self.tokens.iter().map(ReadableCounter::total).sum()
     }
 
-    /// The places that are taken, and how many there are.
+    /// Returns (places taken, places).
     pub(crate) fn queue(&self) -> (i64, i64) {
         (self.queue.get(), self.queue_limit.get())
     }
@@ -167,8 +156,8 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-/// A request in the queue, counted until the value is dropped: whether it was signed, its client hung up, or its thread
-/// panicked.
+/// A request in the queue, counted until the value is dropped: after signing, when its client disconnects, or when its thread
+/// panics.
 #[derive(Debug)]
 pub(crate) struct Queued(Arc<Recorder>);
 
@@ -178,13 +167,9 @@ impl Drop for Queued {
     }
 }
 
-fn authorizer_answers(answer: AuthorizerAnswer) -> Counter {
-    from_zero(counter!(catalogue::AUTHORIZER_ANSWERS, AuthorizerAnswer::LABEL => answer.as_str()))
-}
-
-/// The counter of token requests of one type with one outcome.
+/// Returns the counter of token requests of one type with one outcome.
 fn issuance(asked: TokenTypeAsked, outcome: IssuerOutcome) -> Counter {
-    // No answer to a token request: the series would be 0 for ever.
+    // Not an answer to a token request: the series would always be 0.
     if matches!(
         outcome,
         IssuerOutcome::Directory

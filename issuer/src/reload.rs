@@ -1,7 +1,8 @@
-//! What a reload of the configuration changes while the issuer serves: everything but [`FIXED`]. A request under way ends with
-//! what it began with.
+//! Applies a reloaded configuration while the issuer serves: everything but [`FIXED`]. A request in progress ends with the
+//! settings that it began with.
 
-use crate::accounts::{Accounts, Configured};
+use crate::StartError;
+use crate::accounts::{Accounts, Authorizer, Configured, http_client};
 use crate::config::{Config, Limits};
 use crate::directory::Imprint;
 use crate::health::{Fault, Health};
@@ -10,8 +11,7 @@ use crate::openapi::openapi;
 use crate::recorder::Recorder;
 use crate::representation::Representation;
 use crate::signing::SigningPool;
-use crate::{StartError, authorizer, check_without_keys};
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use postern_config::{Fixed, differ};
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
@@ -26,7 +26,7 @@ use tokio::task::spawn_blocking;
 
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 
-/// The keys that wait for a restart.
+/// The keys that need a restart.
 pub const FIXED: [Fixed; 7] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
@@ -37,62 +37,41 @@ pub const FIXED: [Fixed; 7] = [
     Fixed { key: "keys.pkcs11", why: "the module is loaded at the start" },
 ];
 
-/// The values that may change between two requests. Reading them takes no lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    present: Arc<ArcSwap<Present>>,
-    descriptors: Descriptors,
-}
+/// The settings that may change between two requests. Reading takes no lock.
+pub(crate) type Settings = Arc<ArcSwap<Present>>;
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Present {
     pub(crate) limits: Limits,
-    /// The most open connections: those of the limits, if there are descriptors for them.
+    /// Maximum number of open connections: the configured one, or fewer if there are not enough file descriptors.
     pub(crate) connections: usize,
+    descriptors: Descriptors,
     pub(crate) directory_max_age: Duration,
-    /// Where tokens are requested: the directory's path, and those that it named since the start, for copies of it last.
+    /// Paths of token requests: the directory's, and those that it has named since the start, for cached copies of it.
     request_paths: Vec<String>,
-    /// The API description, which has the directory's path.
-    pub(crate) description: Arc<Representation>,
-    /// A pool that was replaced signs what waits in it.
+    /// The API description, which contains the directory's path.
+    pub(crate) description: Representation,
+    /// The signing pool. A replaced pool signs what waits in it.
     pub(crate) pool: Arc<SigningPool>,
-    /// Whose connections begin with a PROXY header.
+    /// Networks whose connections begin with a PROXY header.
     pub(crate) balancers: Balancers,
-    /// Whether clients may speak HTTP/2.
+    /// `true` if clients may use HTTP/2.
     pub(crate) http2: bool,
     pub(crate) tls: Option<ListenerTls>,
 }
 
-impl Settings {
-    pub(crate) fn of(
-        config: &Config,
-        descriptors: Descriptors,
-        recorder: &Arc<Recorder>,
-        tls: Option<&ServerTls>,
-    ) -> Result<Self, StartError> {
-        let mut present = Present {
-            limits: config.limits.clone(),
-            connections: 0,
-            directory_max_age: Duration::ZERO,
-            request_paths: Vec::new(),
-            description: Arc::new(Representation::of(Vec::new())),
-            pool: Arc::new(pool(config, recorder)?),
-            balancers: Balancers::default(),
-            http2: config.listen.http2,
-            tls: tls.map(|tls| ListenerTls::new(tls, config.listen.http2)),
-        };
-        present.take_up(config, descriptors)?;
-        Ok(Self { present: Arc::new(ArcSwap::from_pointee(present)), descriptors })
-    }
-
-    pub(crate) fn load(&self) -> Guard<Arc<Present>> {
-        self.present.load()
-    }
-
-    /// To be held for longer than a moment.
-    pub(crate) fn load_full(&self) -> Arc<Present> {
-        self.present.load_full()
-    }
+/// Creates the settings of a start.
+pub(crate) fn settings(
+    config: &Config,
+    descriptors: Descriptors,
+    recorder: &Arc<Recorder>,
+    tls: Option<&ServerTls>,
+) -> Result<Settings, StartError> {
+    let pool = pool(config, recorder)?;
+    let mut present = Present::of(config, descriptors, pool, Vec::new())?;
+    present.tls = tls.map(|tls| ListenerTls::new(tls, present.http2));
+    present.pool.show_places();
+    Ok(Arc::new(ArcSwap::from_pointee(present)))
 }
 
 impl Present {
@@ -100,32 +79,61 @@ impl Present {
         self.request_paths.iter().any(|known| known == path)
     }
 
-    /// Takes up what is only read.
-    fn take_up(&mut self, config: &Config, descriptors: Descriptors) -> Result<(), StartError> {
-        let path = config.directory.path()?;
-        if !self.takes_requests_at(&path) {
-            self.request_paths.push(path);
+    /// Creates the settings of a configuration, except TLS. `request_paths` are those before it.
+    fn of(
+        config: &Config,
+        descriptors: Descriptors,
+        pool: Arc<SigningPool>,
+        mut request_paths: Vec<String>,
+    ) -> Result<Self, StartError> {
+        let Config { limits, listen, directory, .. } = config;
+        let path = directory.path()?;
+        let description = openapi(&directory.issuer_request_uri, &path);
+        if !request_paths.contains(&path) {
+            request_paths.push(path);
         }
-        self.description = Arc::new(Representation::of(openapi(config)?.into_bytes()));
-        self.limits = config.limits.clone();
-        self.connections =
-            descriptors.connections("[limits] connections", config.limits.connections.get(), 1);
-        self.directory_max_age = config.directory.max_age();
-        self.balancers = config.listen.proxy_protocol.clone();
-        Ok(())
+        Ok(Self {
+            limits: limits.clone(),
+            connections: descriptors.connections("[limits] connections", limits.connections.get(), 1),
+            descriptors,
+            directory_max_age: directory.max_age.get(),
+            request_paths,
+            description: Representation::of(description.into_bytes()),
+            pool,
+            balancers: listen.proxy_protocol.clone(),
+            http2: listen.http2,
+            tls: None,
+        })
     }
 }
 
-fn pool(config: &Config, recorder: &Arc<Recorder>) -> Result<SigningPool, StartError> {
-    SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone())
-        .map_err(StartError::Threads)
+fn pool(config: &Config, recorder: &Arc<Recorder>) -> Result<Arc<SigningPool>, StartError> {
+    let pool = SigningPool::new(config.signing.threads, config.signing.queue, recorder.clone());
+    pool.map(Arc::new).map_err(StartError::Threads)
 }
 
-/// What a reload reaches.
+/// Checks the configuration as `check` does, except for the files that a running issuer has open.
+pub(crate) fn check_without_keys(config: &Config) -> Result<(), StartError> {
+    config.check()?;
+    config.tls.as_ref().map(TlsConfig::load).transpose()?;
+    config.authorizer.as_ref().map(http_client).transpose()?;
+    Ok(())
+}
+
+pub(crate) fn authorizer(
+    config: &Config,
+    health: &Arc<Health>,
+    recorder: &Arc<Recorder>,
+) -> Result<Option<Authorizer>, StartError> {
+    let open = |config| Authorizer::new(config, health.clone(), recorder.clone());
+    Ok(config.authorizer.as_ref().map(open).transpose()?)
+}
+
+/// The parts that a reload changes.
 pub(crate) struct Reloading {
-    /// What is in force.
+    /// The configuration in force.
     pub(crate) config: Config,
-    /// The certificate, where it is not the file's.
+    /// The certificate, if it is not the file's.
     pub(crate) signed: Option<TlsConfig>,
     pub(crate) settings: Settings,
     pub(crate) accounts: Arc<Accounts>,
@@ -137,7 +145,7 @@ pub(crate) struct Reloading {
 }
 
 impl Reloading {
-    /// Reloads on each request, until the stop.
+    /// Reloads on each request, until the process is stopped.
     pub(crate) async fn run(mut self, mut reloader: Reloader<Config>, shutdown: Shutdown) {
         let reloading = async {
             loop {
@@ -147,7 +155,7 @@ impl Reloading {
                         "the PIN file still has the PIN that the HSM refused, which is not tried again"
                     );
                 }
-                // It reads files.
+                // Reading blocks on files.
                 let reading = spawn_blocking(move || {
                     let reading = reloader.read(&FIXED, check_without_keys);
                     (reloader, reading)
@@ -169,30 +177,31 @@ impl Reloading {
         shutdown.until_stopped(reloading).await;
     }
 
-    /// First what can fail: then nothing has changed.
+    /// Applies a configuration. Steps that can fail come first, so that a failure changes nothing.
     fn apply(&mut self, mut new: Config, shutdown: &Shutdown) -> Result<(), StartError> {
         keep_signed(&mut new.tls, self.signed.as_ref())?;
         let (old, schedule) = (&self.config, new.keys.schedule()?);
-        let mut present = Present::clone(&self.settings.load());
+        let before = self.settings.load_full();
         let tls = differ(&old.tls, &new.tls).then(|| self.certificate.open(new.tls.as_ref())).transpose()?;
-        present.take_up(&new, self.settings.descriptors)?;
-        if differ(&old.signing, &new.signing) {
-            present.pool = Arc::new(pool(&new, &self.recorder)?);
-        }
+        let pool = match differ(&old.signing, &new.signing) {
+            true => pool(&new, &self.recorder)?,
+            false => before.pool.clone(),
+        };
+        let mut present = Present::of(&new, before.descriptors, pool, before.request_paths.clone())?;
         let authorizer = authorizer(&new, &self.health, &self.recorder)?;
         let configured = Configured::of(&new);
-        self.accounts.take_up_share(&configured)?;
-        self.accounts.take_up_authorizer(authorizer)?;
-        self.health.clear(Fault::Authorizer); // what was wrong with the one before
+        self.accounts.take_up_configured(&configured)?;
+        self.accounts.set_authorizer(authorizer);
+        self.health.clear(Fault::Authorizer); // a fault of the previous authorizer
         if let Some(tls) = tls {
             self.certificate.replace(tls);
         }
-        present.http2 = new.listen.http2;
         present.tls = self.certificate.current().map(|tls| ListenerTls::new(tls, present.http2));
         let requires = new.listen.requires_certificates();
         self.certificate.current().iter().for_each(|tls| tls.require_client_certificates(requires));
-        self.settings.present.store(Arc::new(present));
-        self.accounts.replace(configured, &new.usage);
+        present.pool.show_places();
+        self.settings.store(Arc::new(present));
+        self.accounts.replace(configured);
         self.keyring.reschedule(schedule, Imprint::of(&new));
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());

@@ -1,5 +1,6 @@
-//! A document that is served to everyone: its bytes, its ETag, and who has it already.
+//! A document that is served to everyone: its bytes, its ETag, and the check if a client already has it.
 
+use crate::catalogue::IssuerOutcome;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
@@ -7,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use std::time::Duration;
 
-/// The bytes of a document, and their validator.
+/// A document's bytes, and their validator.
 #[derive(Clone, Debug)]
 pub(crate) struct Representation {
     pub(crate) body: Bytes,
@@ -22,13 +23,14 @@ impl Representation {
         Self { body: body.into(), etag }
     }
 
-    /// 200 with the document, or 304 to a client that has it. Either may be kept for `max_age`.
+    /// Returns 200 with the document and `outcome`, or 304 to a client that has it. Either may be cached for `max_age`.
     pub(crate) fn answer(
         &self,
         headers: &HeaderMap,
         media_type: &'static str,
         max_age: Duration,
-    ) -> Response<Full<Bytes>> {
+        outcome: IssuerOutcome,
+    ) -> (Response<Full<Bytes>>, IssuerOutcome) {
         let known = self.is_known_to(headers);
         let body = if known { Bytes::new() } else { self.body.clone() };
         let mut response = Response::new(Full::new(body));
@@ -39,17 +41,17 @@ impl Representation {
         fields.extend(field(self.etag.clone()).map(|value| (ETAG, value)));
         if known {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
-        } else {
-            fields.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+            return (response, IssuerOutcome::NotModified);
         }
-        response
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        (response, outcome)
     }
 
-    /// Whether the client has this document already (RFC 9110, section 13.1.2: weak comparison, lists, `*`).
+    /// `true` if the client already has this document (RFC 9110, section 13.1.2: weak comparison, lists, `*`).
     fn is_known_to(&self, headers: &HeaderMap) -> bool {
         let ours = self.etag.trim_matches('"');
         headers.get_all(IF_NONE_MATCH).iter().any(|value| {
-            // Between the first and the second quote, the third and the fourth: the tags, which may hold commas.
+            // Tags, which may contain commas, are between the first and the second quote, the third and the fourth, and so on.
             let mut tags = value.as_bytes().split(|byte| *byte == b'"').skip(1).step_by(2);
             value.as_bytes().trim_ascii() == b"*" || tags.any(|tag| tag == ours.as_bytes())
         })

@@ -1,4 +1,4 @@
-//! When keys come and go: pure functions of the keys' times and of now.
+//! The lifetimes of keys: pure functions of the keys' times and of now.
 //!
 //! ```text
 //!   made, published        takes over            successor takes over          leaves
@@ -8,13 +8,13 @@
 //! ```
 //!
 //! The two published times of a key are fixed when it is made. Gateways remember spent tokens until the published not-after, so
-//! moving it later would let tokens be spent twice, and moving it earlier would rob their holders. Agents compare both with what
-//! they have seen. `issue_until` is not published: an operator's rotation moves it earlier, and nothing moves it later.
+//! moving it later would let tokens be spent twice, and moving it earlier would void tokens too soon. Agents compare both with
+//! those they have seen. `issue_until` is not published: an operator's rotation moves it earlier, and nothing moves it later.
 
 use postern_token::{TokenTypes, UnixSeconds};
 use std::time::Duration;
 
-/// The token types that keys are made for, and the times that new keys get. Each type's keys take turns by themselves.
+/// The token types that keys are made for, and the times that new keys get. The keys of each type rotate independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
     /// In the issuer's order of preference.
@@ -26,7 +26,7 @@ pub(crate) struct Schedule {
 
 #[cfg(test)]
 impl Schedule {
-    /// For the tests of all modules: no two of its times are equal.
+    /// A schedule for the tests of all modules: no two of its times are equal.
     pub(crate) const TEST: Self = Self {
         types: TokenTypes::PUBLIC,
         rotate_every: Duration::from_secs(30_000),
@@ -35,10 +35,9 @@ impl Schedule {
     };
 }
 
-/// The times of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifetime {
-    /// The first second in which clients should use it.
+    /// The first second in which clients should use the key.
     pub(crate) not_before: UnixSeconds,
     /// The first second in which its successor should be used instead.
     pub(crate) issue_until: UnixSeconds,
@@ -46,37 +45,37 @@ pub(crate) struct Lifetime {
     pub(crate) not_after: UnixSeconds,
 }
 
-/// What a key may be used for at some moment.
+/// The use of a key at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Published ahead of its time.
+    /// Published, but not yet in use.
     NotYet,
-    /// It signs.
+    /// The key signs.
     Issuing,
-    /// Its tokens are good, but it signs no more.
+    /// The key's tokens are valid, but it signs no more.
     Redeeming,
-    /// Its time is over.
+    /// The key has expired.
     Over,
 }
 
-/// Clocks differ, and a copy of the directory may be some seconds old: around a change both keys sign for this long.
+/// Maximum time before and after a change in which both keys sign: clocks differ, and copies of the directory may be seconds old.
 const MAX_TOLERANCE: Duration = Duration::from_secs(300);
-/// A key that is needed at once is given a not-before this far in the past, for gateways whose clocks are behind.
+/// Time that the not-before of a key needed at once is in the past, for gateways whose clocks are behind.
 const BACKDATE: Duration = Duration::from_secs(60);
 
 impl Lifetime {
-    /// The times of a key that takes over at `not_before`.
+    /// Returns the times of a key that takes over at `not_before`.
     pub(crate) fn starting(not_before: UnixSeconds, schedule: &Schedule) -> Self {
         let issue_until = not_before.saturating_add(schedule.rotate_every);
         Self { not_before, issue_until, not_after: issue_until.saturating_add(schedule.redeem_for) }
     }
 
-    /// Whether it is the time that this key is meant to be used in.
+    /// `true` if `now` is in the time that this key is meant to be used in.
     pub(crate) fn is_current(&self, now: UnixSeconds) -> bool {
         self.not_before <= now && now < self.issue_until
     }
 
-    /// What the key may be used for, with tolerance for clocks that differ.
+    /// Returns the use of the key, with tolerance for clocks that differ.
     pub(crate) fn phase(&self, now: UnixSeconds) -> Phase {
         let tolerance = MAX_TOLERANCE.min(self.issue_until.until(self.not_after) / 4);
         if now >= self.not_after {
@@ -91,7 +90,7 @@ impl Lifetime {
     }
 }
 
-/// The times of the key to make now, if one is to be made.
+/// Returns the times of the key to make now, if one is to be made.
 pub(crate) fn to_make(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> Option<Lifetime> {
     let Some(current) = current(keys, now) else {
         // The first start, or the issuer was down when a rotation was due, or the clock was set.
@@ -102,17 +101,17 @@ pub(crate) fn to_make(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) 
     (due && !has_successor(&current, keys)).then(|| Lifetime::starting(current.issue_until, schedule))
 }
 
-/// A rotation that does not wait for the schedule.
+/// A rotation outside the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Takeover {
     /// The times of the new key.
     pub(crate) life: Lifetime,
-    /// From here on the keys before it issue no more.
+    /// The time from which earlier keys issue no more.
     pub(crate) at: UnixSeconds,
 }
 
 impl Takeover {
-    /// The rotation that is to happen `ahead` of now. Nothing if no key of `keys` would be in use until then: agents would have
+    /// Plans the rotation that happens `ahead` of now. `None` if no key of `keys` would be in use until then: agents would have
     /// none to mint for.
     pub(crate) fn after(
         ahead: Duration,
@@ -121,14 +120,14 @@ impl Takeover {
         now: UnixSeconds,
     ) -> Option<Self> {
         let mut at = now.saturating_add(ahead);
-        // The newest is the one in use: two that begin in the same second could not be told apart.
+        // The newest key is the one in use: two that begin in the same second could not be distinguished.
         while keys.iter().any(|key| key.not_before == at) {
             at = at.saturating_add(Duration::from_secs(1));
         }
         let before = current(keys, at)?;
         let mut life = Lifetime::starting(at, schedule);
         if let Some(next) = keys.iter().map(|key| key.not_before).filter(|start| *start > at).min() {
-            // A successor that is published already keeps its times.
+            // A published successor keeps its times.
             life.issue_until = life.issue_until.min(next);
             life.not_after = life.issue_until.saturating_add(schedule.redeem_for);
         }
@@ -139,24 +138,24 @@ impl Takeover {
         Some(Self { life, at })
     }
 
-    /// Whether a key that is there already would issue for longer.
+    /// `true` if an existing key would issue for longer.
     pub(crate) fn shortens(&self, key: &Lifetime) -> bool {
         key.not_before < self.at && self.at < key.issue_until
     }
 
-    /// The times of such a key from now on.
+    /// Returns the times of such a key from now on.
     pub(crate) fn shorten(&self, key: Lifetime) -> Lifetime {
         Lifetime { issue_until: self.at, ..key }
     }
 }
 
-/// The key to use at `now`: of several, the newest.
+/// Returns the key to use at `now`: of several, the newest.
 pub(crate) fn current(keys: &[Lifetime], now: UnixSeconds) -> Option<Lifetime> {
     keys.iter().filter(|key| key.is_current(now)).max_by_key(|key| key.not_before).copied()
 }
 
-/// The first moment after `now` at which something changes: a key is to be made, comes into use, stops issuing, or
-/// leaves. [`UnixSeconds::MAX`] when nothing will.
+/// Returns the first moment after `now` at which a key is to be made, comes into use, stops issuing, or leaves;
+/// [`UnixSeconds::MAX`] if there is none.
 pub(crate) fn next_change(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> UnixSeconds {
     let of_keys = keys.iter().flat_map(|key| [key.not_before, key.issue_until, key.not_after]);
     let due = current(keys, now).map(|current| successor_due(&current, schedule));
@@ -167,13 +166,13 @@ fn successor_due(current: &Lifetime, schedule: &Schedule) -> UnixSeconds {
     current.issue_until.saturating_sub(schedule.publish_ahead)
 }
 
-/// Whether there is no key in use, or half of the time is over in which its successor should have been there.
+/// `true` if no key is in use, or if half of `publish_ahead` is over without a successor.
 pub(crate) fn is_overdue(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> bool {
     let is_late = |current: &Lifetime| now >= current.issue_until.saturating_sub(schedule.publish_ahead / 2);
     current(keys, now).is_none_or(|current| is_late(&current) && !has_successor(&current, keys))
 }
 
-/// Whether some key takes over when `current` stops, or before.
+/// `true` if some key takes over when `current` stops, or before.
 fn has_successor(current: &Lifetime, keys: &[Lifetime]) -> bool {
     keys.iter().any(|key| key.is_current(current.issue_until))
 }
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(next(&[], 5), u64::MAX);
     }
 
-    /// The back-dating must not use up a short life: then keys would be made without end.
+    /// Back-dating must not use up a short life, or keys would be made without end.
     #[test]
     fn keys_of_a_second_are_possible() {
         let second = Duration::from_secs(1);
@@ -289,7 +288,7 @@ mod tests {
         Takeover::after(Duration::from_secs(ahead), keys, &Schedule::TEST, UnixSeconds(now))
     }
 
-    /// The keys after the rotation, the new one last.
+    /// Returns the keys after the rotation, the new one last.
     fn taken_over(keys: &[Lifetime], takeover: Takeover) -> Vec<Lifetime> {
         let shorten = |key: &Lifetime| match takeover.shortens(key) {
             true => takeover.shorten(*key),
@@ -317,7 +316,7 @@ mod tests {
         let takeover = after(0, &[first], 10_000).unwrap();
         assert_eq!((takeover.life.not_before.0, takeover.at.0), (9_940, 10_000));
         assert_eq!(current(&taken_over(&[first], takeover), UnixSeconds(10_000)), Some(takeover.life));
-        // Also of a key that is a second old.
+        // Also for a key that is a second old.
         let takeover = after(0, &[life(9_999)], 10_000).unwrap();
         assert_eq!(takeover.life.not_before.0, 10_000);
         assert_eq!(after(0, &[life(10_000)], 10_000).unwrap().at.0, 10_001);
@@ -343,8 +342,8 @@ mod tests {
         assert_eq!(after(0, &[], 10_000), None);
     }
 
-    /// A hundred rotations, from change to change: there is always exactly one current key, a successor is known
-    /// a `publish_ahead` before it is needed, and never more than three keys live.
+    /// Makes a hundred rotations, from change to change: there is always exactly one current key, a successor is known
+    /// a `publish_ahead` before it is needed, and at most three keys live.
     #[test]
     fn over_many_rotations_there_is_always_a_key_and_never_too_many() {
         let mut keys: Vec<Lifetime> = Vec::new();

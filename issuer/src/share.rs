@@ -1,11 +1,11 @@
-//! Which part of every quota an issuer gives, where several share their accounts. Nothing here reads a clock.
+//! An issuer's part of every quota, if several issuers share their accounts. Nothing here reads a clock.
 //!
 //! Each issuer of a group counts alone and gives `share` of a quota, so that all of them together never give more than the whole,
-//! whatever fails. A change of shares keeps to that within a period as well: a smaller share counts at once, a larger one from the
-//! next period on, and a new issuer begins with the period after its first start. So the share of a period is the least that was in
-//! force in it.
+//! whatever fails. A change of shares keeps to that within a period as well: a smaller share applies at once, a larger one from
+//! the next period, and a new issuer begins with the period after its first start. So the share of a period is the smallest that
+//! was in force in it.
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use postern_config::text_value;
 use postern_token::UnixSeconds;
 use std::cmp::Ordering;
@@ -13,11 +13,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The largest denominator: no group is larger.
+/// Maximum denominator: no group is larger.
 const MOST: u32 = 1_000_000;
 const ACCEPTED: &str = "an exact fraction, such as \"1/3\"";
 
-/// A fraction from nothing to the whole, reduced.
+/// A reduced fraction from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     numerator: u32,
@@ -25,30 +25,30 @@ pub struct Share {
 }
 
 impl Share {
-    /// All of it: an issuer without a group.
+    /// The whole quota: an issuer without a group.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
-    /// What an issuer gives in the period in which it joins a group.
+    /// Nothing: an issuer in the period in which it joins a group.
     pub(crate) const NONE: Self = Self { numerator: 0, denominator: 1 };
 
-    /// The reduced fraction; nothing where it is above one, or is no fraction.
+    /// Returns the reduced fraction; `None` if it is above one, or its denominator is out of range.
     pub(crate) fn new(numerator: u32, denominator: u32) -> Option<Self> {
         let divisor = greatest_common_divisor(numerator, denominator);
         (numerator <= denominator && (1..=MOST).contains(&denominator))
             .then(|| Self { numerator: numerator / divisor, denominator: denominator / divisor })
     }
 
-    /// Numerator and denominator.
+    /// Returns (numerator, denominator).
     pub(crate) const fn parts(self) -> (u32, u32) {
         (self.numerator, self.denominator)
     }
 
-    /// The share of a number of tokens, rounded down.
+    /// Returns the share of a number of tokens, rounded down.
     pub(crate) fn of(self, tokens: u64) -> u64 {
         let part = u128::from(tokens) * u128::from(self.numerator) / u128::from(self.denominator);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// The largest number of tokens of which the share is none.
+    /// Returns the largest number of tokens whose share rounds down to zero.
     pub(crate) fn most_without(self) -> u64 {
         match self.numerator {
             0 => u64::MAX,
@@ -56,7 +56,7 @@ impl Share {
         }
     }
 
-    /// As a number from 0 to 1.
+    /// Returns the share as a number from 0 to 1.
     pub(crate) fn ratio(self) -> f64 {
         f64::from(self.numerator) / f64::from(self.denominator)
     }
@@ -112,7 +112,7 @@ impl fmt::Debug for Share {
 
 text_value!(Share, ACCEPTED);
 
-/// A share, and since when it is the configured one.
+/// A share, and the time from which it is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Since {
     pub(crate) since: UnixSeconds,
@@ -124,13 +124,12 @@ pub(crate) struct Since {
 pub(crate) struct Shares(Vec<Since>);
 
 impl Shares {
-    /// What the database has of them.
     pub(crate) fn new(known: Vec<Since>) -> Self {
         Self(known)
     }
 
-    /// What is to be added where this share is configured at `now`. An issuer that `joins` a group and is new in it gives nothing in
-    /// the present period; any other one may have given everything.
+    /// Returns what to add if this share is configured at `now`. An issuer that `joins` a group and is new in it gives nothing in
+    /// the present period; any other issuer may have given everything.
     pub(crate) fn to_add(&self, share: Share, joins: bool, now: UnixSeconds) -> Vec<Since> {
         let before = if joins { Share::NONE } else { Share::WHOLE };
         let first = self.0.is_empty().then_some(Since { since: UnixSeconds(0), share: before });
@@ -147,32 +146,20 @@ impl Shares {
         self.0.extend(added);
     }
 
-    /// The share of the period that begins at `start`: the least since its first second.
+    /// Returns the share of the period that begins at `start`: the smallest since its first second.
     pub(crate) fn of_period(&self, start: UnixSeconds) -> Share {
         let (before, within) = self.0.split_at(self.0.partition_point(|change| change.since < start));
         let at_start = before.last().map_or(Share::WHOLE, |change| change.share);
         within.iter().map(|change| change.share).fold(at_start, Share::min)
     }
 
-    /// The one that is configured.
     pub(crate) fn configured(&self) -> Share {
         self.0.last().map_or(Share::WHOLE, |change| change.share)
     }
 }
 
-/// The shares, as every account's meter reads them. Reading takes no lock.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharesInForce(Arc<ArcSwap<Shares>>);
-
-impl SharesInForce {
-    pub(crate) fn load(&self) -> Guard<Arc<Shares>> {
-        self.0.load()
-    }
-
-    pub(crate) fn set(&self, shares: Shares) {
-        self.0.store(Arc::new(shares));
-    }
-}
+/// The shares, read by every account's meter. Reading takes no lock.
+pub(crate) type SharesInForce = Arc<ArcSwap<Shares>>;
 
 #[cfg(test)]
 mod tests {
@@ -220,7 +207,7 @@ mod tests {
         {
             assert_eq!(of(&first, start), expected, "of the period that begins at {start}");
         }
-        // What a period that was over by then had.
+        // The shares before the change at 250, of periods that were over by then.
         let until = shares(&[(150, "1/2"), (160, "2/3")], false);
         assert_eq!(
             [0, 100, 160, 161, 200].map(|start| of(&until, start)),
@@ -242,8 +229,8 @@ mod tests {
         assert_eq!([100, 1_000, 1_001].map(|start| of(&shares, start)), ["1/3", "1/3", "1/2"]);
     }
 
-    /// Two issuers whose shares add up to one whenever an operator has changed both, the smaller one first: in no period do they
-    /// give more than the whole.
+    /// Two issuers whose shares add up to one after an operator has changed both, the smaller one first: in no period do
+    /// they give more than the whole.
     #[test]
     fn shares_that_are_lowered_before_others_are_raised_never_add_up_to_more_than_one() {
         let parts = ["1/1", "1/2", "1/3", "2/3", "1/6", "5/6"];

@@ -1,8 +1,7 @@
-//! The pool that signs: a fixed number of threads, and a fixed number of places to wait, in which accounts take turns.
+//! The signing pool: a fixed number of threads, and a fixed number of places to wait, in which accounts take turns.
 //!
-//! A signature is hundreds of microseconds of CPU (measured by `cargo bench -p postern-issuer`). On the runtime it
-//! would hold up every other connection; in a queue without end a burst would be answered long after its clients have
-//! gone.
+//! A signature takes hundreds of microseconds of CPU (measured by `cargo bench -p postern-issuer`). On the runtime it
+//! would delay every other connection; in an unbounded queue a burst would be answered long after its clients have gone.
 
 use crate::recorder::{Part, Queued, Recorder};
 use parking_lot::{Condvar, Mutex};
@@ -19,19 +18,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Threads that sign. When it is dropped they sign what waits, and end.
+/// Threads that sign. When the pool is dropped, they sign what waits, and end.
 #[derive(Debug)]
 pub(crate) struct SigningPool {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
 }
 
-/// What the threads share with those who submit.
+/// The state that the threads share with submitters.
 #[derive(Debug)]
-struct Desk {
+struct Shared {
     state: Mutex<State>,
-    /// A request waits, or the pool is gone.
+    /// Notified when a request waits, or the pool is dropped.
     changed: Condvar,
-    /// Requests that may be signed or wait.
+    /// Maximum number of requests that are signed or wait.
     places: usize,
     recorder: Arc<Recorder>,
 }
@@ -43,35 +42,51 @@ struct State {
     is_closed: bool,
 }
 
-/// What is to be signed.
+/// The requests to sign.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Token(TokenRequest),
-    /// All of it at once, since one proof is made for all.
+    /// Signed as a whole, since one proof covers all.
     Batch(AmortizedRequest),
 }
 
 impl Work {
-    /// In signatures of type 2, as measured (`crates/token/benches/README.md`, "The private types").
+    /// Returns the cost in signatures of type 2, as measured (`crates/token/benches/README.md`, "The private types").
     fn cost(&self) -> NonZeroU32 {
-        let cost = match self {
-            Self::Token(request) if request.token_type() == TokenType::VoprfP384 => 16,
-            Self::Token(_) => 1,
-            Self::Batch(request) if request.token_type() == TokenType::VoprfP384 => 7 * request.count(),
-            Self::Batch(request) => request.count() / 3,
+        let cost = match (self, self.key_name().0) {
+            (Self::Token(_), TokenType::VoprfP384) => 16,
+            (Self::Token(_), _) => 1,
+            (Self::Batch(_), TokenType::VoprfP384) => 7 * self.count(),
+            (Self::Batch(_), _) => self.count() / 3,
         };
         u32::try_from(cost).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN)
     }
+
+    /// Returns the number of requested tokens.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Token(_) => 1,
+            Self::Batch(request) => request.count(),
+        }
+    }
+
+    /// Returns the token type and the truncated id by which the request names its key.
+    pub(crate) fn key_name(&self) -> (TokenType, u8) {
+        match self {
+            Self::Token(request) => (request.token_type(), request.truncated_token_key_id),
+            Self::Batch(request) => (request.token_type(), request.truncated_token_key_id),
+        }
+    }
 }
 
-/// The same, signed.
+/// The responses to `Work`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Token(TokenResponse),
     Batch(AmortizedResponse),
 }
 
-/// A request for a signature. `signed` is called once the signature is made, and dropped uncalled otherwise.
+/// A request in the queue. `signed` is called once the signature is made, and dropped uncalled otherwise.
 struct Job {
     key: Arc<SigningKey>,
     work: Work,
@@ -81,12 +96,12 @@ struct Job {
     queued: Queued,
 }
 
-/// Why there is no signature.
+/// A reason that there is no signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unsigned {
     /// Every thread is busy and every place to wait is taken.
     Full,
-    /// So they are, and most places are the caller's own.
+    /// As `Full`, and no caller has more requests waiting than this one.
     Crowded,
     /// The key does not sign this request.
     Refused(SignError),
@@ -94,16 +109,16 @@ pub(crate) enum Unsigned {
     Failed,
 }
 
-/// A signature to come. A request that still waits leaves the queue when this is dropped.
+/// A pending signature. A request that still waits leaves the queue when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Signature {
     answer: oneshot::Receiver<Result<Done, Unsigned>>,
     ticket: Ticket,
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
 }
 
 impl SigningPool {
-    /// A pool of `threads`, by default one for each core, and of `queue` places to wait.
+    /// Starts a pool of `threads`, by default one for each core, with `queue` places to wait.
     pub(crate) fn new(
         threads: Option<NonZeroUsize>,
         queue: usize,
@@ -112,17 +127,22 @@ impl SigningPool {
         let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let count = threads.unwrap_or_else(cores).get();
         let places = count.saturating_add(queue);
-        recorder.set_queue_limit(places);
-        let desk = Desk { state: Mutex::default(), changed: Condvar::new(), places, recorder };
-        let pool = Self { desk: Arc::new(desk) };
+        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), places, recorder };
+        let pool = Self { shared: Arc::new(shared) };
         for index in 0..count {
-            let desk = pool.desk.clone();
-            std::thread::Builder::new().name(format!("sign-{index}")).spawn(move || desk.work())?;
+            let shared = pool.shared.clone();
+            std::thread::Builder::new().name(format!("sign-{index}")).spawn(move || shared.work())?;
         }
         Ok(pool)
     }
 
-    /// Signs `work` when its turn comes among those of all callers. The caller of `claim` is one account, or 0.
+    /// Sets the metric of the queue's limit to this pool's.
+    pub(crate) fn show_places(&self) {
+        self.shared.recorder.set_queue_limit(self.shared.places);
+    }
+
+    /// Submits `work`, which is signed when its turn comes among those of all callers. The caller of `claim` is one account, or
+    /// 0.
     pub(crate) fn submit(
         &self,
         claim: impl Into<Claim>,
@@ -133,36 +153,35 @@ impl SigningPool {
         let claim @ Claim { caller, .. } = claim.into();
         let (answer, signature) = oneshot::channel();
         let signed = Box::new(signed);
-        let mut state = self.desk.state.lock();
+        let mut state = self.shared.state.lock();
         let mut crowded = None;
-        if state.waiting.len() + state.signing >= self.desk.places {
+        if state.waiting.len() + state.signing >= self.shared.places {
             crowded = state.waiting.make_room(caller);
             if crowded.is_none() {
                 let is_own = caller != 0 && state.waiting.len_of(caller) > 1;
                 return Err(if is_own { Unsigned::Crowded } else { Unsigned::Full });
             }
         }
-        let queued = self.desk.recorder.queued();
+        let queued = self.shared.recorder.queued();
         let job = Job { key, work, signed, answer, since: Instant::now(), queued };
         let ticket = state.waiting.push(claim, job.work.cost(), job);
         drop(state);
-        self.desk.changed.notify_one();
+        self.shared.changed.notify_one();
         if let Some(job) = crowded {
             job.end(Err(Unsigned::Crowded));
         }
-        Ok(Signature { answer: signature, ticket, desk: self.desk.clone() })
+        Ok(Signature { answer: signature, ticket, shared: self.shared.clone() })
     }
 }
 
 impl Drop for SigningPool {
     fn drop(&mut self) {
-        self.desk.state.lock().is_closed = true;
-        self.desk.changed.notify_all();
+        self.shared.state.lock().is_closed = true;
+        self.shared.changed.notify_all();
     }
 }
 
-impl Desk {
-    /// The work of one thread.
+impl Shared {
     fn work(&self) {
         while let Some(mut job) = self.next() {
             let signed = std::mem::replace(&mut job.signed, Box::new(|| {}));
@@ -196,20 +215,20 @@ impl Job {
     fn sign(&self, signed: Box<dyn FnOnce() + Send>, recorder: &Recorder) -> Result<Done, Unsigned> {
         let started = Instant::now();
         recorder.took(Part::Wait, started - self.since);
-        let (done, tokens) = match &self.work {
-            Work::Token(request) => (self.key.sign(request).map(Done::Token), 1),
-            Work::Batch(request) => (self.key.sign_batch(request).map(Done::Batch), request.count()),
+        let done = match &self.work {
+            Work::Token(request) => self.key.sign(request).map(Done::Token),
+            Work::Batch(request) => self.key.sign_batch(request).map(Done::Batch),
         };
         let done = done.map_err(Unsigned::Refused)?;
-        recorder.signed(self.key.token_type(), tokens, started.elapsed());
+        recorder.signed(self.key.token_type(), self.work.count(), started.elapsed());
         signed();
         Ok(done)
     }
 
     fn end(self, result: Result<Done, Unsigned>) {
         let Self { signed, answer, queued, .. } = self;
-        drop((signed, queued)); // not later than this: a client that retries immediately finds its place and its quota
-        let _ = answer.send(result); // the client may have hung up meanwhile
+        drop((signed, queued)); // not later: a client that retries immediately must find its place and its quota
+        let _ = answer.send(result); // the client may have disconnected
     }
 }
 
@@ -229,8 +248,8 @@ impl Future for Signature {
 
 impl Drop for Signature {
     fn drop(&mut self) {
-        let left = self.desk.state.lock().waiting.remove(self.ticket);
-        drop(left); // and with it the charge, which has a lock of its own
+        let left = self.shared.state.lock().waiting.remove(self.ticket);
+        drop(left); // with the charge, which has another lock, after the queue is unlocked
     }
 }
 

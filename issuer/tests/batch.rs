@@ -184,3 +184,24 @@ async fn a_batch_of_no_account_is_refused_before_its_body_is_read() {
     }
     issuer.stop().await;
 }
+
+/// What is refused by its header costs no question about its API key.
+#[tokio::test]
+async fn an_ambiguous_batch_is_refused_before_the_authorizer_is_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let authorizer = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut config = config(directory.path());
+    let url = format!("http://{}/authorize", authorizer.local_addr().unwrap());
+    config.authorizer = serde_json::from_value(serde_json::json!({ "url": url, "timeout": "1s" })).unwrap();
+    let issuer = Running::start(config).await;
+    let fields =
+        format!("content-type: {GENERIC_REQUEST_MEDIA_TYPE}\r\ncontent-length: 0\r\n{}", bearer("k-1"));
+    let asked = || tokio::time::timeout(std::time::Duration::from_millis(50), authorizer.accept());
+    let ambiguous = request("POST", "/token-request", &format!("host: another\r\n{fields}"), b"");
+    assert_eq!(issuer.exchange(&ambiguous).await.status, 400);
+    assert!(asked().await.is_err());
+    let plain = request("POST", "/token-request", &fields, b"");
+    assert_eq!(issuer.exchange(&plain).await.status, 503);
+    assert!(asked().await.is_ok());
+    issuer.stop().await;
+}

@@ -16,10 +16,6 @@ async fn refusal(config: Config) -> StartError {
     Issuer::bind(config, &ProcessContext::default()).await.unwrap_err()
 }
 
-async fn good(issuer: &Running) -> Vec<u8> {
-    issuer.key().await.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize().to_vec()
-}
-
 #[tokio::test]
 async fn the_directory_is_cacheable_and_a_known_one_is_304() {
     let directory = tempfile::tempdir().unwrap();
@@ -58,7 +54,7 @@ async fn a_restart_keeps_key_etag_and_quota_counts() {
     declare(&config, &[account("one", "k1", "2/36500d")]);
     let first = Running::start(config.clone()).await;
     let before = first.get("").await;
-    let body = good(&first).await;
+    let body = first.good().await;
     assert_eq!(first.post(&bearer("k1"), &body).await.status, 200);
     first.stop().await;
 
@@ -78,7 +74,7 @@ async fn counts_are_on_disk_within_seconds_without_a_stop() {
     let config = config(directory.path());
     declare(&config, &[account("the account", "k1", "2/36500d")]);
     let issuer = Running::start(config).await;
-    assert_eq!(issuer.post(&bearer("k1"), &good(&issuer).await).await.status, 200);
+    assert_eq!(issuer.post(&bearer("k1"), &issuer.good().await).await.status, 200);
     let database = rusqlite::Connection::open(directory.path().join("keys/accounts.sqlite")).unwrap();
     until(|| async {
         // First what is reserved, which would count as used after a crash, and soon the exact figure.
@@ -124,7 +120,7 @@ async fn a_drain_answers_open_requests_and_closes_idle_connections() {
     let mut config = config(directory.path());
     config.limits.header_timeout = ConfigDuration::minutes(5); // it is not what closes the idle connection
     let issuer = Running::start(config).await;
-    let whole = post("", &good(&issuer).await);
+    let whole = post("", &issuer.good().await);
     let end_of_head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     let (head, body) = whole.split_at(end_of_head + 2);
     let mut idle = issuer.connect().await;
@@ -144,6 +140,49 @@ async fn a_drain_answers_open_requests_and_closes_idle_connections() {
     let address = issuer.address;
     issuer.stop().await;
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_drain_answers_a_connection_that_waits_for_a_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let authorizer = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap(); // never answers
+    let mut config = config(directory.path());
+    config.limits.connections = std::num::NonZeroUsize::MIN;
+    let url = format!("http://{}/authorize", authorizer.local_addr().unwrap());
+    config.authorizer = serde_json::from_value(serde_json::json!({ "url": url, "timeout": "1s" })).unwrap();
+    let issuer = Running::start(config).await;
+    let mut asking = issuer.connect().await;
+    asking.write_all(&post(&bearer("k-1"), &[0; 10])).await.unwrap();
+    let _question = authorizer.accept().await.unwrap();
+    let mut waiting = issuer.connect().await;
+    waiting.write_all(&request("GET", DIRECTORY_PATH, "", b"")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await; // it is accepted
+    issuer.process.shutdown.drain();
+    assert_eq!(Answer::read(&mut asking).await.status, 503);
+    assert_eq!(Answer::read(&mut waiting).await.status, 200);
+    issuer.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_answers_connections_that_the_kernel_has_accepted() {
+    use std::io::Write;
+
+    let directory = tempfile::tempdir().unwrap();
+    let issuer = Running::start(config(directory.path())).await;
+    issuer.get("").await;
+    // Without an `await`, so that the issuer does not run before the drain.
+    let connect = |_| {
+        let mut stream = std::net::TcpStream::connect(issuer.address).unwrap();
+        stream.write_all(&request("GET", DIRECTORY_PATH, "", b"")).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        tokio::net::TcpStream::from_std(stream).unwrap()
+    };
+    let waiting: Vec<_> = (0..9).map(connect).collect();
+    issuer.process.shutdown.drain();
+    for mut stream in waiting {
+        assert_eq!(Answer::read(&mut stream).await.status, 200);
+    }
+    issuer.stop().await;
 }
 
 #[tokio::test]

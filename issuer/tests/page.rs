@@ -48,10 +48,6 @@ fn counts() -> BTreeMap<String, u64> {
     split.map(|(series, value)| (series.to_owned(), value.parse().unwrap())).collect()
 }
 
-async fn good(issuer: &Running) -> Vec<u8> {
-    issuer.key().await.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize().to_vec()
-}
-
 #[tokio::test]
 async fn every_series_is_there_before_the_first_request() {
     let _alone = ALONE.lock().await;
@@ -93,7 +89,7 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
     let config = config(directory.path());
     declare(&config, &[account("one", "k1", "1/36500d")]);
     let issuer = Running::start(config).await;
-    let (k1, good) = (bearer("k1"), good(&issuer).await);
+    let (k1, good) = (bearer("k1"), issuer.good().await);
     let other_type = [&[0xda, 0x7a][..], &good[2..]].concat();
     let typed = |media: &str, body: &[u8]| {
         let fields = format!("content-type: {media}\r\ncontent-length: {}\r\n{k1}", body.len());
@@ -226,7 +222,7 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
     assert_eq!(idle["title"], "Issuer");
     assert_eq!((tile(&idle, "Queue"), tile(&idle, "Queue limit")), (&0.0.into(), &4.0.into()));
 
-    let good = good(&issuer).await;
+    let good = issuer.good().await;
     for _ in 0..3 {
         assert_eq!(issuer.post(&bearer("the api key"), &good).await.status, 200);
     }
@@ -283,7 +279,7 @@ async fn accounts_are_named_where_the_operator_asks_for_it() {
         declare(&config, &[account(name, "k", "10/36500d"), account("idle", "other", "10/36500d")]);
         let issuer = Running::start(config).await;
         issuer.process.live.start(issuer.process.readiness.clone(), issuer.process.shutdown.clone()).unwrap();
-        let good = good(&issuer).await;
+        let good = issuer.good().await;
         for _ in 0..3 {
             assert_eq!(issuer.post(&bearer("k"), &good).await.status, 200);
         }

@@ -64,6 +64,18 @@ async fn a_slow_header_that_gives_way_is_answered_503() {
 }
 
 #[tokio::test]
+async fn who_sends_no_request_reads_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let issuer = Running::start(config(directory.path())).await;
+    let long = format!("GET / HTTP/1.1\r\nhost: localhost\r\nx-long: {}\r\n\r\n", "x".repeat(40_000));
+    for (sent, status, said) in [("nonsense\r\n\r\n", 400, "no request of HTTP"), (&long, 431, "16 KiB")] {
+        let answer = issuer.exchange(sent.as_bytes()).await;
+        assert_eq!((answer.status, answer.field("connection")), (status, Some("close")));
+        assert!(answer.text().contains(said), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn one_source_gets_its_share_and_others_get_theirs() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());

@@ -4,16 +4,11 @@ use crate::support::{Answer, Running, config, request, rest};
 use postern_config::ConfigDuration;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_issuer::Config;
+use postern_testkit::clients::proxy_headers;
 use postern_token::DIRECTORY_PATH;
 use std::num::NonZeroUsize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-/// A header for the client 192.0.2.`last` with port 4000, in either version.
-fn headers(last: u8) -> [Vec<u8>; 2] {
-    let v2 = [b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02", &[last][..], b"\x0a\0\0\x01\x0f\xa0\x01\xbb"];
-    [format!("PROXY TCP4 192.0.2.{last} 10.0.0.1 4000 443\r\n").into_bytes(), v2.concat()]
-}
 
 async fn start(network: &str, change: impl FnOnce(&mut Config)) -> Running {
     let directory = tempfile::tempdir().unwrap();
@@ -43,14 +38,14 @@ async fn held(issuer: &Running, header: &[u8]) -> TcpStream {
 #[tokio::test]
 async fn clients_behind_one_balancer_are_served_and_counted_apart() {
     let issuer = start("127.0.0.0/8", |_| {}).await;
-    for (number, header) in [headers(1), headers(2)].into_iter().enumerate() {
+    for (number, header) in [proxy_headers(1), proxy_headers(2)].into_iter().enumerate() {
         let held = held(&issuer, &header[number]).await;
         for header in &header {
             let answer = get(&issuer, header).await;
             assert_eq!((answer.status, answer.field("retry-after")), (429, Some("1")));
             assert!(answer.text().contains("from this address or network"), "{}", answer.text());
         }
-        for header in headers(3) {
+        for header in proxy_headers(3) {
             let mut other = issuer.connect().await;
             for byte in [&header[..], &request("GET", DIRECTORY_PATH, "", b"")].concat() {
                 other.write_all(&[byte]).await.unwrap();
@@ -74,12 +69,12 @@ async fn a_balancers_own_connections_have_no_limit_for_a_source() {
 async fn a_header_from_elsewhere_is_a_bad_request_and_does_not_choose_the_source() {
     let issuer = start("127.0.0.9/32", |config| config.limits.source.connections = 2).await;
     let [first, second] = [held(&issuer, b"").await, held(&issuer, b"").await];
-    for header in headers(1) {
+    for header in proxy_headers(1) {
         assert_eq!(get(&issuer, &header).await.status, 429);
     }
     drop((first, second));
     let issuer = start("127.0.0.9/32", |_| {}).await;
-    assert_eq!(get(&issuer, &headers(1)[0]).await.status, 400);
+    assert_eq!(get(&issuer, &proxy_headers(1)[0]).await.status, 400);
 }
 
 #[tokio::test]
@@ -87,7 +82,7 @@ async fn what_is_not_a_header_is_closed_without_an_answer() {
     let issuer =
         start("127.0.0.0/8", |config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
     let missing = request("GET", DIRECTORY_PATH, "", b"");
-    let [v1, v2] = headers(1);
+    let [v1, v2] = proxy_headers(1);
     for bytes in [&missing[..], b"", &v1[..20], &v2[..20], b"PROXY TCP4 nonsense\r\n"] {
         let mut stream = issuer.connect().await;
         stream.write_all(bytes).await.unwrap();
@@ -105,6 +100,6 @@ async fn a_connection_that_waits_for_its_header_gives_way() {
     })
     .await;
     let mut silent = issuer.connect().await;
-    assert_eq!(get(&issuer, &headers(1)[0]).await.status, 200);
+    assert_eq!(get(&issuer, &proxy_headers(1)[0]).await.status, 200);
     assert!(rest(&mut silent).await.is_empty());
 }

@@ -3,22 +3,14 @@
 use crate::support::{Running, certified, config};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::client_config;
+use postern_testkit::clients::flood_until_cut;
 use postern_token::DIRECTORY_PATH;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Sends requests again and again, and returns when the issuer has cut the connection.
-async fn flood_until_cut(mut stream: impl AsyncWrite + Unpin) {
-    let flood = format!("GET {DIRECTORY_PATH} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(64);
-    let flooding = async { while stream.write_all(flood.as_bytes()).await.is_ok() {} };
-    assert!(timeout(PATIENCE, flooding).await.is_ok(), "it is still connected");
+fn request() -> String {
+    format!("GET {DIRECTORY_PATH} HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
 #[tokio::test]
@@ -28,7 +20,7 @@ async fn a_client_that_never_reads_gives_its_place_back() {
     config.limits.connections = NonZeroUsize::MIN;
     config.limits.header_timeout = ConfigDuration::millis(300);
     let issuer = Running::start(config).await;
-    flood_until_cut(issuer.connect().await).await;
+    flood_until_cut(issuer.connect().await, &request()).await;
     assert_eq!(issuer.get("").await.status, 200);
 }
 
@@ -42,5 +34,5 @@ async fn so_does_one_over_tls() {
     config.limits.header_timeout = ConfigDuration::millis(500);
     let issuer = Running::start(config).await;
     let stream = connector.connect("localhost".try_into().unwrap(), issuer.connect().await).await.unwrap();
-    flood_until_cut(stream).await;
+    flood_until_cut(stream, &request()).await;
 }

@@ -10,7 +10,7 @@ from . import deployment as deployed
 
 FIELDS = ("seconds", "process", "rss", "fds", "threads", "cpu", "tunnels", "connections", "cache_keys", "items",
           "bytes")
-# From crates/spend/src/memcached/cache.rs: the most bytes that a key takes in the cache of spent keys.
+# From crates/spend/src/memcached/epochs.rs: the most bytes that a key takes in the cache of spent keys.
 BYTES_PER_CACHE_KEY = 40
 
 

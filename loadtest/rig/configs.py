@@ -69,11 +69,6 @@ def memcached(address, **keys):
     return section("store", {"kind": "memcached"}) + section("store.memcached", {"addresses": [address]} | keys)
 
 
-def shared(address, transport, **keys):
-    """The same, without the process's cache of spent keys: every check queries the store."""
-    return memcached(address, **{"transport": transport, "spent_cache": "0B"} | keys)
-
-
 def embedded(path):
     """A `[store]` section for the embedded store."""
     return section("store", {"kind": "embedded", "path": path})

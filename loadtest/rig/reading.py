@@ -1,13 +1,10 @@
 """Reads resource use and statistics of processes, from /proc and from their own metrics."""
 
-import math, os, re, resource, signal, statistics, subprocess, time as clock
+import os, re, resource, signal, subprocess, time as clock
 from typing import NamedTuple
 from . import Failed
 from .binaries import needed
 from .net import PATIENCE, connect, get
-from .units import time
-
-BUCKET = re.compile(r"^(\w+)_bucket\{(.*)\} (\S+)$", re.M)
 
 
 def cpu(pid):
@@ -101,49 +98,6 @@ def metrics(admin):
     return get(f"http://{admin}/metrics")
 
 
-def buckets(text, name, **labels):
-    """A histogram of `text` as {upper bound: count at or below}, over all series that have these labels."""
-    total = {}
-    for found, rest, value in BUCKET.findall(text):
-        if found != name or any(f'{key}="{want}"' not in rest for key, want in labels.items()):
-            continue
-        bound = re.search(r'le="([^"]+)"', rest).group(1)
-        bound = math.inf if bound == "+Inf" else float(bound)
-        total[bound] = total.get(bound, 0) + float(value)
-    return total
-
-
-def between(before, after):
-    return {bound: count - before.get(bound, 0) for bound, count in after.items()}
-
-
-def quantile(counts, share):
-    """As Prometheus' histogram_quantile: linear within the bucket. In seconds; None without counts."""
-    bounds = sorted(counts)
-    if not bounds or counts[bounds[-1]] == 0:
-        return None
-    rank, lower, below = counts[bounds[-1]] * share, 0.0, 0.0
-    for bound in bounds:
-        if counts[bound] >= rank:
-            if bound == math.inf:
-                return lower
-            inside = counts[bound] - below
-            return lower + (bound - lower) * ((rank - below) / inside if inside else 1)
-        lower, below = bound, counts[bound]
-    return lower
-
-
-def quantile_text(counts, share):
-    """A quantile with its unit; one within the first bucket is only known to be under its bound."""
-    value, first = quantile(counts, share), min(counts)
-    return f"under {time(first)}" if value is not None and value < first else time(value)
-
-
-def number_between(counts, low, high):
-    """The count above `low` and at or below `high`, two of the bounds."""
-    return int(counts[high] - counts[low])
-
-
 class Used:
     """CPU of named groups of processes from its construction to `read`."""
 
@@ -185,7 +139,3 @@ def system_calls(pids, work, folder):
 def read(path):
     with open(path) as file:
         return file.read()
-
-
-def median(values):
-    return statistics.median(values)

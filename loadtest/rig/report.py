@@ -1,6 +1,6 @@
 """A dated file of results: the machine, the commit, the command, then what was measured."""
 
-import datetime, os, platform, re, shlex, statistics, subprocess, sys, textwrap
+import datetime, os, platform, re, shlex, subprocess, sys, textwrap
 from . import ROOT
 from .binaries import POSTERN, program
 from .reading import load_average
@@ -64,7 +64,7 @@ def others():
 
 
 class Report:
-    """Written to loadtest/results/DATE-NAME.md; `picture` gives the path of an SVG beside it."""
+    """Written to loadtest/results/DATE-NAME.md."""
 
     def __init__(self, name, title):
         self.name, self.title, self.parts = name, title, []
@@ -78,12 +78,6 @@ class Report:
                 part = textwrap.fill(" ".join(part.split()), 120, break_long_words=False, break_on_hyphens=False)
             self.parts.append(part)
             print(part + "\n", flush=True)
-
-    def picture(self, what, about):
-        """The path for an SVG, and its mention in the report."""
-        file = f"{self.date}-{self.name}{'-' + what if what else ''}.svg"
-        self.add(f"![{about}]({file})")
-        return os.path.join(RESULTS, file)
 
     def write(self):
         minutes = (datetime.datetime.now() - self.began).total_seconds() / 60
@@ -107,26 +101,6 @@ class Report:
         print("written:", os.path.relpath(path, ROOT))
 
 
-# A sentence of several reports.
-LEAST = """Other work on the machine only ever adds to a figure (caches, the hypervisor), so the least of many short
-turns comes nearest to what a check costs by itself. Ratios are of the least, then of the medians."""
-
-
 def table(header, rows):
     line = lambda cells: "| " + " | ".join(map(str, cells)) + " |"
     return "\n".join([line(header), "|" + "---|" * len(header), *map(line, rows)])
-
-
-def rounds(name, values, digits=1):
-    """All rounds of one figure, as a line of a list."""
-    return f"- {name}: " + ", ".join(f"{value:,.{digits}f}" for value in values)
-
-
-def beside(values, base):
-    """The ratio of the least, and that of the medians."""
-    return f"{min(values) / min(base):.2f}, {statistics.median(values) / statistics.median(base):.2f}"
-
-
-def middle(values, digits=1):
-    """Median, and in parentheses the least and the most."""
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"

@@ -14,11 +14,11 @@ def colours(of):
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1f2328}.axis{fill:#59636e;font-size:12px}.back{fill:#fff}"
     ".title{font-weight:600;font-size:15px}.grid{stroke:#8c959f;stroke-opacity:.35}"
-    f"{colours(LIGHT)}.slow{{stroke:#cf222e;fill:#cf222e}}path{{fill:none!important;stroke-width:2}}"
+    f"{colours(LIGHT)}path{{fill:none!important;stroke-width:2}}"
     ".whisker{stroke:#24292f;stroke-width:1.5}"
     ".a{fill:#6e7781}.b{fill:#afb8c1}.own.a{fill:#0969da}.own.b{fill:#6cb0ff}"
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.axis{fill:#9198a1}.back{fill:#0d1117}"
-    f"{colours(DARK)}.slow{{stroke:#ff7b72;fill:#ff7b72}}.whisker{{stroke:#e6edf3}}"
+    f"{colours(DARK)}.whisker{{stroke:#e6edf3}}"
     ".a{fill:#8b949e}.b{fill:#545d68}.own.a{fill:#4493f8}.own.b{fill:#1f5fb8}}"
     "text[class^=c]{stroke:none}"
 )
@@ -52,14 +52,13 @@ def line(x1, y1, x2, y2, kind="grid", more=""):
 
 
 class Axis:
-    """Maps values to positions, linear or logarithmic."""
+    """Maps values to positions."""
 
-    def __init__(self, low, high, start, end, logarithmic=False):
-        self.map = math.log10 if logarithmic else float
-        self.low, self.high, self.start, self.end = self.map(low), self.map(high), start, end
+    def __init__(self, low, high, start, end):
+        self.low, self.high, self.start, self.end = low, high, start, end
 
     def __call__(self, value):
-        share = (self.map(value) - self.low) / ((self.high - self.low) or 1)
+        share = (value - self.low) / ((self.high - self.low) or 1)
         return self.start + share * (self.end - self.start)
 
 
@@ -70,24 +69,8 @@ def number(value):
     return f"{value:g}"
 
 
-def microseconds(value):
-    return f"{value / 1e6:g} s" if value >= 1e6 else f"{value / 1e3:g} ms" if value >= 1e3 else f"{value:g} µs"
-
-
-def ticks(low, high, logarithmic=False):
-    """Round values: powers of ten with 2 and 5 between when the range is short, or about five even steps from 0."""
-    if logarithmic:
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        steps = (1, 2, 5) if math.log10(high / low) < 2 else (1,)
-        return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+def ticks(high):
+    """Round values: about five even steps from 0."""
     step = 10.0 ** math.floor(math.log10(high / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if high / (step * factor) <= 6)
     return [step * count for count in range(int(high / step + 1e-9) + 1)]
-
-
-def spaced(heights, least=17):
-    """Moves labels apart where curves end close together."""
-    placed, floor = {}, -math.inf
-    for name, height in sorted(heights.items(), key=lambda pair: pair[1]):
-        placed[name] = floor = max(height, floor + least)
-    return placed

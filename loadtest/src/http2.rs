@@ -1,4 +1,4 @@
-//! Tunnels that are streams of HTTP/2 connections. A thread of their own drives the connections; a tunnel blocks like a socket.
+//! Tunnels as streams of HTTP/2 connections. A separate thread drives the connections; a tunnel blocks like a socket.
 
 use crate::target::PATIENCE;
 use crate::tls;
@@ -20,12 +20,12 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// As Postern's agent has them: no proxy waits for a window, and any may send frames of 64 KiB.
+/// HTTP/2 settings of Postern's agent: no proxy waits for a window, and each may send frames of 64 KiB.
 const STREAM_WINDOW: u32 = 512 << 10;
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 const FRAME: u32 = 64 << 10;
 
-/// Connections that tunnels are opened on in turn. Each is made for its first tunnel.
+/// Connections that carry tunnels in turn. Each connection is made for its first tunnel.
 pub(crate) struct Connections {
     proxy: SocketAddr,
     tls: Option<Arc<ClientConfig>>,
@@ -35,7 +35,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// `count` connections; their tunnels are closed by a reset if `resets`.
+    /// Creates a pool of `count` connections. Its tunnels close with a reset if `resets` is set.
     pub(crate) fn new(
         proxy: SocketAddr,
         tls: Option<Arc<ClientConfig>>,
@@ -48,20 +48,12 @@ impl Connections {
         Ok(Self { proxy, tls, made, resets, runtime })
     }
 
-    /// The tunnel of this number.
-    pub(crate) fn open(
-        &self,
-        number: usize,
-        target: SocketAddr,
-        authorization: Option<&str>,
-    ) -> Result<Stream> {
-        let mut request = Request::builder().method(Method::CONNECT).uri(target.to_string());
-        if let Some(value) = authorization {
-            let mut value = HeaderValue::from_str(value)?;
-            value.set_sensitive(true); // as agents and browsers do: no table remembers it
-            request = request.header(PROXY_AUTHORIZATION, value);
-        }
-        let request = request.body(())?;
+    /// Opens the tunnel `number`.
+    pub(crate) fn open(&self, number: usize, target: SocketAddr, authorization: &str) -> Result<Stream> {
+        let mut authorization = HeaderValue::from_str(authorization)?;
+        authorization.set_sensitive(true); // as agents and browsers do: not stored in the HPACK table
+        let request = Request::builder().method(Method::CONNECT).uri(target.to_string());
+        let request = request.header(PROXY_AUTHORIZATION, authorization).body(())?;
         let connection = self.connection(number % self.made.len())?;
         let opening = async {
             let (answer, outbox) = connection.ready().await?.send_request(request, false)?;
@@ -102,11 +94,11 @@ where
     settings.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     settings.max_frame_size(FRAME).enable_push(false);
     let (sender, connection) = settings.handshake(stream).await?;
-    tokio::spawn(connection); // its tunnels notice how it ends
+    tokio::spawn(connection); // its streams observe the connection's end
     Ok(sender)
 }
 
-/// A tunnel. Dropping it ends the stream, and waits elsewhere for the proxy to end it, too.
+/// A tunnel. Dropping it ends the stream; a task waits for the proxy to end its side.
 pub(crate) struct Stream {
     outbox: SendStream<Bytes>,
     inbox: Option<RecvStream>,
@@ -155,7 +147,7 @@ impl Drop for Stream {
         if self.resets {
             return self.outbox.send_reset(Reason::CANCEL);
         }
-        let _ = self.outbox.send_data(Bytes::new(), true); // it fails where the proxy was first
+        let _ = self.outbox.send_data(Bytes::new(), true); // fails if the proxy ended the stream first
         let Some(mut inbox) = self.inbox.take() else { return };
         self.runtime.spawn(async move { while let Some(Ok(_)) = inbox.data().await {} });
     }

@@ -1,6 +1,7 @@
-//! The target of the tunnels. The first byte of a connection selects what it does. `d` and a length: it sends that many
-//! bytes; `u` and a length: it reads that many and answers with one; any other byte comes back, as do those after it. A `C`
-//! begins a CONNECT, of a proxy that can only pass it on: it is answered 200, and what follows begins anew.
+//! The target of the tunnels. The first byte of a connection selects the target's behaviour. `d` and a length: the target sends
+//! that many bytes. `u` and a length: it reads that many and answers with one. `C`: the byte begins a CONNECT from a proxy that
+//! can only forward it; the answer is 200, and the next byte selects the behaviour. Any other byte is echoed, like all bytes
+//! after it.
 
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
@@ -11,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is read or written at a time.
+/// Maximum size of one read or write, in bytes.
 pub(crate) const CHUNK: usize = 256 * 1024;
 
-/// How long a proxy may take to close a tunnel that its client has left.
+/// Maximum time that a proxy may take to close a tunnel that its client has left.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which way bytes go.
@@ -27,7 +28,7 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
-    /// What the client sends to the target first.
+    /// Returns the first bytes from the client to the target.
     pub(crate) fn request(self, length: u64) -> [u8; 9] {
         let mut request = [0; 9];
         request[0] = match self {
@@ -45,21 +46,14 @@ pub(crate) struct Target {
     kept: Option<Kept>,
 }
 
-/// Connections whose first byte has come back, and of which no more is expected.
+/// Connections whose first byte was echoed, and on which no more is expected.
 type Kept = Arc<Mutex<Vec<TcpStream>>>;
 
 impl Target {
-    /// Serves up to `most` connections at once, each on a thread that is there before it.
-    pub(crate) fn start(address: SocketAddr, most: usize) -> Result<Self> {
-        Self::serving(address, most, None)
-    }
-
-    /// Sends the first byte of each connection back, and then leaves it open: any number of them, `most` begin at once.
-    pub(crate) fn keeping(address: SocketAddr, most: usize) -> Result<Self> {
-        Self::serving(address, most, Some(Kept::default()))
-    }
-
-    fn serving(address: SocketAddr, most: usize, kept: Option<Kept>) -> Result<Self> {
+    /// Serves up to `most` connections at once, each on a thread that was started in advance. A target that `keeps` echoes the
+    /// first byte of each connection, and then keeps the connection open: `most` limits only concurrent first bytes.
+    pub(crate) fn start(address: SocketAddr, most: usize, keeps: bool) -> Result<Self> {
+        let kept = keeps.then(Kept::default);
         let listener = Arc::new(TcpListener::bind(address)?);
         let target = Self { address: listener.local_addr()?, open: Arc::default(), kept };
         for _ in 0..most {
@@ -68,7 +62,7 @@ impl Target {
             thread::Builder::new().stack_size(128 * 1024).spawn(move || {
                 while let Ok((stream, _)) = listener.accept() {
                     open.fetch_add(1, Ordering::SeqCst);
-                    let _ = serve(stream, kept.as_ref()); // the client notices what is missing
+                    let _ = serve(stream, kept.as_ref()); // the client detects missing data
                     open.fetch_sub(1, Ordering::SeqCst);
                 }
             })?;
@@ -76,7 +70,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Waits until the proxy has closed every connection, so that closing is part of what is measured.
+    /// Waits until the proxy has closed every connection, so that closing is part of the measurement.
     pub(crate) fn wait_until_left(&self) -> Result<()> {
         let began = Instant::now();
         while self.open.load(Ordering::SeqCst) > 0 {
@@ -129,7 +123,7 @@ fn read_first(stream: &mut TcpStream) -> io::Result<Option<u8>> {
     Ok((stream.read(&mut first)? > 0).then_some(first[0]))
 }
 
-/// Reads the rest of a CONNECT's head, behind which nothing comes before the answer.
+/// Reads the rest of a CONNECT's head and answers it. No data follows the head before the answer.
 fn answer_connect(stream: &mut TcpStream) -> io::Result<()> {
     let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -157,7 +151,6 @@ fn read_length(stream: &mut TcpStream) -> io::Result<u64> {
     Ok(u64::from_be_bytes(length))
 }
 
-/// Writes `length` bytes.
 pub(crate) fn send(stream: &mut impl Write, length: u64) -> io::Result<()> {
     let chunk = vec![0x5a; CHUNK];
     let mut left = length;
@@ -169,7 +162,6 @@ pub(crate) fn send(stream: &mut impl Write, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads `length` bytes.
 pub(crate) fn take(stream: &mut impl Read, length: u64) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     let mut left = length;

@@ -1,4 +1,4 @@
-//! TLS to the proxy. All proxies get the same handshake: TLS 1.3, X25519, AES-128-GCM, and none is resumed.
+//! TLS to the proxy. All proxies get the same handshake: TLS 1.3, X25519, AES-128-GCM, no resumption.
 
 use anyhow::{Context, Result};
 use rustls::client::Resumption;
@@ -11,12 +11,12 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The name in the proxy's certificate.
+/// Returns the name in the proxy's certificate.
 pub(crate) fn name() -> Result<ServerName<'static>> {
     Ok(ServerName::try_from("localhost")?)
 }
 
-/// Trusts the authority in this PEM file, and offers these protocols.
+/// Creates a configuration that trusts the authority in this PEM file and offers these protocols.
 pub(crate) fn config(ca: &Path, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     let authority = CertificateDer::from_pem_file(ca);
@@ -34,11 +34,11 @@ pub(crate) fn config(ca: &Path, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>
     Ok(Arc::new(config))
 }
 
-/// A connection over TLS. Dropping it says so to the proxy.
+/// A TLS connection. Dropping it sends `close_notify`.
 pub(crate) struct Tls(StreamOwned<ClientConnection, TcpStream>);
 
 impl Tls {
-    /// The handshake is made with the first bytes.
+    /// Creates a connection. The handshake happens with the first bytes.
     pub(crate) fn new(config: &Arc<ClientConfig>, stream: TcpStream) -> Result<Self> {
         Ok(Self(StreamOwned::new(ClientConnection::new(Arc::clone(config), name()?)?, stream)))
     }
@@ -63,6 +63,6 @@ impl Write for Tls {
 impl Drop for Tls {
     fn drop(&mut self) {
         self.0.conn.send_close_notify();
-        let _ = self.0.conn.write_tls(&mut self.0.sock); // a proxy that is gone needs no notice
+        let _ = self.0.conn.write_tls(&mut self.0.sock); // fails if the proxy is gone
     }
 }

@@ -1,4 +1,4 @@
-//! One tunnel, from the client's side.
+//! The client's side of a tunnel.
 
 use crate::http2::Connections;
 use crate::target::PATIENCE;
@@ -23,7 +23,7 @@ pub(crate) struct Through {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) target: SocketAddr,
     /// The proxy relays each connection to the target by itself: send no CONNECT
-    #[arg(long, conflicts_with_all = ["tokens", "authorization", "no_credentials", "http2"])]
+    #[arg(long, conflicts_with_all = ["tokens", "authorization", "http2"])]
     pub(crate) direct: bool,
     /// The proxy speaks TLS, with a certificate for localhost of the authority in this PEM file
     #[arg(long, value_name = "FILE")]
@@ -34,9 +34,6 @@ pub(crate) struct Through {
     /// Close these tunnels by a reset, not by the end of the stream
     #[arg(long, requires = "http2")]
     pub(crate) reset: bool,
-    /// The proxy wants no Proxy-Authorization
-    #[arg(long, conflicts_with_all = ["tokens", "authorization"])]
-    pub(crate) no_credentials: bool,
     /// One Proxy-Authorization value a line, each used for one tunnel
     #[arg(long, value_name = "FILE", conflicts_with = "authorization")]
     pub(crate) tokens: Option<PathBuf>,
@@ -52,7 +49,7 @@ pub(crate) struct Through {
 }
 
 impl Through {
-    /// Lets the one who measures read his clocks first.
+    /// Waits for the measuring process, if `wait` is set, so that it can read its clocks first.
     pub(crate) fn begin(&self) -> Result<()> {
         if self.wait {
             print_line("ready")?;
@@ -60,9 +57,24 @@ impl Through {
         }
         Ok(())
     }
+
+    fn authorizations(&self, count: usize) -> Result<Vec<String>> {
+        if self.direct {
+            return Ok(Vec::new());
+        }
+        if let Some(path) = &self.tokens {
+            let file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let lines = BufReader::new(file).lines().skip(self.skip).take(count);
+            let lines = lines.collect::<Result<Vec<_>, _>>()?;
+            ensure!(lines.len() == count, "{} holds only {} usable lines", path.display(), lines.len());
+            return Ok(lines);
+        }
+        let value = self.authorization.clone();
+        Ok(vec![value.context("give --tokens, --authorization or --direct")?])
+    }
 }
 
-/// Prints a line at once, also into a pipe.
+/// Prints a line and flushes it, because standard output may be a pipe.
 pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut out = stdout().lock();
     writeln!(out, "{line}")?;
@@ -70,27 +82,19 @@ pub(crate) fn print_line(line: &str) -> Result<()> {
     Ok(())
 }
 
-/// What opens each tunnel.
 pub(crate) struct Opener {
     way: Way,
     target: SocketAddr,
-    credentials: Credentials,
+    /// Values of Proxy-Authorization: one for all tunnels, or one for each; none if no request is sent to the proxy.
+    authorizations: Vec<String>,
 }
 
-/// How the proxy is reached.
+/// Connections to the proxy.
 enum Way {
-    /// A connection for each tunnel.
+    /// One connection per tunnel.
     Own { proxy: SocketAddr, tls: Option<Arc<ClientConfig>> },
-    /// A stream of a connection.
+    /// One stream of a shared connection per tunnel.
     Shared(Connections),
-}
-
-enum Credentials {
-    /// The proxy gets no request.
-    Direct,
-    None,
-    Same(String),
-    Each(Vec<String>),
 }
 
 /// The client's end of a tunnel.
@@ -98,7 +102,7 @@ pub(crate) trait Tunnel: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Tunnel for T {}
 
-/// An open tunnel, and how long it took from the first packet to the proxy's 200.
+/// An open tunnel, and the time from the first packet to the proxy's 200.
 pub(crate) struct Opened {
     pub(crate) stream: Box<dyn Tunnel>,
     pub(crate) began: Instant,
@@ -119,42 +123,39 @@ impl Way {
 }
 
 impl Opener {
-    /// Opens up to `count` tunnels to `target`.
+    /// Creates an opener for up to `count` tunnels to `target`.
     pub(crate) fn new(through: &Through, target: SocketAddr, count: usize) -> Result<Self> {
-        Ok(Self { way: Way::of(through)?, target, credentials: Credentials::of(through, count)? })
+        Ok(Self { way: Way::of(through)?, target, authorizations: through.authorizations(count)? })
     }
 
-    /// The tunnel of this number; a token's number is used once.
+    /// Opens the tunnel `number`. With tokens, each number may be used once.
     pub(crate) fn open(&self, number: usize) -> Result<Opened> {
         let began = Instant::now();
-        let authorization = match &self.credentials {
-            Credentials::Direct | Credentials::None => None,
-            Credentials::Same(value) => Some(value.as_str()),
-            Credentials::Each(values) => Some(values[number].as_str()),
-        };
+        let index = number.checked_rem(self.authorizations.len());
+        let authorization = index.map(|index| self.authorizations[index].as_str());
         let stream: Box<dyn Tunnel> = match &self.way {
-            Way::Shared(connections) => Box::new(connections.open(number, self.target, authorization)?),
+            Way::Shared(connections) => {
+                Box::new(connections.open(number, self.target, authorization.unwrap_or_default())?)
+            }
             Way::Own { proxy, tls } => {
                 let mut stream = connect(*proxy, tls.as_ref())?;
-                if !matches!(self.credentials, Credentials::Direct) {
-                    self.ask(&mut *stream, authorization)?;
+                if let Some(value) = authorization {
+                    ask(&mut *stream, self.target, value)?;
                 }
                 stream
             }
         };
         Ok(Opened { stream, began, answered: began.elapsed() })
     }
+}
 
-    /// Sends a CONNECT, and reads the answer.
-    fn ask(&self, stream: &mut dyn Tunnel, authorization: Option<&str>) -> Result<()> {
-        let target = self.target;
-        let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
-        if let Some(value) = authorization {
-            request += &format!("Proxy-Authorization: {value}\r\n");
-        }
-        stream.write_all((request + "\r\n").as_bytes())?;
-        read_answer(stream)
-    }
+/// Sends a CONNECT and reads the answer.
+fn ask(stream: &mut dyn Tunnel, target: SocketAddr, authorization: &str) -> Result<()> {
+    let request = format!(
+        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {authorization}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    read_answer(stream)
 }
 
 fn connect(proxy: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> Result<Box<dyn Tunnel>> {
@@ -167,27 +168,7 @@ fn connect(proxy: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> Result<Box<dyn
     })
 }
 
-impl Credentials {
-    fn of(through: &Through, count: usize) -> Result<Self> {
-        if through.direct {
-            return Ok(Self::Direct);
-        }
-        if through.no_credentials {
-            return Ok(Self::None);
-        }
-        if let Some(path) = &through.tokens {
-            let file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-            let lines = BufReader::new(file).lines().skip(through.skip).take(count);
-            let lines = lines.collect::<Result<Vec<_>, _>>()?;
-            ensure!(lines.len() == count, "{} holds only {} usable lines", path.display(), lines.len());
-            return Ok(Self::Each(lines));
-        }
-        let value = through.authorization.clone();
-        Ok(Self::Same(value.context("give --tokens, --authorization, --no-credentials or --direct")?))
-    }
-}
-
-/// Reads the head of an answer, which must be a 200. The target sends nothing on its own, so nothing follows it.
+/// Reads the head of an answer, which must be a 200. Nothing follows the head, because the target never sends first.
 fn read_answer(stream: &mut dyn Tunnel) -> Result<()> {
     let mut head = Vec::new();
     let mut buffer = [0; 4096];
@@ -203,12 +184,12 @@ fn read_answer(stream: &mut dyn Tunnel) -> Result<()> {
     Ok(())
 }
 
-/// Whether the status is there and is not 200. A refusal's body need not be read to know that.
+/// `true` if the status is complete and is not 200. A refusal's body is not needed for that.
 fn is_refusal(head: &[u8]) -> bool {
     head.get(9..12).is_some_and(|status| status != b"200")
 }
 
-/// One byte to the target and back.
+/// Sends one byte to the target and reads its echo.
 pub(crate) fn echo(stream: &mut dyn Tunnel) -> Result<()> {
     stream.write_all(b"x")?;
     let mut echoed = [0];

@@ -1,7 +1,7 @@
 //! Users that are kept elsewhere: the issuer asks a service of the operator's whose an API key is.
 
-use super::kills::token_request;
 use super::{add, issuer, json, mint, said};
+use crate::support::accounts::token_request;
 use crate::support::admin::{self, Metrics};
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, issuer_config};
@@ -30,14 +30,6 @@ fn users(key: &str) -> (u16, String) {
 
 fn answers(answer: &str) -> String {
     format!("postern_issuer_authorizer_answers_total{{answer=\"{answer}\"}}")
-}
-
-/// SIGHUP, and the line of it.
-fn hup(running: &Daemon) {
-    let reloads = |log: &str| log.matches("was read again").count();
-    let before = reloads(&running.process.written().1);
-    running.process.signal("HUP");
-    running.process.wait_for("a reload", |_, log| (reloads(log) > before).then_some(()));
 }
 
 async fn readiness(running: &Daemon, what: &str, wanted: impl Fn(&str) -> bool) {
@@ -75,7 +67,7 @@ async fn keys_that_the_service_knows_are_accounts_with_exact_quotas() {
     let asked = ["key-alice", "key-alice-2", "key-bert", "key-late", "key-wrong", "key-odd", "key-dave"]
         .map(str::to_owned);
     assert_eq!(service.asked(), asked, "once each, and not about the issuer's own");
-    hup(&running);
+    running.reread("was read again");
     mint(&running, "key-late").assert_failed(70, &["401"]);
     assert_eq!(service.asked(), ["key-late"], "a reload forgets, though nothing has changed");
     let metrics = Metrics::of(running.admin).await;
@@ -119,7 +111,7 @@ async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_agai
         })
         .await;
         readiness(&running, "well again", |body| !body.contains("authorizer")).await;
-        hup(&running); // forgets all answers
+        running.reread("was read again"); // forgets all answers
     }
     assert!(Metrics::of(running.admin).await.value(&answers("failed")) >= 9);
     let log = running.process.terminate().stderr;
@@ -189,6 +181,43 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
     assert!(sent > most && limited.load(SeqCst) > 0, "{sent} is no flood");
     assert!(asked.len() <= most && service.most_open() <= 32, "{} questions of {sent}", asked.len());
     assert!(asked.iter().filter(|key| *key == "key-alice").count() >= 3);
+    running.process.terminate().assert_stopped();
+}
+
+/// A key that there was no turn to ask about counts against its source as one that the service refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_that_the_service_is_not_asked_about_ends_in_429() {
+    const BURST: usize = 300;
+    const CLIENTS: usize = 128;
+    let service = Service::start(users).await;
+    service.set(Duration::from_millis(200), users);
+    let home = TempDir::new().unwrap();
+    let limits = format!("[limits.source]\nexempt = []\nrefusals = 1\nrefusals_burst = {BURST}\n");
+    let config = issuer_config(home.path(), &(service.section("timeout = \"500ms\"\n") + &limits));
+    let running = Daemon::ready("issuer", &config).await;
+    let wrong = token_request(&running, "none").await.build().unwrap();
+    let (began, client, mut flood) = (Instant::now(), reqwest::Client::new(), JoinSet::new());
+    for number in 0..CLIENTS {
+        let (wrong, client) = (wrong.try_clone().unwrap(), client.clone());
+        flood.spawn(async move {
+            let mut statuses = Vec::new();
+            while statuses.last() != Some(&429) {
+                let mut request = wrong.try_clone().unwrap();
+                let key = format!("Bearer wrong-{number}-{}", statuses.len());
+                request.headers_mut().insert("authorization", key.parse().unwrap());
+                statuses.push(client.execute(request).await.unwrap().status().as_u16());
+            }
+            statuses
+        });
+    }
+    let statuses: Vec<u16> = flood.join_all().await.concat();
+    let of = |wanted| statuses.iter().filter(|status| **status == wanted).count();
+    let refused = of(401) + of(503);
+    // Those under way when the burst is used up are answered, too.
+    let most = BURST + CLIENTS + began.elapsed().as_secs() as usize + 1;
+    assert!((BURST..=most).contains(&refused) && of(503) > 0, "{refused}, {} of them 503", of(503));
+    let withheld = Metrics::of(running.admin).await.value(&answers("withheld"));
+    assert!(withheld >= of(503) as u64, "{withheld} of {}", of(503));
     running.process.terminate().assert_stopped();
 }
 
@@ -270,7 +299,7 @@ async fn without_its_service_an_issuer_is_not_open_to_everyone() {
     run(["token", "mint", "--issuer", &running.http()])
         .assert_failed(70, &["401", "Tokens are for accounts"]);
     issuer_config(home.path(), "");
-    hup(&running);
+    running.reread("was read again");
     mint(&running, "key-alice").assert_failed(70, &["401", "not one of this issuer's"]);
     run(["token", "mint", "--issuer", &running.http()]).assert_failed(70, &["401"]);
     running.process.terminate().assert_stopped();

@@ -1,10 +1,9 @@
 //! Never more tokens than the quota, whenever the issuer is killed and however many ask at once.
 
 use super::{add, add_with, json, said};
-use crate::support::accounts::used;
+use crate::support::accounts::{token_request, used};
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, issuer_config};
-use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -14,18 +13,6 @@ use tempfile::TempDir;
 const CLIENTS: usize = 64;
 const KILLS: usize = 10;
 const QUOTA: i64 = 6_000;
-
-/// A request for a token that the account may send any number of times.
-pub(super) async fn token_request(issuer: &Daemon, key: &str) -> reqwest::RequestBuilder {
-    let (client, url) = (reqwest::Client::new(), issuer.http());
-    let directory = client.get(format!("{url}{DIRECTORY_PATH}")).send().await.unwrap().bytes().await.unwrap();
-    let directory = Directory::parse(&directory).unwrap();
-    let token_key = directory.preferred(TokenType::BlindRsa2048, UnixSeconds::now()).unwrap();
-    let token_key = IssuerKey::from_spki(&token_key.key_bytes().unwrap()).unwrap();
-    let body = token_key.request(ChallengeDigest::of(b"any challenge")).unwrap().0.serialize().to_vec();
-    let request = client.post(format!("{url}/token-request"));
-    request.header("content-type", "application/private-token-request").bearer_auth(key).body(body)
-}
 
 /// Asks over several clients until each is refused or has lost its issuer; `signed` counts the tokens that came.
 pub(super) async fn ask_all(

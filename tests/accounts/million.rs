@@ -1,8 +1,9 @@
 //! What a million accounts cost. Measured, not judged:
 //! `cargo test --workspace --test across -- --ignored --nocapture accounts::million`
 
-use super::kills::token_request;
+use crate::support::accounts::token_request;
 use crate::support::daemon::{Daemon, issuer_config};
+use crate::support::process::{cpu, resident};
 use postern_issuer::control::{AccountRequest, Line, Terms, ask};
 use reqwest::RequestBuilder;
 use std::path::Path;
@@ -74,21 +75,6 @@ async fn request_all(requests: &Arc<Vec<RequestBuilder>>, count: usize, status: 
     began.elapsed()
 }
 
-fn cpu(issuer: &Daemon) -> Duration {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", issuer.process.id())).unwrap();
-    let spent = tasks.map(|task| {
-        let schedstat = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
-        schedstat.split(' ').next().unwrap().parse::<u64>().unwrap()
-    });
-    Duration::from_nanos(spent.sum())
-}
-
-fn resident(issuer: &Daemon) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", issuer.process.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_once(':').unwrap().1.trim().to_owned()
-}
-
 async fn requests(issuer: &Daemon, keys: &[String]) -> Arc<Vec<RequestBuilder>> {
     let mut requests = Vec::new();
     for key in keys {
@@ -98,21 +84,21 @@ async fn requests(issuer: &Daemon, keys: &[String]) -> Arc<Vec<RequestBuilder>> 
 }
 
 async fn report(issuer: &Daemon, what: &str, requests: &Arc<Vec<RequestBuilder>>, count: usize, status: u16) {
-    let before = cpu(issuer);
+    let before = cpu(issuer.process.id());
     let took = request_all(requests, count, status).await;
-    let each = (cpu(issuer) - before).as_secs_f64() * 1e6 / count as f64;
+    let each = (cpu(issuer.process.id()) - before).as_secs_f64() * 1e6 / count as f64;
     println!("  {what}: {each:.0} µs of CPU, {:.0} a second", count as f64 / took.as_secs_f64());
 }
 
 async fn measure(name: &str, config: &Path) {
     let began = Instant::now();
     let issuer = Daemon::ready("issuer", config).await;
-    println!("{name}: ready after {:?}, resident {}", began.elapsed(), resident(&issuer));
+    println!("{name}: ready after {:?}, resident {} KiB", began.elapsed(), resident(issuer.process.id()));
     let began = Instant::now();
     let keys = api_keys(config);
     println!("  an account added: {:?}", began.elapsed() / u32::try_from(ACTIVE).unwrap());
     let good = requests(&issuer, &keys).await;
-    println!("  resident then {}", resident(&issuer));
+    println!("  resident then {} KiB", resident(issuer.process.id()));
     for (what, count) in [("first token of each account", ACTIVE), ("token", TOKENS)] {
         report(&issuer, what, &good, count, 200).await;
     }
@@ -125,7 +111,7 @@ async fn measure(name: &str, config: &Path) {
         ask(&settings, &AccountRequest::Remove { name }.into(), &mut |_| Ok(())).unwrap();
     }
     report(&issuer, "key of a removed account", &good, TOKENS, 401).await;
-    println!("  resident after it {}", resident(&issuer));
+    println!("  resident after it {} KiB", resident(issuer.process.id()));
     issuer.process.terminate().assert_stopped();
 }
 

@@ -5,14 +5,14 @@ use crate::support::authorizer::Service;
 use crate::support::daemon::Daemon;
 use crate::support::process::{command, run};
 use crate::support::tls::Authority;
+use crate::support::{read, root};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
 /// A section of the page, up to the next one.
 fn section(title: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let page = std::fs::read_to_string(root.join("docs/operate/accounts.md")).unwrap();
+    let page = read(&root().join("docs/operate/accounts.md"));
     let (_, rest) = page.split_once(&format!("\n## {title}\n")).unwrap();
     rest.split("\n## ").next().unwrap().to_owned()
 }
@@ -84,7 +84,6 @@ fn the_page_leads_to_accounts_of_a_tier_and_to_those_with_a_certificate() {
     );
 
     let authority = Authority::new(home.path());
-    authority.client_named("carol");
     for (file, name) in [
         (&authority.certificate, "issuer.pem"),
         (&authority.key, "issuer.key"),
@@ -95,7 +94,10 @@ fn the_page_leads_to_accounts_of_a_tier_and_to_those_with_a_certificate() {
     let certificates = section("Client certificates");
     write(home.path(), &[block(&certificates, "toml")]);
     said(&mut postern(home.path(), "postern doctor issuer.toml"));
-    let [add] = commands(&certificates)[..] else { panic!("{certificates}") };
+    let [request, extensions, sign, add] = commands(&certificates)[..] else { panic!("{certificates}") };
+    let own = "mkdir tls && openssl req -x509 -newkey rsa:2048 -noenc -subj /CN=Ours -keyout tls/ca.key -out tls/ca.pem";
+    let made = [own, request, extensions, sign].join("\n");
+    said(Command::new("sh").current_dir(home.path()).args(["-euc", &made]));
     let added = said(&mut postern(home.path(), add));
     assert!(added.contains("certificate 1") && !added.contains("API key"), "{added}");
 }

@@ -5,13 +5,15 @@ use crate::accounts::add;
 use crate::support::daemon::{
     Daemon, client_config, declared, gateway_config, issuer_config, issuer_config_with, with_memcacheds,
 };
-use crate::support::doctor::{Findings, doctor};
+use crate::support::doctor::{Findings, doctor, name_server};
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::tls::Authority;
 use crate::support::{admin, eventually};
+use postern_testkit::memcached::Server;
 use postern_testkit::ports;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -101,6 +103,10 @@ async fn certificates_that_clients_refuse_and_keys_that_others_read_are_named() 
 
     let mode = |mode| std::fs::set_permissions(&authority.key, PermissionsExt::from_mode(mode)).unwrap();
     mode(0o644);
+    let folder = |mode| std::fs::set_permissions(home.path(), PermissionsExt::from_mode(mode)).unwrap();
+    folder(0o700);
+    Findings::of(&issuer).has("well", "certificate", "server.pem ends at "); // nobody else enters the folder
+    folder(0o755);
     Findings::of(&issuer).has("bad", "certificate", "every user of this machine can read the private key");
     Findings::of(&issuer).has("bad", "certificate", "chmod o-rwx ");
     start("issuer", &issuer, Start::Ready).await;
@@ -137,6 +143,73 @@ async fn certificates_that_clients_refuse_and_keys_that_others_read_are_named() 
     std::fs::write(&authority.key, &signed[1]).unwrap();
     Findings::of(&issuer).has_nothing_bad();
     start("issuer", &issuer, Start::Ready).await;
+}
+
+/// Gateways of two machines, in one folder, on one port: each certificate is for its own name.
+#[test]
+fn of_two_gateways_on_one_port_each_has_the_urls_of_its_certificate() {
+    let home = TempDir::new().unwrap();
+    let port = ports::free();
+    let files = ["g1.test", "g2.test"].map(|name| {
+        let own = home.path().join(name);
+        std::fs::create_dir(&own).unwrap();
+        let section = Authority::for_server(&own, name).section();
+        let file = home.path().join(format!("gateway-{name}.toml"));
+        std::fs::rename(gateway_config(home.path(), "http://127.0.0.1:9", "", "1s", &section), &file)
+            .unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replacen("127.0.0.1:0", &format!("127.0.0.1:{port}"), 1)).unwrap();
+        file
+    });
+    let url = |name: &str| format!("https://{name}:{port}");
+    let agent = client_config(home.path(), &url("g1.test"), "http://127.0.0.1:9", None);
+    edit(
+        &agent,
+        &format!("url = {:?}", url("g1.test")),
+        &format!("url = [{:?}, {:?}]", url("g1.test"), url("g2.test")),
+    );
+    files.iter().for_each(|file| of_folder(home.path(), file).lacks_of("bad", "certificate"));
+    edit(&agent, "g2.test", "g3.test");
+    for file in &files {
+        of_folder(home.path(), file).has("bad", "certificate", &format!("{} leads here", url("g3.test")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_others_may_read_are_named() {
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    let home = TempDir::new().unwrap();
+    let issuer_file = issuer_config(home.path(), "");
+    let issuer = Daemon::ready("issuer", &issuer_file).await;
+    let keys = home.path().join("issuer");
+    mode(&keys, 0o755);
+    Findings::of(&issuer_file).has("look", "disk", "(keys.directory) is open to other users (mode 0755)");
+    Findings::of(&issuer_file).has("look", "disk", &format!("chmod 700 {}", keys.display()));
+    mode(&keys, 0o700);
+    Findings::of(&issuer_file).lacks_of("look", "disk");
+
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let agent = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+    let (key, text) = (home.path().join("api.key"), std::fs::read_to_string(&agent).unwrap());
+    std::fs::write(&key, "0123456789abcdef").unwrap();
+    mode(home.path(), 0o755);
+    for (setting, file) in
+        [(format!("api_key_file = {key:?}"), &key), ("api_key = \"0123456789abcdef\"".to_owned(), &agent)]
+    {
+        std::fs::write(&agent, text.replace("[issuer]\n", &format!("[issuer]\n{setting}\n"))).unwrap();
+        mode(file, 0o644);
+        let found = Findings::of(&agent);
+        found.has(
+            "bad",
+            "API key",
+            &format!("every user of this machine can read the API key in {}", file.display()),
+        );
+        found.has("bad", "API key", &format!("chmod o-rwx {}", file.display()));
+        start("client", &agent, Start::Ready).await;
+        mode(file, 0o640);
+        Findings::of(&agent).has_nothing_bad();
+        start("client", &agent, Start::Ready).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -197,6 +270,82 @@ async fn addresses_of_two_memcacheds_and_one_in_two_replicas_are_named() {
     edit(&file, &other_name, &c);
     Findings::of(&file).has_nothing_bad();
     start("gateway", &file, Start::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_memcached_that_evicts_or_has_another_time_is_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let evicting = Server::evicting(&[]);
+    let (port, address) = (evicting.port(), evicting.address::<String>());
+    with_memcacheds(&file, std::slice::from_ref(&address));
+    Findings::of(&file).has("bad", "store", &format!("{address} drops records when it is full"));
+    Findings::of(&file).has("bad", "store", "start memcached with -M");
+    start("gateway", &file, Start::NotReady("is a memcached that drops records")).await;
+    drop(evicting);
+    let _server = Server::tcp_on(port); // with -M
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
+
+    let ahead = Memcached::with_clock("+150m");
+    edit(&file, &address, &ahead.address());
+    Findings::of(&file).has("bad", "clock", &format!("the clock of {} is 2 h ahead of", ahead.address()));
+    Findings::of(&file).has("bad", "clock", "set both clocks by NTP");
+    start("gateway", &file, Start::Ready).await;
+    let right = Memcached::start();
+    edit(&file, &ahead.address(), &right.address());
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_server_and_a_next_hop_that_are_away_are_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let resolver = format!("[egress.resolver]\nkind = \"udp\"\nservers = [\"{silent}\"]\n");
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", &resolver);
+    Findings::of(&file).has("bad", "names", &format!("the name server {silent} "));
+    Findings::of(&file).has("bad", "names", "correct egress.resolver.servers");
+    start("gateway", &file, Start::Ready).await;
+    edit(&file, &silent, &name_server().to_string());
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
+
+    let text = std::fs::read_to_string(&file).unwrap();
+    let nowhere = format!("http://{}", ports::closed());
+    let hop = format!("[[egress.next_hops]]\nname = \"exit\"\nurls = [\"{nowhere}\"]\n");
+    std::fs::write(&file, text + &hop).unwrap();
+    let said = format!("the next hop \"exit\" cannot be used at {nowhere}");
+    Findings::of(&file).has("bad", "next hop", &said);
+    Findings::of(&file).has("bad", "next hop", "check that the proxy runs, and its URL");
+    start("gateway", &file, Start::Ready).await;
+    edit(&file, &nowhere, &issuer.http()); // it speaks HTTP, which is all that a check needs
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_has_ended_is_named() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let issuer = issuer_config(home.path(), &authority.section());
+    let good = [&authority.certificate, &authority.key].map(|file| std::fs::read(file).unwrap());
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = date_time_ymd(2020, 2, 29);
+    let key = KeyPair::generate().unwrap();
+    std::fs::write(&authority.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(&authority.key, key.serialize_pem()).unwrap();
+    let ended = "server.pem ended at 2020-02-29T00:00:00Z";
+    Findings::of(&issuer).has("bad", "certificate", ended);
+    Findings::of(&issuer).has("bad", "certificate", "| Renew it: the files are read again within a minute");
+    start("issuer", &issuer, Start::NotReady(ended)).await;
+    std::fs::write(&authority.certificate, &good[0]).unwrap();
+    std::fs::write(&authority.key, &good[1]).unwrap();
+    Findings::of(&issuer).has_nothing_bad();
+    start("issuer", &issuer, Start::Ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,11 @@
 //! `postern doctor`: this machine, and what its configurations need.
 
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
-use crate::support::doctor::Findings;
+use crate::support::doctor::{Findings, name_server};
 use crate::support::group::Group;
 use crate::support::memcached::{Memcached, listening, spawn};
 use crate::support::process::{Ended, Postern, command, run};
+use crate::support::root;
 use crate::support::tls::Authority;
 use postern_testkit::ports;
 use std::io::{Read, Write};
@@ -56,7 +57,7 @@ fn without_a_path_it_examines_this_machine_and_the_files_of_the_folder() {
 #[test]
 fn the_examples_of_the_package_are_no_fault_until_they_are_edited() {
     let home = TempDir::new().unwrap();
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/one-server");
+    let examples = root().join("deploy/examples/one-server");
     for name in ["gateway.toml", "issuer.toml"] {
         let file = home.path().join(name);
         let text = std::fs::read_to_string(examples.join(name)).unwrap();
@@ -96,6 +97,7 @@ async fn what_daemons_need_is_found_where_it_runs() {
         .unwrap()
         .replace("[issuer]\n", "[issuer]\napi_key = \"the-agents-key\"\n");
     std::fs::write(&agent, text).unwrap();
+    std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o600)).unwrap();
     let found = Findings::of(&agent);
     found.has_nothing_bad();
     found.has("well", "gateway", "answers with a challenge in ");
@@ -145,16 +147,27 @@ fn each_fault_of_a_memcached_has_its_cost_and_remedy() {
     let mut command = Command::new("memcached");
     command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-u", "root"]);
     let mut evicting = listening(spawn(command, "memcached"), port, "memcached");
+    let (passwords, locked_port) = (home.path().join("passwords"), ports::free());
+    std::fs::write(&passwords, "user:password\n").unwrap();
+    let mut command = Command::new("memcached");
+    command
+        .args(["-l", "127.0.0.1", "-p", &locked_port.to_string(), "-M", "-u", "root", "-Y"])
+        .arg(passwords);
+    let mut locked = listening(spawn(command, "memcached"), locked_port, "memcached");
     frozen.freeze();
-    let addresses = [absent.address(), ahead.address(), frozen.address(), format!("127.0.0.1:{port}")];
+    let at = |port| format!("127.0.0.1:{port}");
+    let addresses = [absent.address(), ahead.address(), frozen.address(), at(port), at(locked_port)];
     with_memcacheds(&gateway, &addresses);
     let began = Instant::now();
     let found = Findings::of(&gateway);
     assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
     frozen.thaw();
-    evicting.kill().unwrap();
-    evicting.wait().unwrap();
-    let [absent, ahead, frozen, evicting] = addresses;
+    for server in [&mut evicting, &mut locked] {
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+    let [absent, ahead, frozen, evicting, locked] = addresses;
+    found.has("bad", "store", &format!("{locked}: the double-spend store gave an answer that is not understood: it has to be memcached without a password (-Y)"));
     found.has("bad", "store", &format!("{absent}: "));
     found.has("bad", "store", "Check that the store's servers run");
     found.has("bad", "clock", &format!("the clock of {ahead} is 2 h ahead of this machine's"));
@@ -166,16 +179,8 @@ fn each_fault_of_a_memcached_has_its_cost_and_remedy() {
 #[test]
 fn each_name_server_is_asked_and_one_that_hangs_is_named() {
     let home = TempDir::new().unwrap();
-    let [hangs, answers] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-    let [hanging, answering] = [&hangs, &answers].map(|server| server.local_addr().unwrap());
-    std::thread::spawn(move || {
-        let mut question = [0; 512];
-        while let Ok((length, from)) = answers.recv_from(&mut question) {
-            question[2] |= 0x80; // an answer
-            question[3] = 3; // no such name: as good as any
-            let _ = answers.send_to(&question[..length], from);
-        }
-    });
+    let hangs = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (hanging, answering) = (hangs.local_addr().unwrap(), name_server());
     let resolver = format!("[egress.resolver]\nkind = \"udp\"\nservers = [\"{hanging}\", \"{answering}\"]\n");
     let gateway = gateway_config(home.path(), "http://127.0.0.1:9", "", "1s", &resolver);
     let began = Instant::now();
@@ -222,7 +227,8 @@ async fn certificates_of_this_side_and_of_the_other_are_judged_alike() {
     let gateway = gateway_config(home.path(), &issuer.https(), &ca, "1s", "");
     let found = Findings::of(&gateway);
     found.has_nothing_bad();
-    found.has("look", "certificate", "and clients will refuse it then. Its operator has to renew it");
+    found.has("look", "certificate", "and clients will refuse it then");
+    found.has("look", "certificate", "Its operator has to renew it");
     Findings::of(&issuer_file).has("look", "certificate", "server.pem ends at ");
 }
 

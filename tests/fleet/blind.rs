@@ -3,13 +3,14 @@
 
 use super::driver::{Fleet, Route};
 use super::history::Answer;
-use super::marks::challenge;
+use super::marks::{challenge, config_with};
 use super::minted::Turn;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config, with_memcacheds};
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
 use crate::support::router::Router;
-use crate::support::{admin, eventually, proxy, target};
+use crate::support::tokens::present;
+use crate::support::{admin, eventually, proxy, target, tokens};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -23,7 +24,7 @@ async fn not_ready(gateway: &Daemon, why: &str) {
 }
 
 fn route(address: String, more: &'static str) -> Route {
-    Route { addresses: vec![address], transport: "pipelined", more }
+    Route::to(&[address], "pipelined", more)
 }
 
 /// memcached answers STORED to an `add` whose expiry has passed by its own clock, each time.
@@ -40,10 +41,34 @@ async fn a_server_whose_clock_is_ahead_admits_nothing() {
     std::fs::write(&minting, text).unwrap();
     let gateway = Daemon::start("gateway", &minting);
     not_ready(&gateway, "no mark yet").await;
+    not_ready(&gateway, &format!("the clock of {} is ", server.address())).await;
     let target = target::echo().await.to_string();
     let mut stream = proxy::dial(gateway.address).await.unwrap();
     let head = proxy::connect(&mut stream, &target, None).await.unwrap();
     assert_eq!(head.status, 503, "a witness that is written has already expired, so no token is requested");
+}
+
+/// Of three replicas the other two decide.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_clock_is_ahead_counts_as_lost() {
+    let home = TempDir::new().unwrap();
+    let keys = "rotate_every = \"10m\"\npublish_ahead = \"1m\"\nredeem_for = \"5m\"\n";
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), keys)).await;
+    let servers = [Memcached::start(), Memcached::with_clock("+2h"), Memcached::start()];
+    let [a, b, c] = servers.each_ref().map(Memcached::address);
+    let store =
+        format!("memcached.replicas = [[\"{a}\"], [\"{b}\"], [\"{c}\"]]\nmemcached.spent_cache = \"0B\"\n");
+    let gateway = Daemon::ready("gateway", &config_with(home.path(), "gateway", &issuer, &store, "")).await;
+    let target = target::echo().await.to_string();
+    for token in tokens::mint(&issuer.http(), &gateway.http(), 20) {
+        assert_eq!(present(gateway.address, &target, &token).await.status, 200);
+        assert_eq!(present(gateway.address, &target, &token).await.status, 407);
+    }
+    eventually("no bucket of that replica knows the mark", || async {
+        let metrics = admin::Metrics::of(gateway.admin).await;
+        (metrics.value("postern_store_buckets_lacking") == 1024).then_some(())
+    })
+    .await;
 }
 
 /// Behind a router one server hangs, and each exchange of the watch waits for it. The next mark is not asserted before it moves
@@ -57,7 +82,7 @@ async fn a_server_that_hangs_hides_no_other_that_came_back_empty() {
     // Each answer is the store's, and waits once for the server that hangs.
     let more = "hint = \"off\"\nspent_cache = \"0B\"";
     let endpoint = route(format!("127.0.0.1:{}", router.port()), more);
-    let fleet = Fleet::ready(&turn, home, &[endpoint]).await;
+    let fleet = Fleet::ready(&turn, home, &[endpoint], 200).await;
     let gateway = &fleet.gateways[0];
     for token in 0..90 {
         assert_eq!(fleet.exchange(gateway.address, token, None).await, Answer::Opened);
@@ -99,8 +124,8 @@ async fn two_stores_behind_one_address_admit_each_token_once() {
     let four = Router::twemproxy(home.path(), &servers);
     let balancer = Relay::to(&[three.port(), four.port()]);
     // Pooled, so that there are connections through both.
-    let endpoint = Route { transport: "pooled", ..route(balancer.address(), "spent_cache = \"0B\"") };
-    let fleet = Fleet::ready(&turn, home, &[endpoint]).await;
+    let endpoint = Route::to(&[balancer.address()], "pooled", "spent_cache = \"0B\"");
+    let fleet = Fleet::ready(&turn, home, &[endpoint], 200).await;
     let gateway = &fleet.gateways[0];
     let mut opened = [0; 200];
     for token in (0..200).chain(0..200) {

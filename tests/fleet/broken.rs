@@ -13,7 +13,7 @@ async fn a_store_that_lies_once_in_fifty_is_caught() {
     let turn = Turn::take().await;
     let endpoint = lying_store::start(50);
     let routes = four(&[endpoint], "hint = \"off\"\nspent_cache = \"0B\"");
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes, TOKENS).await;
     fleet.race(0..TOKENS).await;
     let violation = fleet.judged(0..TOKENS, Claim::OneWins).expect_err("a broken store passed the checker");
     assert!(violation.0.contains("was answered 200 more than once"), "{violation}");
@@ -25,7 +25,7 @@ async fn the_same_store_without_lies_passes() {
     let turn = Turn::take().await;
     let endpoint = lying_store::start(usize::MAX);
     let routes = four(&[endpoint], "hint = \"off\"\nspent_cache = \"0B\"");
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes, TOKENS).await;
     fleet.race(0..TOKENS).await;
     assert_eq!(fleet.verdict(0..TOKENS, Claim::OneWins).opened, TOKENS);
 }

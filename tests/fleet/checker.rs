@@ -9,7 +9,7 @@ use std::ops::Range;
 pub enum Claim {
     /// Of a token that was refused as spent, some presentation was admitted or lost its answer.
     OneWins,
-    /// A quorum: presentations that began at once may each have got a replica, and then all are refused.
+    /// Three replicas: presentations that began at once may each have got a replica, and then all are refused.
     TiesLose,
 }
 

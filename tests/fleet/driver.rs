@@ -2,10 +2,11 @@
 
 use super::checker::{Claim, Summary, Violation, check};
 use super::history::{Answer, History, Presentation};
-use super::marks::{challenge, present};
-use super::minted::{RESERVE, TOKENS, Turn};
+use super::marks::challenge;
+use super::minted::Turn;
 use super::seed::Seed;
 use crate::support::daemon::Daemon;
+use crate::support::tokens::present;
 use crate::support::{eventually, proxy, target};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -26,16 +27,31 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How one gateway reaches the store.
 #[derive(Clone)]
 pub struct Route {
-    pub addresses: Vec<String>,
-    pub transport: &'static str,
+    /// `addresses` or `replicas`, a line.
+    servers: String,
+    transport: &'static str,
     /// More keys of `[store.memcached]`, a line each.
-    pub more: &'static str,
+    more: &'static str,
+}
+
+impl Route {
+    /// To one replica, at these addresses.
+    pub fn to(addresses: &[String], transport: &'static str, more: &'static str) -> Self {
+        Self { servers: format!("addresses = {addresses:?}"), transport, more }
+    }
+
+    /// To three replicas that vote.
+    pub fn voting(replicas: &[String], more: &'static str) -> Self {
+        let replicas: Vec<_> = replicas.iter().map(std::slice::from_ref).collect();
+        Self { servers: format!("replicas = {replicas:?}"), transport: "pipelined", more }
+    }
 }
 
 /// Four gateways, two of each transport.
 pub fn four(addresses: &[String], more: &'static str) -> Vec<Route> {
-    let route = |transport| Route { addresses: addresses.to_vec(), transport, more };
-    ["pipelined", "pooled", "pipelined", "pooled"].map(route).into()
+    ["pipelined", "pooled", "pipelined", "pooled"]
+        .map(|transport| Route::to(addresses, transport, more))
+        .into()
 }
 
 /// Gateways, ready; a target; a history.
@@ -49,13 +65,13 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Waits until all gateways are ready.
-    pub async fn ready(turn: &Turn, home: TempDir, routes: &[Route]) -> Arc<Self> {
+    /// Waits until all gateways are ready, and mints this many tokens.
+    pub async fn ready(turn: &Turn, home: TempDir, routes: &[Route], tokens: usize) -> Arc<Self> {
         let mut gateways = Vec::new();
         for (index, route) in routes.iter().enumerate() {
             gateways.push(Daemon::ready("gateway", &config(turn, home.path(), index, route)).await);
         }
-        let tokens = turn.mint(&gateways[0], TOKENS + RESERVE);
+        let tokens = turn.mint(&gateways[0], tokens);
         let seed = Seed::new();
         println!("seed {}", seed.0);
         Arc::new(Self {
@@ -165,7 +181,7 @@ impl Fleet {
                     return None;
                 }
                 let token = turn.mint(gateway, 1).remove(0);
-                (present(gateway, &target, &token).await == 200).then_some(())
+                (present(gateway.address, &target, &token).await.status == 200).then_some(())
             })
             .await;
         }
@@ -195,7 +211,7 @@ impl Fleet {
 
 /// The configuration of one gateway: two workers, deadlines that a busy machine keeps.
 pub fn config(turn: &Turn, home: &Path, index: usize, route: &Route) -> PathBuf {
-    let Route { addresses, transport, more } = route;
+    let Route { servers, transport, more } = route;
     let keys = home.join("directory.json");
     std::fs::write(&keys, &turn.directory).unwrap();
     let text = format!(
@@ -203,7 +219,7 @@ pub fn config(turn: &Turn, home: &Path, index: usize, route: &Route) -> PathBuf 
 [issuer]\nkeys = {keys:?}
 [challenge]\nissuer_name = \"issuer.example\"\norigin = \"proxy.example\"
 [store]\nkind = \"memcached\"
-[store.memcached]\naddresses = {addresses:?}\ntransport = \"{transport}\"
+[store.memcached]\n{servers}\ntransport = \"{transport}\"
 timeout = \"500ms\"\npool_size = 16
 {more}
 [egress]\nprivate = true\nports = \"any\"\n"

@@ -1,42 +1,128 @@
-//! A single memcached that loses everything again and again, as by restarts: each time its gateway plants a mark, and agents take it.
+//! memcacheds that lose everything again and again, as by restarts, under a user of an agent: each time the gateway plants a mark,
+//! and the agent takes tokens of it. Prints the tunnels that failed.
+//!
+//! POSTERN_ROLLS        how often all replicas are restarted, one after another (3)
+//! POSTERN_ROLL_PAUSE   seconds between two of them (10)
 
 use super::marks::config_with;
 use crate::support::daemon::{Daemon, client_config, issuer_config};
 use crate::support::memcached::Memcached;
-use crate::support::{PATIENCE, proxy, target};
+use crate::support::{proxy, target};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
-/// What a user of the agent waits between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
+/// The longest time without a tunnel.
+const LONGEST: Duration = Duration::from_secs(10);
+/// What a user of the agent waits between two tunnels.
+const PAUSE: Duration = Duration::from_millis(140);
+
+/// A fleet of one gateway, and an agent with one user.
+struct Served {
+    _home: TempDir,
+    servers: Vec<Memcached>,
+    _issuer: Daemon,
+    _gateway: Daemon,
+    agent: Daemon,
+}
+
+impl Served {
+    async fn start(replicas: usize) -> Self {
+        let home = TempDir::new().unwrap();
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let servers: Vec<_> = (0..replicas).map(|_| Memcached::start()).collect();
+        let addresses: Vec<_> = servers.iter().map(Memcached::address).collect();
+        let store = match &addresses[..] {
+            [one] => format!("memcached.addresses = [{one:?}]\n"),
+            [a, b, c] => format!("memcached.replicas = [[{a:?}], [{b:?}], [{c:?}]]\n"),
+            other => panic!("{other:?}"),
+        };
+        let gateway =
+            Daemon::ready("gateway", &config_with(home.path(), "gateway", &issuer, &store, "")).await;
+        let agent = client_config(home.path(), &gateway.http(), &issuer.http(), None);
+        let agent = Daemon::ready("client", &agent).await;
+        Self { _home: home, servers, _issuer: issuer, _gateway: gateway, agent }
+    }
+
+    fn empty(&mut self, server: usize) {
+        self.servers[server].kill();
+        self.servers[server].launch();
+    }
+}
+
+/// Opens a tunnel after another until it is stopped.
+struct User {
+    stopped: Arc<AtomicBool>,
+    tunnels: JoinHandle<Vec<(Duration, u16)>>,
+}
+
+impl User {
+    async fn start(agent: SocketAddr) -> Self {
+        let target = target::echo().await.to_string();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stopped);
+        let tunnels = tokio::spawn(async move {
+            let (began, mut tunnels) = (Instant::now(), Vec::new());
+            while !is_stopped.load(Ordering::Relaxed) {
+                let mut stream = proxy::dial(agent).await.unwrap();
+                let status = proxy::connect(&mut stream, &target, None).await.unwrap().status;
+                tunnels.push((began.elapsed(), status));
+                tokio::time::sleep(PAUSE).await;
+            }
+            tunnels
+        });
+        Self { stopped, tunnels }
+    }
+
+    /// No pause between two tunnels was longer than [`LONGEST`].
+    async fn stop(self, what: &str) {
+        tokio::time::sleep(LONGEST / 2).await; // so that the last loss has its effect, too
+        self.stopped.store(true, Ordering::Relaxed);
+        let tunnels = self.tunnels.await.unwrap();
+        let served: Vec<_> = tunnels.iter().filter(|(_, status)| *status == 200).map(|(at, _)| *at).collect();
+        let gap = served.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        let (failed, all) = (tunnels.len() - served.len(), tunnels.len());
+        println!("{what}: {failed} of {all} tunnels failed, the longest time without one was {gap:.1?}");
+        assert_eq!(tunnels.last().map(|(_, status)| *status), Some(200), "{what}: {tunnels:?}");
+        assert!(gap < LONGEST, "{what}: {tunnels:?}");
+    }
+}
+
+/// Six losses of one memcached of so many replicas.
+async fn is_served_while_one_is_emptied(replicas: usize, server: usize, what: &str) {
+    let mut fleet = Served::start(replicas).await;
+    let user = User::start(fleet.agent.address).await;
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        fleet.empty(server);
+    }
+    user.stop(what).await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_is_served_again_each_time_that_a_single_store_is_emptied() {
-    let home = TempDir::new().unwrap();
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-    let mut server = Memcached::start();
-    let store = format!("memcached.addresses = [\"{}\"]\n", server.address());
-    let config = config_with(home.path(), "gateway", &issuer, &store, "");
-    let gateway = Daemon::ready("gateway", &config).await;
-    let agent =
-        Daemon::ready("client", &client_config(home.path(), &gateway.http(), &issuer.http(), None)).await;
-    let target = target::echo().await.to_string();
-    let tunnel = async || {
-        let mut stream = proxy::dial(agent.address).await.unwrap();
-        proxy::connect(&mut stream, &target, None).await.unwrap().status
-    };
-    assert_eq!(tunnel().await, 200);
-    for loss in 1..=6 {
-        server.kill();
-        server.launch();
-        let (emptied, mut served) = (Instant::now(), 0);
-        // What is good again is good for longer than one tunnel.
-        while served < 5 {
-            let elapsed = emptied.elapsed();
-            assert!(elapsed < PATIENCE, "not served {elapsed:?} after loss {loss}");
-            served = if tunnel().await == 200 { served + 1 } else { 0 };
-            tokio::time::sleep(PAUSE).await;
+    is_served_while_one_is_emptied(1, 0, "a single memcached, emptied six times").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_is_served_while_one_of_three_replicas_is_emptied_again_and_again() {
+    is_served_while_one_is_emptied(3, 1, "one of three replicas, emptied six times").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_is_served_while_all_replicas_are_restarted_one_after_another() {
+    let number = |name, otherwise| std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().unwrap());
+    let (rolls, pause) = (number("POSTERN_ROLLS", 3), number("POSTERN_ROLL_PAUSE", 10));
+    let mut fleet = Served::start(3).await;
+    let user = User::start(fleet.agent.address).await;
+    for _ in 0..rolls {
+        for server in 0..3 {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            fleet.empty(server);
         }
-        println!("loss {loss}: served again after {:?}", emptied.elapsed());
     }
+    user.stop(&format!("{rolls} rolls, {pause} s apart")).await;
 }

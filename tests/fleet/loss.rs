@@ -4,17 +4,19 @@
 use super::checker::Claim;
 use super::driver::{Fleet, PRESENTERS, Route, config, four};
 use super::history::{self, Answer, Line, Presentation};
-use super::marks::{challenge, present};
+use super::marks::challenge;
 use super::minted::Turn;
 use super::{FOREVER, answered_after, opened_after};
 use crate::support::daemon::Daemon;
 use crate::support::memcached::Memcached;
 use crate::support::router::Router;
-use crate::support::target;
-use std::collections::HashSet;
+use crate::support::tokens::present;
+use crate::support::{proxy, target};
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const FORGETFUL: &str = "spent_cache = \"0B\"";
@@ -36,7 +38,7 @@ async fn a_store_that_comes_back_empty_admits_nothing_more() {
     let turn = Turn::take().await;
     let mut server = Memcached::start();
     let routes = four(&[server.address()], FORGETFUL);
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes, 400).await;
     let before = challenge(&fleet.gateways[0]).await;
     let racing = tokio::spawn({
         let fleet = Arc::clone(&fleet);
@@ -64,7 +66,7 @@ async fn a_server_that_comes_back_empty_behind_twemproxy_admits_nothing_again() 
     let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
     let router = Router::twemproxy(home.path(), &servers);
     let endpoint = format!("127.0.0.1:{}", router.port());
-    let fleet = Fleet::ready(&turn, home, &four(&[endpoint], FORGETFUL)).await;
+    let fleet = Fleet::ready(&turn, home, &four(&[endpoint], FORGETFUL), 400).await;
     fleet.race(0..400).await;
     assert_eq!(fleet.verdict(0..400, Claim::OneWins).opened, 400);
     let before = challenge(&fleet.gateways[0]).await;
@@ -81,7 +83,7 @@ async fn a_store_that_is_flushed_admits_nothing_again() {
     let turn = Turn::take().await;
     let server = Memcached::start();
     let routes = four(&[server.address()], FORGETFUL);
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes, 400).await;
     fleet.race(0..150).await;
     assert_eq!(fleet.verdict(0..150, Claim::OneWins).opened, 150);
     let before = challenge(&fleet.gateways[0]).await;
@@ -102,19 +104,19 @@ async fn a_gateway_that_is_started_after_a_loss_admits_nothing_again() {
     let turn = Turn::take().await;
     let mut server = Memcached::start();
     let routes = four(&[server.address()], "");
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes, 400).await;
     fleet.race(0..100).await;
     assert_eq!(fleet.verdict(0..100, Claim::OneWins).opened, 100);
     server.kill();
     server.launch();
-    let route = Route { addresses: vec![server.address()], transport: "pipelined", more: "" };
+    let route = Route::to(&[server.address()], "pipelined", "");
     let late = Daemon::ready("gateway", &config(&turn, fleet.home.path(), 4, &route)).await;
     for token in 0..100 {
         assert_eq!(fleet.exchange(late.address, token, None).await, Answer::Void, "token {token}");
     }
     let fresh = turn.mint(&late, 1).remove(0);
     let target = target::echo().await.to_string();
-    assert_eq!(present(&late, &target, &fresh).await, 200, "a token of its own mark");
+    assert_eq!(present(late.address, &target, &fresh).await.status, 200, "a token of its own mark");
 }
 
 /// Each store has a mark of its own, and tokens of one are void at the other's gateway.
@@ -122,13 +124,8 @@ async fn a_gateway_that_is_started_after_a_loss_admits_nothing_again() {
 async fn a_fleet_that_is_configured_for_two_stores_admits_each_token_once() {
     let turn = Turn::take().await;
     let servers = [Memcached::start(), Memcached::start()];
-    let route = |server: &Memcached| Route {
-        addresses: vec![server.address()],
-        transport: "pipelined",
-        more: FORGETFUL,
-    };
-    let routes = servers.each_ref().map(route);
-    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes).await;
+    let routes = servers.each_ref().map(|server| Route::to(&[server.address()], "pipelined", FORGETFUL));
+    let fleet = Fleet::ready(&turn, TempDir::new().unwrap(), &routes, 400).await;
     fleet.history.write_outage(0, FOREVER, "the other gateway asks for another mark");
     fleet.race(0..300).await;
     let summary = fleet.verdict(0..300, Claim::OneWins);
@@ -141,6 +138,89 @@ async fn a_fleet_that_is_configured_for_two_stores_admits_each_token_once() {
     assert_eq!(summary.opened, owned.len(), "what was presented at the gateway that asked for it, too");
     assert!(summary.opened > 200, "eight presenters each choose between two gateways: {summary:?}");
     assert!(answered_after(&fleet, 0, Answer::Void) > 0, "{summary:?}");
+}
+
+/// The server of the one is a replica of the other, and freezes. Neither gateway takes the mark of the other for its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateways_of_one_replica_and_of_three_admit_each_token_once() {
+    let turn = Turn::take().await;
+    let home = TempDir::new().unwrap();
+    let servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();
+    let addresses: Vec<_> = servers.iter().map(Memcached::address).collect();
+    let one = Route::to(&addresses[..1], "pipelined", FORGETFUL);
+    let three = Route::voting(&addresses, FORGETFUL);
+    let one = Daemon::ready("gateway", &config(&turn, home.path(), 0, &one)).await;
+    let three = Daemon::ready("gateway", &config(&turn, home.path(), 1, &three)).await;
+    let target = target::echo().await.to_string();
+    let tokens = [turn.mint(&one, 60), turn.mint(&three, 60)];
+    let mut opened = [[0; 60]; 2];
+    for phase in ["at rest", "frozen", "thawed"] {
+        match phase {
+            "frozen" => servers[0].freeze(),
+            "thawed" => servers[0].thaw(),
+            _ => {}
+        }
+        // The second half of the tokens is new to a frozen server.
+        let presented = if phase == "at rest" { 0..30 } else { 0..60 };
+        for (own, tokens) in tokens.iter().enumerate() {
+            for index in presented.clone() {
+                for gateway in [&one, &three] {
+                    opened[own][index] +=
+                        usize::from(present(gateway.address, &target, &tokens[index]).await.status == 200);
+                }
+            }
+        }
+        let most = opened.iter().flatten().max();
+        assert!(most <= Some(&1), "{phase}: a token opened {most:?} tunnels");
+    }
+    assert_eq!(opened[1], [1; 60], "two of the three replicas decide");
+    assert_eq!(opened[0][..30], [1; 30]);
+}
+
+/// Two routers of one replica that disagree about its servers, while a server of only one of them is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routers_that_disagree_admit_each_token_once() {
+    let turn = Turn::take().await;
+    let home = TempDir::new().unwrap();
+    let mut servers: Vec<_> = (0..4).map(|_| Memcached::start()).collect();
+    let last = servers.pop().unwrap();
+    let first_router = Router::twemproxy(home.path(), &servers);
+    let mut other = vec![last];
+    other.extend(servers.drain(1..));
+    let second_router = Router::twemproxy(home.path(), &other);
+    other[0].kill();
+    let address = |router: &Router| format!("127.0.0.1:{}", router.port());
+    let (there, back) = (
+        [address(&first_router), address(&second_router)],
+        [address(&second_router), address(&first_router)],
+    );
+    let gateways = [there, back].map(|addresses| Route::to(&addresses, "pipelined", FORGETFUL));
+    let gateways: Vec<_> = (0..2)
+        .map(|index| Daemon::start("gateway", &config(&turn, home.path(), index, &gateways[index])))
+        .collect();
+    let target = target::echo().await.to_string();
+    // Such a gateway listens and offers a mark as soon as it serves, and not before the servers are all there.
+    let mut opened = HashMap::<String, usize>::new();
+    for round in 0..30 {
+        if round == 15 {
+            other[0].launch();
+        }
+        let gateway = &gateways[round % 2];
+        if proxy::dial(gateway.address).await.is_ok() && !challenge(gateway).await.is_empty() {
+            opened.extend(turn.mint(gateway, 10).into_iter().map(|token| (token, 0)));
+        }
+        for (token, times) in &mut opened {
+            for gateway in &gateways {
+                if proxy::dial(gateway.address).await.is_err() {
+                    continue;
+                }
+                *times += usize::from(present(gateway.address, &target, token).await.status == 200);
+            }
+        }
+        assert!(opened.values().all(|times| *times <= 1), "a token opened two tunnels");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    println!("{} of {} tokens opened a tunnel", opened.values().sum::<usize>(), opened.len());
 }
 
 fn flush(server: &Memcached) {

@@ -55,6 +55,7 @@ async fn serve(stream: TcpStream, store: &Mutex<Store>, lies: usize) -> io::Resu
                 let value = std::str::from_utf8(&value).unwrap().trim_end();
                 store.lock().unwrap().add(key, value, lies).to_owned()
             }
+            ["stats", "settings"] => "STAT evictions off\r\nEND\r\n".to_owned(),
             _ => "ERROR\r\n".to_owned(),
         };
         stream.write_all(reply.as_bytes()).await?;

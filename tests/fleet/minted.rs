@@ -6,10 +6,15 @@ use std::time::Instant;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Tokens that are raced for in one run.
-pub const TOKENS: usize = 5_000;
+/// Tokens that are raced for in one run, without `POSTERN_RACES`.
+const RACES: usize = 5_000;
 /// Tokens for what comes after a race.
 pub const RESERVE: usize = 400;
+
+/// Tokens that are raced for in one run.
+pub fn races() -> usize {
+    std::env::var("POSTERN_RACES").map_or(RACES, |text| text.parse().unwrap())
+}
 
 static RUNS: Mutex<()> = Mutex::const_new(());
 

@@ -26,7 +26,7 @@ async fn a_store_that_is_down_at_the_start_is_used_as_soon_as_it_is_there() {
     for transport in ["pipelined", "pooled"] {
         let home = TempDir::new().unwrap();
         let mut server = Memcached::absent();
-        let route = Route { addresses: vec![server.address()], transport, more: "" };
+        let route = Route::to(&[server.address()], transport, "");
         let config = config(&turn, home.path(), 0, &route);
         // It would take no clients for ten seconds, and this tests what it answers them.
         let text = std::fs::read_to_string(&config).unwrap();
@@ -68,7 +68,7 @@ async fn a_frozen_store_piles_nothing_up_and_is_used_again_when_it_moves() {
     for transport in ["pipelined", "pooled"] {
         let home = TempDir::new().unwrap();
         let server = Memcached::start();
-        let route = Route { addresses: vec![server.address()], transport, more: "" };
+        let route = Route::to(&[server.address()], transport, "");
         let gateway = Daemon::ready("gateway", &config(&turn, home.path(), 0, &route)).await;
         let target = target::echo().await;
         let tokens = turn.mint(&gateway, 2 * CROWD + FRESH);

@@ -177,6 +177,22 @@ test('it fits 360 pixels without scrolling sideways', options, async () => {
     });
 });
 
+test('every section can be reached from the top of a phone, without scrolling sideways', options, async () => {
+    await using(`http://${system.admin}/`, { viewport: { width: 360, height: 740 }, hasTouch: true }, async (page) => {
+        const links = page.locator('nav a');
+        const boxes = await links.evaluateAll((nodes) => nodes.map((node) => {
+            const { left, right, bottom } = node.getBoundingClientRect();
+            return { name: node.textContent, isSeen: left >= 0 && right <= innerWidth && bottom <= innerHeight };
+        }));
+        assert.ok(boxes.length > 3, `there are ${boxes.length} sections`);
+        assert.deepEqual(boxes.filter(({ isSeen }) => !isSeen), []);
+        await links.last().tap();
+        const id = (await links.last().getAttribute('href')).slice(1);
+        const section = page.locator(`section[data-id="${id}"]`);
+        await eventually('the last section is in view', async () => (await section.boundingBox()).y < 740);
+    });
+});
+
 test('no table is cut off on a usual screen, and none on a phone but those of many columns', options, async () => {
     for (const [width, cut] of [[1300, []], [1024, []], [390, ['Latency by stage', 'Addresses of the shared store']]]) {
         await using(`http://${system.admin}/`, { viewport: { width, height: 900 } }, async (page) => {

@@ -39,8 +39,8 @@ export function busy() {
         sections: [
             {
                 id: 'checks', title: 'Double-spend checks', tiles: [{ label: 'Admitted', value: 1e6, kind: 'count' }],
-                latency: { windows: ['10 s', '1 min', '10 min'], rows: ['total', 'verify', 'pool_wait'].map((label) => ({ label, windows: [spread, spread, spread] })) },
-                tables: [table('Refusals by reason', endings, ['malformed_token', 123.4, 1_234_567])],
+                latency: { windows: ['10 s', '1 min', '10 min'], rows: ['the whole check', 'verify the signature', 'wait for a connection'].map((label) => ({ label, windows: [spread, spread, spread] })) },
+                tables: [table('Refusals by reason', endings, ['malformed token', 123.4, 1_234_567])],
             },
             {
                 id: 'store', title: 'Store: shared',

@@ -2,7 +2,7 @@
 
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::process::{Ended, Postern, command};
-use crate::support::{admin, eventually};
+use crate::support::{admin, eventually, root};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Hsm {
     pub fn faulty() -> Self {
         let mut hsm = Self::new();
         hsm.module = hsm.path("faulty.so");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/hsm/faulty.c");
+        let source = root().join("tests/hsm/faulty.c");
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-o"]).arg(&hsm.module).arg(source).arg("-ldl");
         let cc = cc.output().unwrap();
@@ -62,6 +62,14 @@ impl Hsm {
 
     pub fn right(&self, name: &str) {
         std::fs::remove_file(self.path(name)).unwrap();
+    }
+
+    /// Sets the number of sessions that the faulty module accepts. The next signature loses those that are open.
+    pub fn limit(&self, sessions: u32) {
+        let path = self.path("new");
+        std::fs::write(&path, sessions.to_string()).unwrap();
+        std::fs::rename(path, self.path("limit")).unwrap();
+        self.fault("lose");
     }
 
     pub fn take_away(&self) {

@@ -1,6 +1,6 @@
 //! The procedure "rotate now" as `docs/operate/change.md` has it: its steps, and the commands in them.
 
-use std::path::Path;
+use crate::support::{read, root};
 
 /// A step of the procedure.
 #[derive(Debug)]
@@ -12,8 +12,7 @@ pub struct Step {
 
 /// The numbered steps of the section `heading`.
 pub fn steps(heading: &str) -> Vec<Step> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate/change.md");
-    let page = std::fs::read_to_string(&path).unwrap();
+    let page = read(&root().join("docs/operate/change.md"));
     let (_, section) = page.split_once(&format!("\n{heading}\n")).expect("the section is there");
     let section = section.split("\n#").next().unwrap();
     let mut steps: Vec<String> = Vec::new();

@@ -36,6 +36,23 @@ impl Daemon {
         .await;
     }
 
+    /// Waits until `/readyz` has this status and contains these parts; returns its body.
+    pub async fn readyz(&self, status: u16, parts: &[&str]) -> String {
+        eventually(&format!("/readyz is {status} and contains {parts:?}"), || async {
+            let (found, body) = admin::get(self.admin, "/readyz").await?;
+            (found == status && parts.iter().all(|part| body.contains(part))).then_some(body)
+        })
+        .await
+    }
+
+    /// Sends SIGHUP and waits until the log has `phrase` one more time; returns the log.
+    pub fn reread(&self, phrase: &str) -> String {
+        let count = |text: &str| text.matches(phrase).count();
+        let before = count(&self.process.written().1);
+        self.process.signal("HUP");
+        self.process.wait_for(phrase, |_, stderr| (count(stderr) > before).then(|| stderr.to_owned()))
+    }
+
     /// The same, not yet ready.
     pub fn start(kind: &str, config: &Path) -> Self {
         Self::start_with(kind, config, &[])

@@ -2,7 +2,23 @@
 
 use super::process::{Ended, run};
 use serde_json::Value;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
+
+/// A name server that has an answer to each question.
+pub fn name_server() -> SocketAddr {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((length, from)) = server.recv_from(&mut question) {
+            question[2] |= 0x80; // an answer
+            question[3] = 3; // no such name: as good as any
+            let _ = server.send_to(&question[..length], from);
+        }
+    });
+    address
+}
 
 /// What was found of one configuration: verdict, subject, and everything that is said.
 pub struct Findings(Vec<[String; 3]>);
@@ -16,6 +32,8 @@ impl Findings {
     pub fn read(ended: &Ended, file: &Path) -> Self {
         let value: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:#?}"));
         let found = value["findings"].as_array().unwrap();
+        let lacks = |finding: &&Value| finding["verdict"] == "bad" && !finding["remedy"].is_string();
+        assert!(found.iter().find(lacks).is_none(), "a bad finding has no remedy: {ended:#?}");
         let is_bad = found.iter().any(|finding| finding["verdict"] == "bad");
         assert_eq!(ended.code != Some(0), is_bad, "{ended:#?}");
         let ours = found.iter().filter(|finding| finding["file"] == file.to_str().unwrap());
@@ -35,6 +53,12 @@ impl Findings {
     #[track_caller]
     pub fn lacks(&self, what: &str) {
         assert!(self.0.iter().all(|[_, about, _]| about != what), "{what} in {:#?}", self.0);
+    }
+
+    #[track_caller]
+    pub fn lacks_of(&self, verdict: &str, what: &str) {
+        let is_it = |[of, about, _]: &[String; 3]| of == verdict && about == what;
+        assert!(!self.0.iter().any(is_it), "{verdict} {what} in {:#?}", self.0);
     }
 
     #[track_caller]

@@ -1,6 +1,6 @@
 //! A client of HTTP/2: several tunnels on one connection.
 
-use super::PATIENCE;
+use super::in_time;
 use super::proxy::Head;
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -85,8 +85,4 @@ impl Tunnel {
         };
         in_time(echoing).await
     }
-}
-
-async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

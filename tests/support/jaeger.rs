@@ -1,11 +1,11 @@
 //! A real Jaeger, on ports of its own, and its answers.
 
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, root};
 use postern_testkit::ports;
 use postern_testkit::signal::signal;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A Jaeger by the configuration that the project ships; killed when it is dropped.
@@ -39,7 +39,7 @@ impl Jaeger {
 
     /// Starts it, empty, on the ports it had before.
     pub async fn launch(&mut self) {
-        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/jaeger/jaeger.yaml");
+        let config = root().join("deploy/jaeger/jaeger.yaml");
         let mut command = Command::new(&self.binary);
         command.arg("--config").arg(config);
         for (name, port) in [

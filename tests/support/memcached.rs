@@ -1,11 +1,9 @@
 //! Real memcacheds, each on a port of its own, and ways to make them fail.
 
-use super::PATIENCE;
+use super::{PATIENCE, faketime};
 use postern_testkit::ports;
 use postern_testkit::signal::signal;
-use std::fs::DirEntry;
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +14,8 @@ pub struct Memcached {
     child: Option<Child>,
     /// How far its clock is from the machine's, as faketime writes it.
     clock: Option<&'static str>,
+    /// Options in addition to those of all.
+    options: &'static [&'static str],
 }
 
 impl Memcached {
@@ -34,9 +34,17 @@ impl Memcached {
         server
     }
 
+    /// One with these options in addition.
+    pub fn with_options(options: &'static [&'static str]) -> Self {
+        let mut server = Self::absent();
+        server.options = options;
+        server.launch();
+        server
+    }
+
     /// A port on which nothing listens yet.
     pub fn absent() -> Self {
-        Self { port: ports::free(), child: None, clock: None }
+        Self { port: ports::free(), child: None, clock: None, options: &[] }
     }
 
     pub fn port(&self) -> u16 {
@@ -53,9 +61,9 @@ impl Memcached {
         command.args(["-l", "127.0.0.1", "-p", &self.port.to_string(), "-U", "0", "-t", "2"]);
         // -M: an error rather than an eviction. As root it refuses to start without a user; as another user it
         // ignores the option.
-        command.args(["-c", "4096", "-M", "-u", "root"]);
+        command.args(["-c", "4096", "-M", "-u", "root"]).args(self.options);
         if let Some(difference) = self.clock {
-            command.env("LD_PRELOAD", faketime_library()).env("FAKETIME", difference);
+            command.env("LD_PRELOAD", faketime::library()).env("FAKETIME", difference);
         }
         self.child = Some(listening(spawn(command, "memcached"), self.port, "memcached"));
     }
@@ -86,14 +94,6 @@ impl Drop for Memcached {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// What the program `faketime` loads into others. Used directly, for `faketime` itself would be the process to kill.
-fn faketime_library() -> PathBuf {
-    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let library = |folder: DirEntry| folder.path().join("faketime/libfaketimeMT.so.1");
-    let found = folders.map(library).find(|path| path.is_file());
-    found.expect("faketime is installed (apt-get install faketime)")
 }
 
 /// Starts a server and discards its output.

@@ -7,6 +7,7 @@ pub mod collector;
 pub mod daemon;
 pub mod disk;
 pub mod doctor;
+pub mod faketime;
 pub mod group;
 pub mod http2;
 pub mod jaeger;
@@ -30,7 +31,10 @@ pub mod users;
 pub mod windows;
 
 use std::future::Future;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// Longer than anything takes that works, on a busy machine: a test that hangs fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,8 +51,23 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
             tokio::time::sleep(TICK).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, looking).await {
+    match timeout(PATIENCE, looking).await {
         Ok(found) => found,
         Err(_) => panic!("{what}: not within {PATIENCE:?}"),
     }
+}
+
+/// Fails work that takes longer than [`PATIENCE`].
+pub async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Returns the text of a file.
+pub fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -1,5 +1,6 @@
 //! Looking for what must be nowhere, in every form in which a program is likely to write it.
 
+use memchr::memmem;
 use postern_token::encode_base64url;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -15,6 +16,8 @@ pub struct Needles {
     /// The same, compared as they are.
     encoded: Vec<(String, Vec<u8>)>,
     windows: HashMap<[u8; WINDOW], String>,
+    /// Whether a window begins with these three bytes. Few places in a haystack do, and only those are looked up in the map.
+    begins: Vec<bool>,
 }
 
 impl Needles {
@@ -52,7 +55,9 @@ impl Needles {
 
     /// Bytes: any 16 in a row, raw, in hex, in base64 of both alphabets, or as a list of decimal numbers.
     pub fn secret(&mut self, what: &str, bytes: &[u8]) {
+        self.begins.resize(1 << 24, false);
         for window in bytes.windows(WINDOW) {
+            self.begins[beginning(window)] = true;
             self.windows.insert(window.try_into().unwrap(), what.to_owned());
         }
     }
@@ -63,13 +68,15 @@ impl Needles {
         let lower = haystack.to_ascii_lowercase();
         for (all, needles) in [(&lower[..], &self.texts), (haystack, &self.encoded)] {
             for (what, needle) in needles {
-                if let Some(at) = all.windows(needle.len()).position(|window| window == &needle[..]) {
+                if let Some(at) = memmem::find(all, needle) {
                     found.push(format!("{what} at byte {at}"));
                 }
             }
         }
         let mut windows = |at: usize, bytes: &[u8], form: &str| {
-            for window in bytes.windows(WINDOW) {
+            for window in
+                bytes.windows(WINDOW).filter(|window| self.begins.get(beginning(window)) == Some(&true))
+            {
                 if let Some(what) = self.windows.get(window) {
                     found.push(format!("{what}, {form} at byte {at}"));
                     return;
@@ -91,6 +98,11 @@ impl Needles {
         }
         found
     }
+}
+
+/// The first three bytes, as one number.
+fn beginning(window: &[u8]) -> usize {
+    usize::from(window[0]) << 16 | usize::from(window[1]) << 8 | usize::from(window[2])
 }
 
 /// The characters that any base64 text with `bytes` inside has, for each of the three alignments.

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A running `postern`; killed when it is dropped.
 pub struct Postern {
@@ -193,4 +193,21 @@ fn address_after(text: &str, phrase: &str) -> Option<SocketAddr> {
     let address =
         rest[..end].trim_start_matches("http://").trim_start_matches("https://").trim_end_matches('/');
     Some(address.parse().unwrap_or_else(|_| panic!("{address:?} is no address")))
+}
+
+/// Returns the CPU time of all threads of a process.
+pub fn cpu(pid: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let spent = tasks.map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default(); // it may have ended
+        text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0)
+    });
+    Duration::from_nanos(spent.sum())
+}
+
+/// Returns the resident memory of a process, in KiB.
+pub fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }

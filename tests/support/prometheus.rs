@@ -1,13 +1,13 @@
 //! A real Prometheus with the rules that the project ships, its promtool, and their output.
 
-use super::{PATIENCE, eventually};
+use super::{PATIENCE, eventually, root};
 use postern_testkit::ports;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -66,7 +66,7 @@ impl Prometheus {
     /// The same of several jobs, each with its admin listeners.
     pub async fn scraping(programs: &Programs, jobs: &[(&str, &[SocketAddr])]) -> Self {
         let home = TempDir::new().unwrap();
-        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus/rules/*.yml");
+        let rules = root().join("deploy/prometheus/rules/*.yml");
         let mut config = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{rules:?}]\nscrape_configs:\n"
         );

@@ -1,11 +1,10 @@
 //! Proxy clients in raw bytes: CONNECT, absolute form, SOCKS5.
 
-use super::PATIENCE;
+use super::in_time;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::timeout;
 
 /// An answer's head.
 #[derive(Clone, Debug)]
@@ -138,8 +137,4 @@ async fn read_head<S: AsyncBufReadExt + Unpin>(stream: &mut S) -> io::Result<Hea
     let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
     let status = status.unwrap_or_else(|| panic!("{line:?} is no status line"));
     Ok(Head { status, fields: fields.to_owned() })
-}
-
-async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -1,6 +1,8 @@
-//! Routers in front of several memcacheds: twemproxy from its package, mcrouter where the environment names one.
+//! Routers in front of several memcacheds: twemproxy from its package, mcrouter and a memcached with its own proxy where the
+//! environment names one.
 
 use super::memcached::{Memcached, listening, spawn};
+use super::root;
 use postern_testkit::ports;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -45,14 +47,38 @@ impl Router {
     pub fn mcrouter_pool(home: &Path, servers: &[Memcached]) -> Self {
         let port = ports::free();
         let path = home.join(format!("mcrouter-{port}.json"));
-        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/mcrouter/single.json");
-        std::fs::write(&path, with_servers(&std::fs::read_to_string(shipped).unwrap(), servers)).unwrap();
-        let mut command = Command::new(mcrouter_binary());
+        let shipped = std::fs::read_to_string(root().join("deploy/mcrouter/single.json")).unwrap();
+        std::fs::write(&path, with_servers(&shipped, JSON_LIST, ']', servers)).unwrap();
+        let mut command = Command::new(named("POSTERN_MCROUTER"));
         command.args(["-p", &port.to_string(), "-f"]).arg(&path);
         // As deploy/mcrouter/README.md has it.
         command.args(["-n4096", "-r", "100", "--probe-timeout-max", "500", "--asynclog-disable"]);
         command.args(["--disable-miss-on-get-errors", "--listen-addresses=127.0.0.1"]);
         Self::started(command, port, "mcrouter")
+    }
+
+    /// memcached's own proxy, by the file of deploy/mcrouter/README.md.
+    pub fn own_proxy(home: &Path, servers: &[Memcached]) -> Self {
+        Self::own_proxy_with(own_proxy_file(), home, servers)
+    }
+
+    /// The same without the filter of its pool, so that records of one bucket are on several servers.
+    pub fn own_proxy_without_filter(home: &Path, servers: &[Memcached]) -> Self {
+        let file = own_proxy_file();
+        let without =
+            file.lines().filter(|line| !line.contains("filter_conf")).collect::<Vec<_>>().join("\n");
+        assert_ne!(without.lines().count(), file.lines().count());
+        Self::own_proxy_with(without, home, servers)
+    }
+
+    fn own_proxy_with(file: String, home: &Path, servers: &[Memcached]) -> Self {
+        let port = ports::free();
+        let path = home.join(format!("spent-{port}.lua"));
+        std::fs::write(&path, with_servers(&file, "backends = {", '}', servers)).unwrap();
+        let mut command = Command::new(named("POSTERN_MEMCACHED_PROXY"));
+        command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-u", "root", "-o"]);
+        command.arg(format!("proxy_config=routelib,proxy_arg={}", path.display()));
+        Self::started(command, port, "memcached")
     }
 
     fn started(command: Command, port: u16, package: &str) -> Self {
@@ -71,10 +97,16 @@ impl Drop for Router {
     }
 }
 
-/// The mcrouter that the environment names.
-fn mcrouter_binary() -> PathBuf {
-    let binary = std::env::var_os("POSTERN_MCROUTER").map(PathBuf::from);
-    binary.expect("POSTERN_MCROUTER names an mcrouter binary")
+/// The program that a variable of the environment names.
+fn named(variable: &str) -> PathBuf {
+    std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} names no program")).into()
+}
+
+/// `spent.lua` of the guide.
+fn own_proxy_file() -> String {
+    let (_, section) = include_str!("../../deploy/mcrouter/README.md").split_once("`spent.lua`").unwrap();
+    let code = section.lines().skip_while(|line| !line.starts_with("    "));
+    code.take_while(|line| line.starts_with("    ")).collect::<Vec<_>>().join("\n")
 }
 
 /// Debian keeps it where only root's PATH looks.
@@ -85,11 +117,13 @@ fn twemproxy_binary() -> PathBuf {
     found.expect("twemproxy is installed (apt-get install nutcracker)")
 }
 
-/// The configuration with these servers in its pool. Done on the text, for it has comments.
-pub fn with_servers(config: &str, servers: &[Memcached]) -> String {
-    const LIST: &str = "\"servers\": [";
-    let (before, rest) = config.split_once(LIST).expect("a list of servers");
-    let (_, after) = rest.split_once(']').expect("the list ends");
+/// How the list of servers begins in mcrouter's JSON; it ends with `]`.
+pub const JSON_LIST: &str = "\"servers\": [";
+
+/// The configuration with these servers in its pool, whose list begins and ends so. Done on the text, which has comments.
+pub fn with_servers(config: &str, begin: &str, end: char, servers: &[Memcached]) -> String {
+    let (before, rest) = config.split_once(begin).expect("a list of servers");
+    let (_, after) = rest.split_once(end).expect("the list ends");
     let servers: Vec<_> = servers.iter().map(|server| format!("\"{}\"", server.address())).collect();
-    format!("{before}{LIST}{}]{after}", servers.join(", "))
+    format!("{before}{begin}{}{end}{after}", servers.join(", "))
 }

@@ -1,9 +1,11 @@
 //! Tokens as the binary mints them and as the agent keeps them.
 
 use super::process::run;
+use super::proxy::{Head, connect, dial};
 use super::unit::Unit;
 use postern_token::Token;
 use postern_token::header::{Presentation, parse_authorization};
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Mints with `postern token mint` for the gateway's challenge: values of Proxy-Authorization.
@@ -16,6 +18,12 @@ pub fn mint(issuer: &str, gateway: &str, count: usize) -> Vec<String> {
     ended.assert_stopped();
     let text = std::fs::read_to_string(out).unwrap();
     text.lines().map(str::to_owned).collect()
+}
+
+/// Presents a token in a CONNECT on a connection of its own; returns the answer's head.
+pub async fn present(gateway: SocketAddr, target: &str, authorization: &str) -> Head {
+    let mut stream = dial(gateway).await.unwrap();
+    connect(&mut stream, target, Some(authorization)).await.unwrap()
 }
 
 /// The token in a value of Proxy-Authorization.

@@ -1,5 +1,6 @@
-//! Accounts, usage and token keys for people, for programs and for spreadsheets.
+//! Prints accounts, usage and token keys as text, JSON or CSV.
 
+use crate::args::Output;
 use postern_client::join::Join;
 use postern_config::Secret;
 use postern_daemon::utc;
@@ -11,48 +12,79 @@ use postern_token::UnixSeconds;
 use serde_json::json;
 use std::io::{self, Write};
 
-/// Lines of text, or of JSON.
+/// Form of an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Text,
+    /// One object a line.
+    Json,
+    /// Usage as comma-separated values (RFC 4180) with a header row.
+    Csv,
+}
+
+impl Form {
+    pub(super) fn of(output: &Output) -> Self {
+        if output.json { Self::Json } else { Self::Text }
+    }
+}
+
+/// Writer of answers.
 pub(crate) struct Printer<W> {
     out: W,
-    is_json: bool,
+    form: Form,
     accounts: u64,
     has_said: bool,
-    /// A join string that is complete with the API key.
+    /// The join string to print after an API key; its `api_key` is not set yet.
     join: Option<Join>,
 }
 
 impl<W: Write> Printer<W> {
-    pub(super) fn new(out: W, is_json: bool) -> Self {
-        Self { out, is_json, accounts: 0, has_said: false, join: None }
+    pub(super) fn new(out: W, form: Form) -> Self {
+        Self { out, form, accounts: 0, has_said: false, join: None }
     }
 
-    /// Prints a join string after the API key.
+    /// Prints a join string after each API key.
     pub(super) fn joining(self, join: Option<Join>) -> Self {
         Self { join, ..self }
     }
 
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        match self.form {
+            Form::Csv => write!(self.out, "account,period_begins,period_ends,tokens\r\n"),
+            Form::Text | Form::Json => Ok(()),
+        }
+    }
+
     pub(super) fn line(&mut self, line: &Line) -> io::Result<()> {
         self.has_said = true;
-        if self.is_json {
-            match line {
-                Line::Account(account) => serde_json::to_writer(&mut self.out, account)?,
-                Line::Usage(row) => serde_json::to_writer(&mut self.out, row)?,
-                Line::Certificate(certificate) => serde_json::to_writer(&mut self.out, certificate)?,
-                Line::TokenKey(key) => serde_json::to_writer(&mut self.out, key)?,
-                line => serde_json::to_writer(&mut self.out, line)?,
+        match self.form {
+            Form::Text => self.text(line)?,
+            Form::Json => {
+                match line {
+                    Line::Account(account) => serde_json::to_writer(&mut self.out, account)?,
+                    Line::Usage(row) => serde_json::to_writer(&mut self.out, row)?,
+                    Line::Certificate(certificate) => serde_json::to_writer(&mut self.out, certificate)?,
+                    Line::TokenKey(key) => serde_json::to_writer(&mut self.out, key)?,
+                    line => serde_json::to_writer(&mut self.out, line)?,
+                }
+                writeln!(self.out)?;
             }
-            writeln!(self.out)?;
-            return self.join(line);
+            Form::Csv => {
+                let Line::Usage(row) = line else { return Ok(()) };
+                let [begins, ends] = period(row);
+                write!(self.out, "{},{begins},{ends},{}\r\n", field(&row.account), row.tokens)?;
+            }
         }
+        self.join(line)
+    }
+
+    fn text(&mut self, line: &Line) -> io::Result<()> {
         match line {
             Line::Account(account) => self.account(account),
-            Line::ApiKey(key) => {
-                writeln!(
-                    self.out,
-                    "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
-                )?;
-                self.join(line)
-            }
+            Line::ApiKey(key) => writeln!(
+                self.out,
+                "API key: {key}\nIt is shown this once. Clients send it as Authorization: Bearer KEY; the agent has it as api_key."
+            ),
             Line::Certificate(certificate) => self.certificate(certificate),
             Line::TokenKey(key) => self.token_key(key),
             Line::Remark(remark) => writeln!(self.out, "{remark}"),
@@ -66,12 +98,12 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// For people, where nothing was said.
+    /// Prints `done`, or "There is none." if nothing was printed: as text only.
     pub(super) fn finish(mut self, done: &str) -> io::Result<()> {
-        if !done.is_empty() && !self.is_json {
-            writeln!(self.out, "{done}")?;
-        } else if !self.has_said && !self.is_json {
-            writeln!(self.out, "There is none.")?;
+        match self.form {
+            Form::Text if !done.is_empty() => writeln!(self.out, "{done}")?,
+            Form::Text if !self.has_said => writeln!(self.out, "There is none.")?,
+            _ => {}
         }
         self.out.flush()
     }
@@ -80,7 +112,7 @@ impl<W: Write> Printer<W> {
         let (Line::ApiKey(key), Some(join)) = (line, &self.join) else { return Ok(()) };
         let join = Join { api_key: Some(Secret::new(key.as_str())), ..join.clone() };
         let text = join.format().map_err(io::Error::other)?;
-        if self.is_json {
+        if self.form == Form::Json {
             return writeln!(self.out, "{}", json!({ "join": text.expose() }));
         }
         writeln!(
@@ -131,7 +163,7 @@ impl<W: Write> Printer<W> {
         usage.iter().try_for_each(|row| self.usage(row))
     }
 
-    /// What this issuer gives, and whether that is nothing.
+    /// Prints this issuer's share of the quota.
     fn here(&mut self, here: &Here) -> io::Result<()> {
         let Here { share, quota, next } = here;
         let nothing =
@@ -163,33 +195,13 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// Comma-separated values (RFC 4180), with a row of names.
-pub(super) struct Csv<W>(W);
-
-impl<W: Write> Csv<W> {
-    pub(super) fn begin(mut out: W) -> io::Result<Self> {
-        write!(out, "account,period_begins,period_ends,tokens\r\n")?;
-        Ok(Self(out))
-    }
-
-    pub(super) fn line(&mut self, line: &Line) -> io::Result<()> {
-        let Line::Usage(row) = line else { return Ok(()) };
-        let [begins, ends] = period(row);
-        write!(self.0, "{},{begins},{ends},{}\r\n", field(&row.account), row.tokens)
-    }
-
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 fn period(row: &UsageRow) -> [String; 2] {
     let UnixSeconds(start) = row.period_start;
     [start, start.saturating_add(row.period_seconds)].map(utc::rfc3339)
 }
 
-/// In quotation marks where it has to be. A name that a spreadsheet would take for a formula begins with an apostrophe: one that
-/// was written into the database by hand may be such a name.
+/// Quotes a CSV field if required. Prefixes an apostrophe to a name that a spreadsheet would evaluate as a formula: a name
+/// written directly into the database may be one.
 fn field(text: &str) -> String {
     let text =
         if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };

@@ -1,6 +1,3 @@
-//! The arguments of `postern issuer`.
-
-use super::servers::{Daemon, Server};
 use clap::{Args, Subcommand, ValueEnum};
 use postern_config::ConfigDuration;
 use postern_issuer::Quota;
@@ -15,29 +12,14 @@ use std::path::PathBuf;
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Issuer {
     #[command(subcommand)]
-    command: Option<IssuerCommand>,
-    // Not a flattened `Server`: clap would not see that it is there by a field of the `Daemon` in it.
+    pub(crate) command: Option<IssuerCommand>,
+    // Not a flattened `Server`, whose configuration is not optional.
     /// The configuration file (TOML); docs/reference/configuration.md has every key
     #[arg(long, value_name = "FILE", required = true)]
-    config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Serve TLS with a certificate for localhost that is made for it, to try it: clients trust ca.pem in this folder
     #[arg(long, value_name = "DIR")]
-    self_signed: Option<PathBuf>,
-}
-
-/// What `postern issuer` is to do.
-pub(crate) enum Task {
-    Run(Server),
-    Command(IssuerCommand),
-}
-
-impl Issuer {
-    /// Nothing where there is neither a command nor a configuration, which clap refuses.
-    pub(crate) fn task(self) -> Option<Task> {
-        let Self { command, config, self_signed } = self;
-        let server = |config| Task::Run(Server { daemon: Daemon { config }, self_signed });
-        command.map(Task::Command).or_else(|| config.map(server))
-    }
+    pub(crate) self_signed: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -51,7 +33,12 @@ pub(crate) enum IssuerCommand {
     /// Print how many tokens each account got in each period
     Usage(UsageArgs),
     /// Copy the database of accounts to a new file, while the issuer runs or not
-    Backup(Backup),
+    Backup {
+        /// The new file
+        to: PathBuf,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -59,7 +46,7 @@ pub(crate) enum AccountCommand {
     /// Make an account, and print its API key: once, since only a hash of it is kept. With a certificate it needs none
     Add(Box<NewAccount>),
     /// List the accounts
-    List(All),
+    List(Output),
     /// Show an account with its keys and its usage
     Show(One),
     /// Refuse tokens to an account until it is enabled again
@@ -67,84 +54,120 @@ pub(crate) enum AccountCommand {
     /// Give tokens to a disabled account again
     Enable(One),
     /// Make another API key for an account, and print it: once. The others end after a grace
-    RotateKey(Rotate),
+    RotateKey {
+        /// The account's name
+        name: String,
+        /// How long the account's other keys stay good; "0s" ends them at once
+        #[arg(long, value_name = "SPAN", default_value = "1d", conflicts_with = "keep")]
+        grace: ConfigDuration,
+        /// Leave the other keys as they are: this one is for another device
+        #[arg(long)]
+        keep: bool,
+        #[command(flatten)]
+        output: Output,
+    },
     /// End one API key of an account at once
-    RetireKey(Retire),
+    RetireKey {
+        /// The account's name
+        name: String,
+        /// The key's number, as `show` lists it
+        key: i64,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Let a client's certificate stand for an account (mutual TLS), beside its API keys and other certificates
-    AddCertificate(AddCertificate),
+    AddCertificate {
+        /// The account's name
+        name: String,
+        /// The client's certificate (PEM), its own first. It is known by its public key, so one that is renewed for the same key is known, too
+        file: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
     /// No longer let a client's certificate stand for an account
-    RemoveCertificate(RemoveCertificate),
+    RemoveCertificate {
+        /// The account's name
+        name: String,
+        /// The certificate's number, as `show` lists it
+        certificate: i64,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Change what an account may have: quota, rate, tier, end
     Quota(Change),
     /// Remove an account and its API keys. Its usage is kept as long as that of others
     Remove(One),
     /// Make the accounts what a file declares (TOML): adds and changes, all of them or none
-    Apply(Apply),
+    Apply {
+        /// The file, with `[[accounts]]`; docs/operate/accounts.md has an example
+        file: PathBuf,
+        /// Also remove the accounts that an earlier file declared, and this one does not. Those made by `add` stay
+        #[arg(long)]
+        prune: bool,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
     /// List the keys that have not expired, the newest first
-    List(All),
+    List(Output),
     /// Make a successor that takes over out of turn. Tokens that are out stay good
-    Rotate(RotateKey),
+    Rotate {
+        /// Of this token type alone: 2, 5 or 1. Without it, of each that is issued
+        #[arg(long = "type", value_name = "N")]
+        token_type: Option<u16>,
+        /// In how long the successor takes over; "0s" at once. Without it, after keys.publish_ahead
+        #[arg(long = "in", value_name = "SPAN")]
+        ahead: Option<ConfigDuration>,
+        #[command(flatten)]
+        output: Output,
+    },
     /// End a key at once, because it was copied: it is not listed, signs no more, and its tokens become void
-    Retire(RetireKey),
+    Retire {
+        /// The key's id, as `list` has it. With --now it may be left out: then all keys end, those to come, too
+        #[arg(required_unless_present = "now")]
+        id: Option<String>,
+        /// In an emergency: the directory tells gateways to refuse its tokens at once, whatever their removed_grace is
+        #[arg(long)]
+        now: bool,
+        /// Do it. Without this, the command says what would happen
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Copy a key to a new file. Anyone who has it can issue tokens
-    Export(ExportKey),
+    Export {
+        /// The key's id, as `list` has it
+        id: String,
+        /// The new file; in a directory, the copy has the name of the key's own file
+        file: PathBuf,
+        /// Decrypt the copy, where key files are encrypted (keys.passphrase_file): gateways read plain ones
+        #[arg(long)]
+        plain: bool,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Take in a key from a file that was exported, under the name that it has in the issuer's directory
-    Import(ImportKey),
+    Import {
+        /// The key file
+        file: PathBuf,
+        /// The passphrase of an encrypted file, where it is not in keys.passphrase_file: the first line of this file
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
+/// An issuer's configuration.
 #[derive(Debug, Args)]
-pub(crate) struct RotateKey {
-    /// Of this token type alone: 2, 5 or 1. Without it, of each that is issued
-    #[arg(long = "type", value_name = "N")]
-    pub(crate) token_type: Option<u16>,
-    /// In how long the successor takes over; "0s" at once. Without it, after keys.publish_ahead
-    #[arg(long = "in", value_name = "SPAN")]
-    pub(crate) ahead: Option<ConfigDuration>,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RetireKey {
-    /// The key's id, as `list` has it. With --now it may be left out: then all keys end, those to come, too
-    #[arg(required_unless_present = "now")]
-    pub(crate) id: Option<String>,
-    /// In an emergency: the directory tells gateways to refuse its tokens at once, whatever their removed_grace is
-    #[arg(long)]
-    pub(crate) now: bool,
-    /// Do it. Without this, the command says what would happen
-    #[arg(long)]
-    pub(crate) yes: bool,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ExportKey {
-    /// The key's id, as `list` has it
-    pub(crate) id: String,
-    /// The new file; in a directory, the copy has the name of the key's own file
-    pub(crate) file: PathBuf,
-    /// Decrypt the copy, where key files are encrypted (keys.passphrase_file): gateways read plain ones
-    #[arg(long)]
-    pub(crate) plain: bool,
-    #[command(flatten)]
-    pub(crate) daemon: Daemon,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ImportKey {
-    /// The key file
-    pub(crate) file: PathBuf,
-    /// The passphrase of an encrypted file, where it is not in keys.passphrase_file: the first line of this file
+pub(crate) struct Daemon {
+    /// The configuration file (TOML); docs/reference/configuration.md has every key
     #[arg(long, value_name = "FILE")]
-    pub(crate) passphrase_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) config: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -154,12 +177,6 @@ pub(crate) struct Output {
     /// Print JSON, one object a line
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct All {
-    #[command(flatten)]
-    pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -182,17 +199,6 @@ pub(crate) struct Pace {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Apply {
-    /// The file, with `[[accounts]]`; docs/operate/accounts.md has an example
-    pub(crate) file: PathBuf,
-    /// Also remove the accounts that an earlier file declared, and this one does not. Those made by `add` stay
-    #[arg(long)]
-    pub(crate) prune: bool,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct NewAccount {
     /// The account's name: unique, for you, never shown to clients
     pub(crate) name: String,
@@ -212,50 +218,6 @@ pub(crate) struct NewAccount {
     pub(crate) expires: Option<String>,
     #[command(flatten)]
     pub(crate) joining: Joining,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Rotate {
-    /// The account's name
-    pub(crate) name: String,
-    /// How long the account's other keys stay good; "0s" ends them at once
-    #[arg(long, value_name = "SPAN", default_value = "1d", conflicts_with = "keep")]
-    pub(crate) grace: ConfigDuration,
-    /// Leave the other keys as they are: this one is for another device
-    #[arg(long)]
-    pub(crate) keep: bool,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Retire {
-    /// The account's name
-    pub(crate) name: String,
-    /// The key's number, as `show` lists it
-    pub(crate) key: i64,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct AddCertificate {
-    /// The account's name
-    pub(crate) name: String,
-    /// The client's certificate (PEM), its own first. It is known by its public key, so one that is renewed for the same key is known, too
-    pub(crate) file: PathBuf,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RemoveCertificate {
-    /// The account's name
-    pub(crate) name: String,
-    /// The certificate's number, as `show` lists it
-    pub(crate) certificate: i64,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -306,15 +268,6 @@ pub(crate) enum UsageFormat {
     Csv,
     /// One object a line
     Json,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Backup {
-    /// The new file
-    #[arg(value_name = "TO")]
-    pub(crate) to: PathBuf,
-    #[command(flatten)]
-    pub(crate) daemon: Daemon,
 }
 
 /// A join string beside an account's API key. What is not given here is what `[join]` of the issuer's configuration says.

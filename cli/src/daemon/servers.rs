@@ -1,6 +1,6 @@
-//! `postern gateway` and `postern issuer`.
+//! Commands of the two servers, whose options are the same: a configuration file and `--self-signed`.
 
-use super::{environment, start, warn_of_unclaimed};
+use super::{environment, start, until_stopped, warn_of_unclaimed};
 use crate::args::Server;
 use crate::failure::Failure;
 use postern_daemon::tls::{TlsConfig, self_signed};
@@ -10,10 +10,11 @@ use std::future::ready;
 use std::net::SocketAddr;
 
 pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
-    let path = &args.daemon.config;
-    let (mut config, file) = postern_config::open::<postern_gateway::Config>(path, environment())?;
-    let process = start(config.log.format, Some(config.listen.admin), file.warnings()).await?;
-    let signed = sign_for(&mut config.tls, config.listen.address, args)?;
+    let (mut config, file) = postern_config::open::<postern_gateway::Config>(&args.config, environment())?;
+    check_self_signed(config.tls.as_ref(), args)?;
+    let process = start(config.log.format, config.listen.admin, file.warnings()).await?;
+    let usage = "curl --proxy-cacert, [gateway] ca of an agent";
+    let signed = sign_for(&mut config.tls, config.listen.address, args, usage)?;
     let gateway = Gateway::bind(&config, &process.context)?.reloading(file, signed);
     let patience = config.listen.patience;
     tracing::info!(
@@ -26,37 +27,38 @@ pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
 }
 
 pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
-    let path = &args.daemon.config;
-    let (mut config, file) = postern_config::open::<postern_issuer::Config>(path, environment())?;
+    let (mut config, file) = postern_config::open::<postern_issuer::Config>(&args.config, environment())?;
     let (admin, deadline) = (config.listen.admin, config.drain.deadline.get());
-    let process = start(config.log.format, Some(admin), file.warnings()).await?;
-    let signed = sign_for(&mut config.tls, config.listen.address, args)?;
+    check_self_signed(config.tls.as_ref(), args)?;
+    let process = start(config.log.format, admin, file.warnings()).await?;
+    let usage = "curl --cacert, [issuer] ca of an agent";
+    let signed = sign_for(&mut config.tls, config.listen.address, args, usage)?;
     let issuer = Issuer::bind(config, &process.context).await?.reloading(file, signed);
     warn_of_unclaimed();
-    process.report_to_systemd(ready(())); // its socket listens by now
-    let serving = async {
-        issuer.run().await;
-        Ok(())
-    };
-    process.run(serving, deadline).await
+    process.report_to_systemd(ready(())); // its socket is already listening
+    process.run(until_stopped(issuer.run(), process.context.shutdown.clone()), deadline).await
 }
 
-/// With `--self-signed`: a certificate for trying, where the configuration has none. Returns it.
+/// Fails if `--self-signed` is given and the configuration has a certificate.
+fn check_self_signed(tls: Option<&TlsConfig>, args: &Server) -> Result<(), Failure> {
+    if args.self_signed.is_none() || tls.is_none() {
+        return Ok(());
+    }
+    let file = args.config.display();
+    Err(Failure::usage(format!("--self-signed makes a certificate, and {file} has one in [tls]: choose one")))
+}
+
+/// With `--self-signed`, creates a trial certificate and puts it into `tls`. `usage` names the options that trust it.
 fn sign_for(
     tls: &mut Option<TlsConfig>,
     address: SocketAddr,
     args: &Server,
+    usage: &str,
 ) -> Result<Option<TlsConfig>, Failure> {
     let Some(directory) = &args.self_signed else { return Ok(None) };
-    if tls.is_some() {
-        let file = args.daemon.config.display();
-        return Err(Failure::usage(format!(
-            "--self-signed makes a certificate, and {file} has one in [tls]: choose one"
-        )));
-    }
     let signed = self_signed(directory, address.ip()).map_err(Failure::configuration)?;
     tracing::warn!(
-        "the certificate is for localhost and for trying: clients trust {} (curl --proxy-cacert, `ca` of an agent)",
+        "the certificate is a trial one, for localhost and the address in [listen]: clients must trust {} ({usage})",
         signed.authority.display()
     );
     *tls = Some(signed.tls);

@@ -1,11 +1,9 @@
-//! Everything that a start with a configuration file does, short of listening. Which daemon the file is for follows from
-//! its keys.
+//! Performs the checks that a daemon performs before it listens. The keys of a file determine its daemon.
 
 use crate::daemon::environment;
 use crate::failure::Failure;
-use postern_config::Fit;
-use postern_daemon::examination::Finding;
-use postern_gateway::config::StoreKind;
+use postern_config::{ConfigError, Environment, Fit};
+use postern_daemon::examination::{Finding, exposed_api_key};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,36 +11,50 @@ use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// A daemon that reads a configuration file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Gateway,
-    Issuer,
-    Client,
+/// A daemon that reads configurations.
+struct Daemon {
+    /// Subcommand: `postern NAME --config FILE`.
+    command: &'static str,
+    /// Name with its article.
+    name: &'static str,
+    fit: fn(&Path) -> Result<Fit, ConfigError>,
+    load: fn(&Path) -> Result<Read, ConfigError>,
 }
 
-/// A file that a start would not refuse.
+/// A configuration, and the warnings about its environment.
+type Read = (Loaded, Vec<String>);
+
+static DAEMONS: [Daemon; 3] = [
+    Daemon {
+        command: "gateway",
+        name: "a gateway",
+        fit: postern_config::fit::<postern_gateway::Config>,
+        load: |path| load(path, Loaded::Gateway),
+    },
+    Daemon {
+        command: "issuer",
+        name: "an issuer",
+        fit: postern_config::fit::<postern_issuer::Config>,
+        load: |path| load(path, Loaded::Issuer),
+    },
+    Daemon {
+        command: "client",
+        name: "an agent",
+        fit: postern_config::fit::<postern_client::Config>,
+        load: |path| load(path, Loaded::Client),
+    },
+];
+
+/// A configuration file with which its daemon would start.
 pub(super) struct Examined {
-    /// The daemon that it is for, with its article.
+    /// Name of the daemon, with its article.
     pub(super) name: &'static str,
     pub(super) config: Loaded,
-    /// What is odd about the environment, egress rules or an HSM.
-    warnings: Vec<String>,
-    /// The certificates that the daemon shows.
-    certificates: Vec<Finding>,
+    /// Findings that need no network access: warnings that do not prevent startup, about the environment, egress rules or an HSM;
+    /// certificates that the daemon presents, and its API key.
+    pub(super) findings: Vec<Finding>,
 }
 
-impl Examined {
-    /// What the file shows, without a look at the network.
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let can_start = Finding::well("file", format!("{} can be started with it", self.name));
-        let warnings = self.warnings.iter().map(|warning| Finding::look("file", warning));
-        let said = std::iter::once(can_start).chain(warnings);
-        said.chain(self.certificates.iter().cloned()).collect()
-    }
-}
-
-/// The configuration of a daemon.
 #[derive(Clone)]
 pub(super) enum Loaded {
     Gateway(Box<postern_gateway::Config>),
@@ -51,7 +63,7 @@ pub(super) enum Loaded {
 }
 
 impl Loaded {
-    /// Each with its key, the admin listener last.
+    /// Returns the listeners with their keys, the admin listener last.
     pub(super) fn listeners(&self) -> [(&'static str, SocketAddr); 2] {
         let (address, admin) = match self {
             Self::Gateway(config) => (config.listen.address, config.listen.admin),
@@ -61,7 +73,20 @@ impl Loaded {
         [("listen.address", address), ("listen.admin", admin)]
     }
 
-    /// What the daemon needs of the machine and of the network. Does not start it.
+    pub(super) fn admin(&self) -> SocketAddr {
+        self.listeners()[1].1
+    }
+
+    /// Performs the daemon's checks before it listens.
+    fn check(&self) -> Result<(), Failure> {
+        match self {
+            Self::Gateway(config) => Ok(postern_gateway::check(config)?),
+            Self::Issuer(config) => Ok(postern_issuer::check(config)?),
+            Self::Client(config) => Ok(postern_client::check(config)?),
+        }
+    }
+
+    /// Examines the resources that the daemon requires of the machine and the network, without starting it.
     pub(super) async fn needs(&self) -> Vec<Finding> {
         match self {
             Self::Gateway(config) => postern_gateway::examine(config).await,
@@ -87,107 +112,69 @@ impl Loaded {
     }
 }
 
-impl Kind {
-    const ALL: [Self; 3] = [Self::Gateway, Self::Issuer, Self::Client];
-
-    /// As on the command line: `postern NAME --config FILE`.
-    pub(crate) const fn command(self) -> &'static str {
-        match self {
-            Self::Gateway => "gateway",
-            Self::Issuer => "issuer",
-            Self::Client => "client",
-        }
+/// Returns the daemon for which the file has the fewest unknown keys and, among equals, the most known ones. Fails on a tie.
+fn daemon_of(path: &Path) -> Result<&'static Daemon, Failure> {
+    let mut fits = Vec::new();
+    for daemon in &DAEMONS {
+        fits.push(((daemon.fit)(path)?, daemon));
     }
-
-    /// With its article.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Gateway => "a gateway",
-            Self::Issuer => "an issuer",
-            Self::Client => "an agent",
-        }
-    }
-
-    fn fit(self, path: &Path) -> Result<Fit, Failure> {
-        Ok(match self {
-            Self::Gateway => postern_config::fit::<postern_gateway::Config>(path)?,
-            Self::Issuer => postern_config::fit::<postern_issuer::Config>(path)?,
-            Self::Client => postern_config::fit::<postern_client::Config>(path)?,
-        })
-    }
-
-    /// The daemon that knows most of the file.
-    fn of(path: &Path) -> Result<Self, Failure> {
-        let mut fits = Vec::new();
-        for kind in Self::ALL {
-            fits.push((kind.fit(path)?, kind));
-        }
-        fits.sort_by_key(|(fit, _)| (fit.unknown, Reverse(fit.known)));
-        match fits.as_slice() {
-            [(best, kind), (next, _), ..] if best != next => Ok(*kind),
-            _ => Err(Failure::configuration(format_args!(
-                "{}: it does not show for which daemon it is; a gateway's file has the sections [issuer] and \
-                 [challenge], an issuer's has [keys], and an agent's has [gateway] and [wallet]",
-                path.display()
-            ))),
-        }
+    fits.sort_by_key(|(fit, _)| (fit.unknown, Reverse(fit.known)));
+    match fits.as_slice() {
+        [(best, daemon), (next, _), ..] if best != next => Ok(*daemon),
+        _ => Err(Failure::configuration(format_args!(
+            "{}: it does not show for which daemon it is; a gateway's file has the sections [issuer] and \
+             [challenge], an issuer's has [keys], and an agent's has [gateway] and [wallet]",
+            path.display()
+        ))),
     }
 }
 
-/// The daemon of this file, and its admin address with the environment variables as they are now.
-pub(crate) fn admin(path: &Path) -> Result<(Kind, SocketAddr), Failure> {
-    let kind = Kind::of(path)?;
-    let admin = match kind {
-        Kind::Gateway => postern_config::open::<postern_gateway::Config>(path, environment())?.0.listen.admin,
-        Kind::Issuer => postern_config::open::<postern_issuer::Config>(path, environment())?.0.listen.admin,
-        Kind::Client => postern_config::open::<postern_client::Config>(path, environment())?.0.listen.admin,
-    };
-    Ok((kind, admin))
+/// Returns the subcommand for this file and its admin address, with the current environment variables applied.
+pub(crate) fn admin(path: &Path) -> Result<(&'static str, SocketAddr), Failure> {
+    let daemon = daemon_of(path)?;
+    let (config, _) = (daemon.load)(path)?;
+    Ok((daemon.command, config.admin()))
 }
 
-/// Whether a gateway's file names three replicas.
-pub(crate) fn has_replicas(path: &Path) -> bool {
-    let opened = postern_config::open::<postern_gateway::Config>(path, environment());
-    opened.is_ok_and(|(config, _)| {
-        config.store.kind == StoreKind::Memcached && !config.store.memcached.replicas.is_empty()
-    })
-}
-
-/// The configuration of a gateway that would start with this file.
+/// Loads a gateway's configuration and checks that a gateway would start with it.
 pub(super) fn gateway(path: &Path) -> Result<postern_gateway::Config, Failure> {
     let (config, _) = postern_config::open::<postern_gateway::Config>(path, environment())?;
     postern_gateway::check(&config)?;
     Ok(config)
 }
 
-/// Loads the file as its daemon does, and checks what the daemon checks before it listens.
+/// Loads the file as its daemon does and performs the daemon's checks before it listens.
 pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
-    let kind = Kind::of(path)?;
-    let name = kind.name();
-    let loaded = match kind {
-        Kind::Gateway => load(path, postern_gateway::check, Loaded::Gateway),
-        Kind::Issuer => load(path, postern_issuer::check, Loaded::Issuer),
-        Kind::Client => load(path, postern_client::check, Loaded::Client),
-    };
+    let Daemon { name, load, .. } = *daemon_of(path)?;
     let refused = |failure: Failure| {
         let sentence = format!("{}: {name} would not start: {}", path.display(), failure.sentence);
         Failure { sentence, ..failure }
     };
-    let (config, mut warnings) = loaded.map_err(refused)?;
-    warnings.extend(config.remarks());
-    Ok(Examined { name, certificates: config.certificates(), config, warnings })
+    let (config, warnings) = load(path).map_err(|error| refused(error.into()))?;
+    config.check().map_err(refused)?;
+    let mut findings = vec![Finding::well("file", format!("{name} can be started with it"))];
+    let warnings = warnings.into_iter().chain(config.remarks());
+    findings.extend(warnings.map(|warning| Finding::look("file", warning)));
+    findings.extend(config.certificates());
+    if matches!(config, Loaded::Client(_)) && holds_api_key(path) {
+        findings.extend(exposed_api_key(path));
+    }
+    Ok(Examined { name, config, findings })
 }
 
-fn load<T, E>(
+/// `true` if the file itself holds an agent's API key, which may also come from the environment.
+fn holds_api_key(path: &Path) -> bool {
+    let alone = postern_config::open::<postern_client::Config>(path, Environment::default());
+    alone.is_ok_and(|(config, _)| {
+        let first = config.first_hop.as_ref().map(|hop| &hop.issuer);
+        first.into_iter().chain([&config.issuer]).any(|issuer| issuer.api_key.is_some())
+    })
+}
+
+fn load<T: DeserializeOwned + Serialize + JsonSchema>(
     path: &Path,
-    check: impl Fn(&T) -> Result<(), E>,
-    loaded: impl Fn(Box<T>) -> Loaded,
-) -> Result<(Loaded, Vec<String>), Failure>
-where
-    T: DeserializeOwned + Serialize + JsonSchema,
-    Failure: From<E>,
-{
+    loaded: fn(Box<T>) -> Loaded,
+) -> Result<Read, ConfigError> {
     let (config, file) = postern_config::open::<T>(path, environment())?;
-    check(&config)?;
     Ok((loaded(Box::new(config)), file.warnings().to_vec()))
 }

@@ -1,6 +1,6 @@
-//! The configurations on this machine: would their daemons start, is what they need there, and are their routers fit?
+//! Finds, reads and examines the configurations of daemons and routers on this machine.
 
-use super::config::{self, Examined};
+use super::config::{self, Examined, Loaded};
 use super::routers::{Router, garbled};
 use super::together::Configuration;
 use crate::failure::Failure;
@@ -12,77 +12,56 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use tokio::time::timeout;
 
-/// A configuration file that was read.
+/// A configuration file that was read. It is neither a daemon's nor a router's if it is unreadable for this user, not UTF-8, an
+/// unedited example of the package, or if its examination panicked.
+#[derive(Default)]
 pub(super) struct Configured {
     pub(super) path: PathBuf,
-    /// What its content shows.
+    /// Findings from the file's content alone.
     pub(super) findings: Vec<Finding>,
-    held: Held,
-}
-
-/// What a file holds.
-enum Held {
-    /// A configuration with which its daemon starts.
-    Daemon(Examined),
-    Router(Router, String),
-    /// The exit code of a start with it.
-    Refused(u8),
-    /// This user cannot tell, or nobody is to start it.
-    Unknown,
+    /// Exit code of a daemon's start, which would be refused.
+    pub(super) refused: Option<u8>,
+    /// Name of a daemon that starts with the configuration, with its article.
+    daemon: Option<(&'static str, Loaded)>,
+    router: Option<(Router, String)>,
 }
 
 impl Configured {
-    /// Where its daemon's admin listener is.
     pub(super) fn admin(&self) -> Option<SocketAddr> {
-        self.examined().map(|examined| examined.config.listeners()[1].1)
+        self.daemon.as_ref().map(|(_, config)| config.admin())
     }
 
-    /// What the file holds; nothing where it is a router's, or its daemon would not start.
+    /// Returns the daemon's configuration; `None` for a router's file and for a refused one.
     pub(super) fn configuration(&self) -> Option<Configuration<'_>> {
-        Some((&self.path, &self.examined()?.config))
+        self.daemon.as_ref().map(|(_, config)| (self.path.as_path(), config))
     }
 
-    fn examined(&self) -> Option<&Examined> {
-        match &self.held {
-            Held::Daemon(examined) => Some(examined),
-            _ => None,
-        }
-    }
-
-    /// The exit code for a start that would be refused.
-    pub(super) fn refused(&self) -> Option<u8> {
-        match self.held {
-            Held::Refused(code) => Some(code),
-            _ => None,
-        }
-    }
-
-    /// Judges a router's configuration beside those of gateways.
+    /// Judges a router's configuration against the gateways' configurations.
     pub(super) fn routing(&self, all: &[Configuration<'_>]) -> Vec<Finding> {
-        let Held::Router(router, text) = &self.held else { return Vec::new() };
+        let Some((router, text)) = &self.router else { return Vec::new() };
         router.judge(text, all.iter().map(|(_, config)| *config))
     }
 
-    /// Whether the ports are free that its daemon listens at, unless it runs.
+    /// Checks that the daemon's ports are free, unless the daemon runs.
     pub(super) fn ports(&self, running: &[SocketAddr]) -> Vec<Finding> {
-        let Some(examined) = self.examined() else { return Vec::new() };
+        let Some((name, config)) = &self.daemon else { return Vec::new() };
         if self.admin().is_some_and(|admin| running.contains(&admin)) {
             return Vec::new();
         }
-        let listeners = examined.config.listeners();
+        let listeners = config.listeners();
         let free: Vec<String> = listeners.iter().map(|(_, address)| address.to_string()).collect();
         let taken: Vec<Finding> =
             listeners.iter().filter_map(|(key, address)| unusable(key, *address)).collect();
         if taken.is_empty() {
-            let seen = format!("{} does not run; {} are free for it", examined.name, free.join(" and "));
+            let seen = format!("{name} does not run; {} are free for it", free.join(" and "));
             return vec![Finding::well("process", seen)];
         }
         taken
     }
 }
 
-/// The files that are named, and those with the names of configurations in the folders that are. A folder without any is an error
-/// only where someone named it.
+/// Returns the named files and, in named folders, the files that have a configuration's name. A folder without configurations is
+/// an error only if `by_user`.
 pub(super) fn find(named: &[PathBuf], by_user: bool) -> (Vec<PathBuf>, Vec<Finding>) {
     let (mut files, mut unread) = (Vec::new(), Vec::new());
     for path in named {
@@ -93,7 +72,10 @@ pub(super) fn find(named: &[PathBuf], by_user: bool) -> (Vec<PathBuf>, Vec<Findi
         match named_in(path, |name| is_ours(name) || Router::is_name(name)) {
             Ok(found) if found.is_empty() && by_user => {
                 let seen = format!("{} has no configuration", path.display());
-                let finding = Finding::bad("file", seen).costs("there is nothing to examine").remedy(
+                let finding = Finding::bad(
+                    "file",
+                    seen,
+                    "there is nothing to examine",
                     "name a file, or a folder with gateway.toml, issuer.toml, client.toml, postern*.toml, mcrouter*.json or nutcracker*.yml",
                 );
                 unread.push(finding);
@@ -106,19 +88,19 @@ pub(super) fn find(named: &[PathBuf], by_user: bool) -> (Vec<PathBuf>, Vec<Findi
     (files, unread)
 }
 
-/// Files of one folder with the names that daemons' configurations have.
+/// Returns the files of `folder` that are named like a daemon's configuration.
 pub(crate) fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     named_in(folder, is_ours)
 }
 
 fn is_ours(name: &str) -> bool {
     let Some(name) = name.strip_suffix(".toml") else { return false };
-    // gateway-1.toml and gateway-2.toml are of a fleet.
+    // A fleet has gateway-1.toml and gateway-2.toml.
     let known = ["issuer", "client", "gateway"].contains(&name) || name.starts_with("gateway-");
     known || name.starts_with("postern")
 }
 
-/// Files of one folder with certain names, in their order, without "./" before them.
+/// Returns the files of `folder` whose names match, sorted, without a leading "./".
 fn named_in(folder: &Path, is_name: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
     let is_named = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&is_name);
     let paths = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_named);
@@ -128,12 +110,12 @@ fn named_in(folder: &Path, is_name: impl Fn(&str) -> bool) -> io::Result<Vec<Pat
     Ok(paths)
 }
 
-/// Reads them side by side.
+/// Reads the files concurrently.
 pub(super) async fn read(paths: Vec<PathBuf>) -> Vec<Configured> {
     let reading: Vec<_> = paths.into_iter().map(|path| tokio::spawn(read_one(path))).collect();
     let mut configured = Vec::new();
     for reading in reading {
-        configured.extend(reading.await.ok()); // a panic is printed
+        configured.extend(reading.await.ok()); // a panic has already been printed
     }
     configured
 }
@@ -141,73 +123,76 @@ pub(super) async fn read(paths: Vec<PathBuf>) -> Vec<Configured> {
 async fn read_one(path: PathBuf) -> Configured {
     let of_thread = path.clone();
     let reading = tokio::task::spawn_blocking(move || hold(&of_thread));
-    let (held, findings) = match timeout(PATIENCE, reading).await {
+    let read = match timeout(PATIENCE, reading).await {
         Ok(Ok(read)) => read,
-        Ok(Err(broken)) => {
-            (Held::Unknown, vec![Finding::look("file", format!("its examination broke off: {broken}"))])
-        }
+        Ok(Err(broken)) => only(Finding::look("file", format!("its examination broke off: {broken}"))),
         Err(_) => {
-            let seen = "the files that it names were not read in time: one may be a pipe, or on a disk that does not answer";
-            let finding = Finding::bad("file", seen)
-                .costs("its daemon does not start")
-                .remedy("name files that can be read at once");
-            (Held::Refused(exit::CONFIG), vec![finding])
+            let finding = Finding::bad(
+                "file",
+                "the files that it names were not read in time: one may be a pipe, or on a disk that does not answer",
+                "its daemon does not start",
+                "name files that can be read at once",
+            );
+            Configured { refused: Some(exit::CONFIG), ..only(finding) }
         }
     };
-    Configured { path, findings, held }
+    Configured { path, ..read }
 }
 
-/// Reads a file: what it holds, and what that shows.
-fn hold(path: &Path) -> (Held, Vec<Finding>) {
+fn only(finding: Finding) -> Configured {
+    Configured { findings: vec![finding], ..Configured::default() }
+}
+
+/// Reads and examines a file.
+fn hold(path: &Path) -> Configured {
     let bytes = match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return refused(path, "", &Failure::forbidden(&error));
         }
-        read => read.unwrap_or_default(), // the daemon's own sentence about a file that is not there
+        read => read.unwrap_or_default(), // for a missing file, `config::examine` returns the daemon's own error
     };
     let text = String::from_utf8_lossy(&bytes).into_owned();
     if let Some(router) = Router::of(&text) {
-        let is_utf8 = str::from_utf8(&bytes).is_ok();
-        return if is_utf8 {
-            (Held::Router(router, text), Vec::new())
-        } else {
-            (Held::Unknown, vec![garbled()])
+        return match str::from_utf8(&bytes) {
+            Ok(_) => Configured { router: Some((router, text)), ..Configured::default() },
+            Err(_) => only(garbled()),
         };
     }
     match config::examine(path) {
-        Ok(examined) => {
-            let findings = examined.findings();
-            (Held::Daemon(examined), findings)
+        Ok(Examined { name, config, findings }) => {
+            Configured { findings, daemon: Some((name, config)), ..Configured::default() }
         }
         Err(failure) => refused(path, &text, &failure),
     }
 }
 
-fn refused(path: &Path, text: &str, failure: &Failure) -> (Held, Vec<Finding>) {
-    // It begins with the path, as does the line.
+fn refused(path: &Path, text: &str, failure: &Failure) -> Configured {
+    // The failure's sentence and the printed line both begin with the path.
     let place = format!("{}: ", path.display());
     let seen = failure.sentence.strip_prefix(&place).unwrap_or(&failure.sentence);
     if failure.is_forbidden {
-        let finding = Finding::look("file", seen)
-            .costs(
-                "whether its daemon can be started is not known: it may be another user, who may read this",
-            )
-            .remedy(way_in(path));
-        return (Held::Unknown, vec![finding]);
+        return only(
+            Finding::look("file", seen)
+                .costs("whether its daemon can be started is not known: it may be another user, who may read this")
+                .remedy(way_in(path)),
+        );
     }
     if EXAMPLES.contains(&text) {
-        let finding = Finding::look("file", "it is the example of the package, as it was installed")
-            .costs(format!("no daemon starts with it: {seen}"))
-            .remedy("edit it before you enable its unit (docs/operate/install.md); where none is to run, leave it");
-        return (Held::Unknown, vec![finding]);
+        return only(
+            Finding::look("file", "it is the example of the package, as it was installed")
+                .costs(format!("no daemon starts with it: {seen}"))
+                .remedy("edit it before you enable its unit (docs/operate/install.md); where none is to run, leave it"),
+        );
     }
-    (Held::Refused(failure.code), vec![Finding::bad("file", seen)])
+    let remedy = "correct what this says; docs/reference/configuration.md has every key";
+    let finding = Finding::bad("file", seen, "no daemon starts with it", remedy);
+    Configured { refused: Some(failure.code), ..only(finding) }
 }
 
-/// What each of them needs, side by side.
+/// Examines the needs of each daemon, concurrently.
 pub(super) async fn examine(configured: &[Configured]) -> Vec<Vec<Finding>> {
     let needs = configured.iter().map(|configured| {
-        let config = configured.examined().map(|examined| examined.config.clone());
+        let config = configured.daemon.as_ref().map(|(_, config)| config.clone());
         tokio::spawn(async move {
             match config {
                 Some(config) => config.needs().await,
@@ -217,12 +202,12 @@ pub(super) async fn examine(configured: &[Configured]) -> Vec<Vec<Finding>> {
     });
     let mut found = Vec::new();
     for needs in needs.collect::<Vec<_>>() {
-        found.push(needs.await.unwrap_or_default()); // a panic is printed
+        found.push(needs.await.unwrap_or_default()); // a panic has already been printed
     }
     found
 }
 
-/// Why a daemon could not listen at `address` now.
+/// Returns a finding if a daemon cannot listen at `address` now.
 fn unusable(key: &str, address: SocketAddr) -> Option<Finding> {
     let error = TcpListener::bind(address).err()?;
     let finding = Finding::look("process", format!("{address} ({key}) cannot be listened at: {error}"));

@@ -1,12 +1,12 @@
-//! What the settings of this machine's kernel cost a gateway, by the values that `deploy/sysctl/99-postern.conf` has for them.
-//! The costs were measured: `loadtest/results/2026-11-25-kernel.md`.
+//! Compares this machine's kernel settings with the values of `deploy/sysctl/99-postern.conf`. The costs were measured:
+//! `loadtest/results/2026-11-25-kernel.md`.
 
 use postern_daemon::examination::Finding;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = include_str!("../../../deploy/sysctl/99-postern.conf");
 
-/// A setting, and what another value than ours costs.
+/// A kernel setting, and the cost of an insufficient value.
 struct Setting {
     name: &'static str,
     is_enough: fn(present: &[u64], ours: &[u64]) -> bool,
@@ -37,7 +37,7 @@ const SETTINGS: [Setting; 4] = [
     },
 ];
 
-/// A finding for each setting that costs something, or one that says that none does.
+/// Returns a finding for each insufficient setting, or a single finding if all settings are sufficient.
 pub(super) fn examine() -> Vec<Finding> {
     let found: Vec<Finding> = SETTINGS.iter().filter_map(Setting::examine).collect();
     if found.is_empty() {
@@ -47,22 +47,23 @@ pub(super) fn examine() -> Vec<Finding> {
 }
 
 impl Setting {
-    /// Nothing where it is enough, or is not there.
+    /// Returns `None` if the setting is sufficient or absent.
     fn examine(&self) -> Option<Finding> {
-        let (present, ours) = (present(self.name)?, ours(self.name)?);
-        (!(self.is_enough)(&present, &ours)).then(|| finding(self.name, &present, self.cost, &ours))
+        let Self { name, is_enough, cost } = *self;
+        let (present, ours) = (present(name)?, ours(name)?);
+        if is_enough(&present, &ours) {
+            return None;
+        }
+        let [present, enough] =
+            [present, ours].map(|values| values.iter().map(u64::to_string).collect::<Vec<_>>().join(" "));
+        let finding = Finding::look("kernel", format!("{name} is {present}")).costs(cost);
+        Some(finding.remedy(format!(
+            "for a gateway: sysctl -w {name}=\"{enough}\", for good as deploy/sysctl does it"
+        )))
     }
 }
 
-fn finding(name: &str, present: &[u64], cost: &str, enough: &[u64]) -> Finding {
-    let numbers = |values: &[u64]| values.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-    let (present, enough) = (numbers(present), numbers(enough));
-    Finding::look("kernel", format!("{name} is {present}"))
-        .costs(cost)
-        .remedy(format!("for a gateway: sysctl -w {name}=\"{enough}\", for good as deploy/sysctl does it"))
-}
-
-/// How many ports there are.
+/// Returns the width of a port range.
 fn span(range: &[u64]) -> u64 {
     match *range {
         [first, last] => last.saturating_sub(first),
@@ -70,12 +71,12 @@ fn span(range: &[u64]) -> u64 {
     }
 }
 
-/// It does not begin slowly after a pause, whatever the setting is.
+/// `true` if BBR is active: it does not restart slowly after idle, whatever the setting is.
 fn has_bbr() -> bool {
     read("net.ipv4.tcp_congestion_control").is_some_and(|name| name.trim() == "bbr")
 }
 
-/// None where this kernel, or this container, has no such setting.
+/// Returns `None` if this kernel or container lacks the setting.
 fn present(name: &str) -> Option<Vec<u64>> {
     numbers(&read(name)?)
 }

@@ -1,27 +1,18 @@
-//! What of Postern runs on this machine, by its admin listeners.
+//! Finds running daemons by their admin listeners.
 
-use crate::running::admin::{metrics, readyz, version};
-use crate::running::links::{self, UNKNOWN};
-use http::StatusCode;
+use crate::running::Running;
 use postern_daemon::examination::{Examinations, Finding};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 
-/// Where admin listeners are by default: a gateway's and that of `postern up`, an issuer's, an agent's.
-pub(crate) const ADMIN_PORTS: [u16; 3] = [9090, 9091, 9092];
-/// Where `postern up` listens by default, and with which argument it listens elsewhere.
+/// Default admin ports: of a gateway and of `postern up`, of an issuer, of an agent; those in the files of `postern init --fleet`.
+pub(crate) const ADMIN_PORTS: [u16; 7] = [9090, 9091, 9092, 9190, 9191, 9192, 9193];
+/// Default ports of `postern up`, each with the argument that changes it.
 const UP_PORTS: [(u16, &str); 4] =
     [(8118, "--client"), (8080, "--gateway"), (8081, "--issuer"), (9090, "--admin")];
 
-/// The processes that were found.
-pub(super) struct Running {
-    /// Their admin addresses.
-    pub(super) found: Vec<SocketAddr>,
-    pub(super) findings: Vec<Finding>,
-}
-
-/// Looks at these admin addresses and at the default ones.
-pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> Running {
+/// Examines the `configured` and the default admin addresses. Returns those of processes, and the findings.
+pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Vec<SocketAddr>, Vec<Finding>) {
     let by_default = ADMIN_PORTS.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
     let mut addresses: Vec<SocketAddr> = configured.chain(by_default).filter(|at| at.port() != 0).collect();
     addresses.sort();
@@ -29,27 +20,29 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> Run
     let (mut examinations, (send, receive)) = (Examinations::default(), mpsc::channel());
     for address in addresses {
         let found = send.clone();
-        let late =
-            Finding::bad("process", format!("http://{address} takes connections, and does not answer"))
-                .costs("nothing is known of the process, and it may serve no one")
-                .remedy("see its log; restart it if it hangs");
+        let late = Finding::bad(
+            "process",
+            format!("http://{address} takes connections, and does not answer"),
+            "nothing is known of the process, and it may serve no one",
+            "see its log; restart it if it hangs",
+        );
         examinations.begin(late, async move {
             let finding = process(address).await;
             if finding.is_some() {
-                let _ = found.send(address); // it is received below
+                let _ = found.send(address); // fails only after this function has returned
             }
             finding.into_iter().flatten().collect()
         });
     }
     let findings = examinations.findings().await;
-    Running { found: receive.try_iter().collect(), findings }
+    (receive.try_iter().collect(), findings)
 }
 
-/// What is to be said of the process of Postern whose admin listener is at `address`; `None` where nothing listens.
+/// Examines the process whose admin listener is at `address`. Returns `None` if nothing listens.
 async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
     let url = format!("http://{address}");
-    let (status, body) = match readyz(&url).await {
-        Ok(answer) => answer?,
+    let running = match Running::ask(&url).await {
+        Ok(running) => running?,
         Err(reason) => {
             return Some(vec![
                 Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
@@ -58,32 +51,29 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
             ]);
         }
     };
-    let snapshot = links::snapshot(&url).await;
-    let what = snapshot.as_ref().map_or(UNKNOWN, links::Snapshot::daemon);
-    let lines = body.trim_end().replace('\n', "; ");
-    let state = if status != StatusCode::OK {
-        Finding::bad(what, format!("{url} is not ready: {lines}"))
-            .costs("load balancers send it no clients")
-            .remedy("mend what the reasons say; docs/operate/alerts.md has each")
-    } else if let Some(bad) = snapshot.map(|snapshot| snapshot.bad()).filter(|bad| !bad.is_empty()) {
-        let bad = bad.join(", ");
-        Finding::bad(what, format!("{url} lost more than 1 of 100 attempts in 10 minutes: {bad}"))
-            .costs("a request that needed one of them waited, or was refused where no other address could answer it")
-            .remedy(format!(
-                "postern status {url} has each link; look at what is there, and at the way to it"
-            ))
+    let (what, lines, bad) =
+        (running.daemon(), running.said.trim_end().replace('\n', "; "), running.bad_links());
+    let state = if !running.is_ready {
+        Finding::bad(
+            what,
+            format!("{url} is not ready: {lines}"),
+            "load balancers send it no clients",
+            "mend what the reasons say; docs/operate/alerts.md has each",
+        )
+    } else if !bad.is_empty() {
+        Finding::bad(
+            what,
+            format!("{url} lost more than 1 of 100 attempts in 10 minutes: {}", bad.join(", ")),
+            "a request that needed one of them waited, or was refused where no other address could answer it",
+            format!("postern status {url} has each link; look at what is there, and at the way to it"),
+        )
     } else if lines != "ready" {
         Finding::look(what, format!("{url} is {lines}"))
     } else {
         Finding::well(what, format!("{url} is ready"))
     };
-    let other = metrics(&url)
-        .await
-        .as_deref()
-        .and_then(version)
-        .filter(|version| version != env!("CARGO_PKG_VERSION"));
-    let other = other.map(|version| {
-        let ours = env!("CARGO_PKG_VERSION");
+    let ours = env!("CARGO_PKG_VERSION");
+    let other = running.version().filter(|version| *version != ours).map(|version| {
         Finding::look(what, format!("{url} runs version {version}, and this program is version {ours}"))
             .costs(
                 "what the newer one mends is not mended there, and its configuration may not fit the other",
@@ -95,7 +85,7 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
     Some(std::iter::once(state).chain(other).collect())
 }
 
-/// Whether `postern up` finds its ports free, where nothing runs.
+/// Checks that the default ports of `postern up` are free. For a machine on which nothing runs.
 pub(super) fn ports_of_up() -> Finding {
     let taken = |(port, _): &&(u16, &str)| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err();
     let taken: Vec<&(u16, &str)> = UP_PORTS.iter().filter(taken).collect();

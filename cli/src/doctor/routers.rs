@@ -1,4 +1,4 @@
-//! Routers before the store: can a token be admitted twice under their configurations?
+//! Judges the configurations of routers in front of the store, under which a token might be admitted twice.
 
 use super::config::Loaded;
 use postern_daemon::examination::Finding;
@@ -6,10 +6,9 @@ use postern_gateway::config::StoreKind;
 use postern_spend::routes::{self, Severity};
 use std::time::Duration;
 
-/// The subject of the findings.
+/// Subject of the findings.
 pub(super) const WHAT: &str = "router";
 
-/// A router whose configuration can be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Router {
     Mcrouter,
@@ -17,7 +16,8 @@ pub(super) enum Router {
 }
 
 impl Router {
-    /// The router whose configuration this text is: mcrouter's is JSON, with comments, and twemproxy's YAML. `None` for TOML.
+    /// Detects the router from a configuration's text: mcrouter reads JSON with comments, twemproxy YAML. Returns `None` for
+    /// TOML.
     pub(super) fn of(text: &str) -> Option<Self> {
         let is_said = |line: &&str| !line.is_empty() && !line.starts_with('#') && *line != "---";
         let first = text.lines().map(str::trim).find(is_said)?;
@@ -29,14 +29,14 @@ impl Router {
         }
     }
 
-    /// Whether a file of a folder has the name of a router's configuration.
+    /// `true` if `name` is a file name of a router's configuration.
     pub(super) fn is_name(name: &str) -> bool {
         let is_mcrouter = name.starts_with("mcrouter") && name.ends_with(".json");
         let is_yaml = name.ends_with(".yml") || name.ends_with(".yaml");
         is_mcrouter || is_yaml && (name.starts_with("nutcracker") || name.starts_with("twemproxy"))
     }
 
-    /// Judges its configuration, beside those of the gateways that were read.
+    /// Judges the router's configuration against the shortest store timeout of the gateways in `beside`.
     pub(super) fn judge<'a>(self, text: &str, beside: impl Iterator<Item = &'a Loaded>) -> Vec<Finding> {
         let patience = beside.filter_map(patience).min();
         let found = match self {
@@ -50,14 +50,12 @@ impl Router {
     }
 }
 
-/// Of a file that is not UTF-8.
+/// Returns the finding for a file that is not UTF-8.
 pub(super) fn garbled() -> Finding {
-    Finding::bad(WHAT, "it is not UTF-8, so it cannot be judged")
-        .costs("no router starts with it")
-        .remedy("write it anew")
+    Finding::bad(WHAT, "it is not UTF-8, so it cannot be judged", "no router starts with it", "write it anew")
 }
 
-/// How long a gateway waits for an answer of the store; `None` where the configuration has no shared one.
+/// Returns the gateway's timeout for the store; `None` without a shared store.
 fn patience(config: &Loaded) -> Option<Duration> {
     let Loaded::Gateway(config) = config else { return None };
     (config.store.kind == StoreKind::Memcached).then(|| config.store.memcached.timeout.get())
@@ -71,9 +69,12 @@ fn finding(found: routes::Finding) -> Finding {
     match severity {
         Severity::Note => Finding::well(WHAT, seen),
         Severity::Warn => Finding::look(WHAT, seen).remedy(remedy),
-        Severity::Refuse => Finding::bad(WHAT, seen)
-            .costs("it is not known to be fit to remember spent tokens: one may be admitted twice, or none at all")
-            .remedy(remedy),
+        Severity::Refuse => Finding::bad(
+            WHAT,
+            seen,
+            "it is not known to be fit to remember spent tokens: one may be admitted twice, or none at all",
+            remedy,
+        ),
     }
 }
 

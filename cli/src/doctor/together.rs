@@ -1,18 +1,19 @@
-//! What is wrong only between the configurations of one folder: gateways of a fleet that differ, certificates for other names than
-//! the URLs beside them say, and listeners that strangers reach.
+//! Finds faults between the configurations of one folder: gateways of a fleet that differ, certificates that do not cover the
+//! URLs in other files. Also finds listeners that other machines reach.
 
 use super::config::Loaded;
 use http::Uri;
 use postern_daemon::examination::Finding;
 use postern_daemon::tls::{ServerTls, TlsConfig};
 use postern_gateway::config::StoreKind;
+use std::mem::discriminant;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// A configuration, and its file.
+/// A configuration's file and content.
 pub(super) type Configuration<'a> = (&'a Path, &'a Loaded);
 
-/// The findings about `one`, in the light of `all` that were read.
+/// Examines `one` against the other configurations in its folder.
 pub(super) fn examine(one: Configuration<'_>, all: &[Configuration<'_>]) -> Vec<Finding> {
     let beside: Vec<_> =
         all.iter().filter(|(path, _)| *path != one.0 && path.parent() == one.0.parent()).copied().collect();
@@ -51,36 +52,39 @@ fn exposures(config: &Loaded) -> Vec<Finding> {
     found
 }
 
-/// Not of this machine alone, nor of a private network.
+/// `true` if `address` is neither loopback nor private.
 fn is_open(address: IpAddr) -> bool {
-    match address {
+    match address.to_canonical() {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_private(),
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unique_local(),
     }
 }
 
-/// How another gateway of the folder differs where the gateways of a fleet do not.
+/// Returns a finding if the other gateway has the same challenge and another store, or the same store and another challenge.
 fn differs(gateway: &postern_gateway::Config, (path, other): Configuration<'_>) -> Option<Finding> {
     let Loaded::Gateway(other) = other else { return None };
     let (ours, theirs, name) = (&gateway.challenge, &other.challenge, path.display());
     let one_challenge = ours.origin == theirs.origin && ours.issuer_name == theirs.issuer_name;
     match (one_challenge, same_store(gateway, other)) {
-        (true, false) => Some(
-            Finding::bad("fleet", format!("{name} has the same challenge and another store"))
-                .costs("a token can be spent once at each of the two")
-                .remedy("write one store into both (store.kind = \"memcached\"), or another challenge.origin into one"),
-        ),
+        (true, false) => Some(Finding::bad(
+            "fleet",
+            format!("{name} has the same challenge and another store"),
+            "a token can be spent once at each of the two",
+            "write one store into both (store.kind = \"memcached\"), or another challenge.origin into one",
+        )),
         (false, true) => {
             let (key, ours, theirs) = match ours.origin == theirs.origin {
                 true => ("issuer_name", &ours.issuer_name, &theirs.issuer_name),
                 false => ("origin", &ours.origin, &theirs.origin),
             };
-            let seen = format!("challenge.{key} is {ours:?} here and {theirs:?} in {name}, and both share a store");
-            Some(
-                Finding::bad("fleet", seen)
-                    .costs("a token for one is refused by the other, with 407")
-                    .remedy(format!("write one challenge.{key} into the files of all gateways of the fleet")),
-            )
+            let seen =
+                format!("challenge.{key} is {ours:?} here and {theirs:?} in {name}, and both share a store");
+            Some(Finding::bad(
+                "fleet",
+                seen,
+                "a token for one is refused by the other, with 407",
+                format!("write one challenge.{key} into the files of all gateways of the fleet"),
+            ))
         }
         _ => None,
     }
@@ -105,24 +109,33 @@ fn same_store(one: &postern_gateway::Config, other: &postern_gateway::Config) ->
     }
 }
 
-/// Whether the daemon's certificate is for the names by which the other files of the folder reach it.
+/// Checks that the daemon's certificate covers the names by which the folder's other files reach the daemon.
 fn names(config: &Loaded, beside: &[Configuration<'_>]) -> Vec<Finding> {
     let Some(tls) = server_tls(config).and_then(|tls| tls.load().ok()) else { return Vec::new() };
     let [(_, address), _] = config.listeners();
     let mut urls: Vec<String> = beside.iter().flat_map(|(_, other)| urls_to(config, other)).collect();
     urls.sort();
     urls.dedup();
-    urls.iter().filter_map(|url| wrong_name(&tls, address, url)).collect()
+    // Of daemons with one port on several machines, the certificate shows whose the URL is.
+    let is_alike = |other: &Loaded| {
+        discriminant(other) == discriminant(config) && other.listeners()[0].1.port() == address.port()
+    };
+    let others = beside.iter().filter(|(_, other)| is_alike(other));
+    let others: Vec<ServerTls> =
+        others.filter_map(|(_, other)| server_tls(other).and_then(|tls| tls.load().ok())).collect();
+    urls.iter().filter_map(|url| wrong_name(&tls, &others, address, url)).collect()
 }
 
-fn wrong_name(tls: &ServerTls, address: SocketAddr, url: &str) -> Option<Finding> {
+fn wrong_name(tls: &ServerTls, others: &[ServerTls], address: SocketAddr, url: &str) -> Option<Finding> {
     let parsed = url.parse::<Uri>().ok()?;
     let leads_here =
         parsed.scheme_str() == Some("https") && parsed.port_u16().unwrap_or(443) == address.port();
-    if leads_here { tls.examine_name(parsed.host()?, url) } else { None }
+    let host = parsed.host().filter(|_| leads_here)?;
+    let is_for_another = others.iter().any(|other| other.examine_name(host, url).is_none());
+    if is_for_another { None } else { tls.examine_name(host, url) }
 }
 
-/// The URLs in `other` of daemons of this kind.
+/// Returns the URLs in `other` of daemons of this kind.
 fn urls_to(config: &Loaded, other: &Loaded) -> Vec<String> {
     match (config, other) {
         (Loaded::Issuer(_), Loaded::Gateway(other)) => other.issuer.directory.iter().cloned().collect(),

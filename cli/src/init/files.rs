@@ -1,4 +1,4 @@
-//! What `postern init` writes: nothing over what is there, and on failure nothing at all.
+//! Files that `postern init` writes: it overwrites nothing, and leaves nothing after a failure.
 
 use crate::failure::Failure;
 use crate::stdio::note;
@@ -8,14 +8,14 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The files and folders of a run, which go when it is dropped before [`Made::keep`].
+/// Files and folders of a run, removed on drop unless [`Made::keep`] was called.
 #[derive(Default)]
 pub(super) struct Made {
     paths: Vec<PathBuf>,
     is_kept: bool,
 }
 
-/// Refuses if one of these is there, and names those that are.
+/// Fails if one of these files exists, and lists those that do.
 pub(super) fn refuse_existing(directory: &Path, names: &[String]) -> Result<(), Failure> {
     let is_there = |name: &&String| directory.join(name).symlink_metadata().is_ok();
     let there: Vec<&str> = names.iter().filter(is_there).map(String::as_str).collect();
@@ -31,7 +31,7 @@ pub(super) fn refuse_existing(directory: &Path, names: &[String]) -> Result<(), 
 }
 
 impl Made {
-    /// Makes a folder that only its owner may use (mode 0700), and those above it, where they are missing.
+    /// Creates a folder and its missing parents (mode 0700).
     pub(super) fn folder(&mut self, path: &Path) -> Result<(), Failure> {
         let mut missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
         missing.retain(|path| !path.as_os_str().is_empty());
@@ -42,13 +42,13 @@ impl Made {
         Ok(())
     }
 
-    /// Writes a file that only its owner may read (mode 0600).
+    /// Writes a file (mode 0600).
     pub(super) fn file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
         self.also(path);
         write_private(path, text.as_bytes()).map_err(|error| unwritten(path, &error))
     }
 
-    /// Remembers what something else writes.
+    /// Registers a path that other code writes, so that a failure removes it.
     pub(super) fn also(&mut self, path: &Path) {
         self.paths.push(path.to_owned());
     }

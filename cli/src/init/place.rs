@@ -1,4 +1,4 @@
-//! Where the files of `postern init` are, and where what they configure listens.
+//! Paths and addresses of the installation that `postern init` writes.
 
 use crate::args::Init;
 use crate::failure::Failure;
@@ -6,26 +6,25 @@ use crate::ports::{self, Ports};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// A fleet is watched by Prometheus, whose package for Debian starts one on 9090.
+/// Not 9090: a fleet is monitored by Prometheus, and Debian's package starts one there.
 const ADMIN_PORT_OF_FLEET: u16 = 9190;
 const PROMETHEUS_PORT: u16 = 9490;
 const GRAFANA_PORT: u16 = 3000;
 
-/// Where everything is, and where everything listens.
 pub(super) struct Place {
     pub(super) directory: PathBuf,
-    /// The gateways, in the agent's order of preference.
+    /// Gateways in the agent's order of preference.
     pub(super) gateways: Vec<Listener>,
     pub(super) issuer: Listener,
     pub(super) client: Listener,
-    /// Of a fleet.
+    /// Used by a fleet only, like `grafana`.
     pub(super) prometheus: SocketAddr,
     pub(super) grafana: SocketAddr,
-    /// What was taken, and what is used in its place.
+    /// (taken address, address used instead)
     pub(super) moved: Vec<(SocketAddr, SocketAddr)>,
 }
 
-/// A daemon's two addresses.
+/// A daemon's addresses.
 #[derive(Clone, Copy)]
 pub(super) struct Listener {
     pub(super) address: SocketAddr,
@@ -35,7 +34,7 @@ pub(super) struct Listener {
 impl Place {
     pub(super) fn of(args: &Init) -> Result<Self, Failure> {
         let absolute = std::path::absolute(&args.directory);
-        // "DIR/.." and the like would stand in every path.
+        // A trailing slash would appear in every path.
         let directory = absolute.map_err(Failure::usage)?.components().collect();
         let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (ports::ADMIN, 3) };
         let given = [args.client, args.gateway, args.second_gateway, args.issuer, args.admin];
@@ -61,7 +60,7 @@ impl Place {
             issuer: Listener { address: issuer, admin: admin(1)? },
             client: Listener { address: client, admin: admin(2)? },
             moved: free.moved().to_vec(),
-            // Only the printed commands name them.
+            // Chosen after `moved` was copied: only the printed commands contain them.
             prometheus: free.one(None, PROMETHEUS_PORT),
             grafana: free.one(None, GRAFANA_PORT),
         };
@@ -96,12 +95,12 @@ impl Place {
         self.directory.join(name)
     }
 
-    /// The certificates to trust.
+    /// Returns the file of the certificates to trust.
     pub(super) fn authority(&self) -> PathBuf {
         self.path("tls/ca.pem")
     }
 
-    /// The servers' certificate with its key.
+    /// Returns the file of the servers' certificate and its key.
     pub(super) fn certificate(&self) -> PathBuf {
         self.path("tls/server.pem")
     }

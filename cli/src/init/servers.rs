@@ -1,4 +1,4 @@
-//! The files of a fleet on machines of their own, by the names that clients know: nothing in them is left to be edited.
+//! The files of a fleet on separate machines, with the names that clients use: they need no edits.
 
 use super::files::{Made, refuse_existing};
 use super::memcached::capacity;
@@ -11,21 +11,20 @@ use crate::stdio::print;
 use http::Uri;
 use postern_client::join::Join;
 use postern_token::DIRECTORY_PATH;
-use std::fmt::Write;
 use std::path::Path;
 
-/// Where the units of deploy/systemd may write.
+/// Folders in which the units of deploy/systemd may write.
 const GATEWAY_STATE: &str = "/var/lib/postern-gateway";
 const ISSUER_STATE: &str = "/var/lib/postern-issuer";
 
-/// A server's URL, taken apart.
+/// The parts of a server's URL.
 struct Server {
     host: String,
     port: u16,
     has_tls: bool,
 }
 
-/// Writes the files, and says where each belongs.
+/// Writes the files and prints the destination of each.
 pub(super) fn run(args: &Init, origin: &str) -> Result<(), Failure> {
     let (gateway_urls, issuer_url) = (&args.gateway_url, args.issuer_url.as_deref().unwrap_or_default());
     let join = Join {
@@ -88,7 +87,7 @@ impl Server {
         Ok(Self { host, port: parsed.port_u16().unwrap_or(if has_tls { 443 } else { 80 }), has_tls })
     }
 
-    /// Listens on all addresses, with the certificate that its URL needs.
+    /// Sets the listener to all addresses, with the certificate that the server's URL requires.
     fn listening(&self, args: &Init, template: Template, state: &str) -> Result<Template, Failure> {
         let template = template.set("listen", "address", format!("0.0.0.0:{}", self.port))?;
         match (self.has_tls, args.acme) {
@@ -130,36 +129,49 @@ fn of_issuer(args: &Init, issuer: &Server, origin: &str, issuer_url: &str) -> Re
     Ok(template.finish(&[]))
 }
 
-/// What to do with the files.
+/// Describes the use of the files.
 fn text(args: &Init, directory: &Path, gateways: &[(String, String)]) -> String {
     let names: Vec<&str> = gateways.iter().map(|(name, _)| name.as_str()).collect();
     let (names, folder) = (names.join(" "), next::quoted(directory));
     let about = match gateways.len() {
-        1 => "for each gateway behind the name, as /etc/postern/gateway.toml",
-        _ => "one for each gateway, as /etc/postern/gateway.toml",
+        1 => "for each gateway behind the name",
+        _ => "one for each gateway",
     };
-    let mut text = format!(
-        "{folder} has\n\n    {names}\n        {about}\n    issuer.toml\n        for the issuer, as /etc/postern/issuer.toml\n\n\
-         On the machines of the memcacheds:\n\n"
-    );
-    for address in &args.memcached {
-        let _ = writeln!(text, "    {}", super::memcached::start(address)); // a String takes everything
-    }
-    text.push_str(
-        "\nWhere the package is installed and a file is in its place:\n\n    postern issuer account add NAME --quota 10000/1d --join \
-         --config /etc/postern/issuer.toml\n    systemctl enable --now postern-issuer.socket postern-issuer\n    systemctl enable --now \
-         postern-gateway.socket postern-gateway\n\nThe first prints the join string of an agent: postern client join STRING.\n",
-    );
-    let certificates = match (args.acme, args.gateway_url.iter().any(|url| url.starts_with("https://"))) {
+    let memcacheds =
+        args.memcached.iter().map(|address| format!("    {}\n", super::memcached::start(address)));
+    let memcacheds: String = memcacheds.collect();
+    let has_tls = args.gateway_url.iter().any(|url| url.starts_with("https://"));
+    let certificate = match (args.acme, has_tls) {
         (true, _) => {
-            "Certificate: of Let's Encrypt, to whose terms of service the files agree. Port 443 of each name has to lead to its server.\n"
+            "of Let's Encrypt, to whose terms of service the files agree. Port 443 of each name has to lead to its server."
         }
         (false, true) => {
-            "Certificate: put yours where the files name it, /etc/postern/gateway.pem and .key, and issuer.pem and .key.\n"
+            "put yours where the files name it, /etc/postern/gateway.pem and .key, and issuer.pem and .key."
         }
-        (false, false) => "Certificate: none, for a load balancer in front that ends TLS.\n",
+        (false, false) => "none, for a load balancer in front that ends TLS.",
     };
-    text.push_str(certificates);
-    let _ = writeln!(text, "Store: {}", capacity());
-    text
+    let capacity = capacity(super::memcached::MEMORY);
+    format!(
+        "{folder} has
+
+    {names}
+        {about}, as /etc/postern/gateway.toml
+    issuer.toml
+        for the issuer, as /etc/postern/issuer.toml
+
+On the machines of the memcacheds:
+
+{memcacheds}
+Where the package is installed and a file is in its place:
+
+    postern issuer account add NAME --quota 10000/1d --join --config /etc/postern/issuer.toml
+    systemctl enable --now postern-issuer.socket postern-issuer
+    systemctl enable --now postern-gateway.socket postern-gateway
+
+The first prints the join string of an agent: postern client join FILE,
+which has it.
+Certificate: {certificate}
+Store: {capacity}
+"
+    )
 }

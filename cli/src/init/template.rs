@@ -1,13 +1,13 @@
-//! A configuration made of one of `deploy/examples`: its comments stay, its values are replaced.
+//! A configuration based on one of `deploy/examples`: comments stay, values are replaced.
 //!
-//! The examples have each key at most once a section, as `key = value` or, switched off, as `#key = value`, and a section's header
-//! in one of the same two forms. A comment for people begins with "# ".
+//! An example has each key at most once per section, as `key = value` or, switched off, as `#key = value`. A section's header has
+//! the same two forms. A comment for people begins with "# ".
 
 use crate::failure::Failure;
 use serde_json::Value;
 use std::path::Path;
 
-/// The text of an example, line by line.
+/// The lines of an example.
 pub(super) struct Template {
     name: &'static str,
     lines: Vec<String>,
@@ -18,7 +18,7 @@ impl Template {
         Self { name, lines: text.lines().map(str::to_owned).collect() }
     }
 
-    /// Gives a key its value, and switches it and its section on.
+    /// Sets a key, and switches the key and its section's header on.
     pub(super) fn set(mut self, section: &str, key: &str, value: impl Into<Value>) -> Result<Self, Failure> {
         let header = format!("[{section}]");
         let at = self.position(0, |line| line == header)?;
@@ -34,7 +34,6 @@ impl Template {
         Ok(self)
     }
 
-    /// Sets a key to a path.
     pub(super) fn set_path(self, section: &str, key: &str, path: &Path) -> Result<Self, Failure> {
         self.set(section, key, path.display().to_string())
     }
@@ -50,14 +49,14 @@ impl Template {
         Ok(self)
     }
 
-    /// Replaces a word that stands once in the text.
+    /// Replaces `old`, which must occur in one line only.
     pub(super) fn replace(mut self, old: &str, new: &str) -> Result<Self, Failure> {
         let at = self.lines.iter().position(|line| line.contains(old)).ok_or_else(|| self.lacks(old))?;
         self.lines[at] = self.lines[at].replace(old, new);
         Ok(self)
     }
 
-    /// The text, below a comment of `preface`.
+    /// Returns the text below `preface`, which becomes a comment.
     pub(super) fn finish(self, preface: &[String]) -> String {
         let apart = preface.first().map(|_| "#".to_owned());
         let preface = preface.iter().map(|line| format!("# {line}")).chain(apart);
@@ -69,7 +68,7 @@ impl Template {
         found.map(|index| from + index).ok_or_else(|| self.lacks("a line"))
     }
 
-    /// Only a change of an example can cause it, and a test finds it.
+    /// Creates the failure for a missing line. Only a change of an example causes it, and a test detects it.
     fn lacks(&self, what: &str) -> Failure {
         Failure::runtime(format_args!(
             "the example {} in this postern has no {what}: please report it",
@@ -78,7 +77,7 @@ impl Template {
     }
 }
 
-/// A line that is switched off, as it is when it is on.
+/// Returns a switched-off line in its switched-on form.
 fn switched_on(line: &str) -> &str {
     match line.strip_prefix('#') {
         Some(rest) if !rest.starts_with(' ') => rest,
@@ -90,7 +89,7 @@ fn is_header(line: &str) -> bool {
     line.starts_with('[') && line.ends_with(']')
 }
 
-/// JSON's strings and lists are TOML's, but for the one control character that JSON does not escape.
+/// Formats a value as TOML: JSON's strings and arrays are valid TOML, except U+007F, which JSON does not escape.
 fn toml(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),

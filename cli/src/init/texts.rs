@@ -1,4 +1,4 @@
-//! The files of one server on this machine, or of a fleet: two gateways on three memcacheds, each a replica of its own.
+//! The files of one server on this machine, or of a fleet: two gateways on three memcacheds, each of them one replica.
 
 use super::memcached::{DEFAULT_PORT, Found, free_or_fit, look};
 use super::next::Next;
@@ -8,13 +8,13 @@ use crate::args::Init;
 use crate::failure::Failure;
 use postern_token::DIRECTORY_PATH;
 
-/// The names in the challenge, which no address is a part of: tokens outlive a change of ports.
+/// Names in the challenge. They contain no address, so tokens outlive a change of ports.
 const ISSUER_NAME: &str = "issuer.localhost";
 const ORIGIN: &str = "gateway.localhost";
 
 const GATEWAY: &str = include_str!("../../../deploy/examples/one-server/gateway.toml");
 const ISSUER: &str = include_str!("../../../deploy/examples/one-server/issuer.toml");
-/// What the Debian package installs in /etc/postern, to be edited.
+/// Example configurations that the Debian package installs in /etc/postern.
 pub(crate) const EXAMPLES: [&str; 2] = [GATEWAY, ISSUER];
 
 pub(super) const FLEET_GATEWAY: &str = include_str!("../../../deploy/examples/fleet/gateway.toml");
@@ -37,15 +37,15 @@ const DASHBOARDS: [(&str, &str); 3] = [
 ];
 const DATASOURCES: &str = include_str!("../../../deploy/grafana/provisioning/datasources/prometheus.yaml");
 const PROVIDERS: &str = include_str!("../../../deploy/grafana/provisioning/dashboards/postern.yaml");
-/// A token is spent on all, and two decide.
+/// Number of replicas: a token is spent on all of them, and two decide.
 pub(super) const REPLICAS: usize = 3;
-/// Debian's package starts a memcached on 11211, which evicts.
+/// Not 11211: Debian's package starts a memcached there, which evicts.
 const FIRST_MEMCACHED: u16 = 11221;
 
-/// What is to be written, each file by its name in the folder.
+/// Files to write, by name in the folder.
 pub(super) struct Texts {
     pub(super) files: Vec<(String, String)>,
-    /// Of them the gateways' configurations.
+    /// Names of the gateways' configurations in `files`.
     pub(super) gateways: Vec<String>,
     pub(super) next: Next,
 }
@@ -60,7 +60,7 @@ pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure
         [address] => (address.clone(), look(address)),
         _ => return Err(Failure::usage("--memcached: one gateway has one; --fleet has three")),
     };
-    let shares = found == Found::Fit || !args.memcached.is_empty();
+    let shares = matches!(found, Found::Fit(_)) || !args.memcached.is_empty();
     let mut template = gateway(Template::new("one-server/gateway.toml", GATEWAY), place, place.gateways[0])?
         .set_path("store", "path", &place.path("state/gateway/spent"))?;
     if shares {
@@ -79,7 +79,7 @@ pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure
     })
 }
 
-/// What every gateway's file has.
+/// Sets the keys that every gateway's file needs.
 fn gateway(template: Template, place: &Place, listener: Listener) -> Result<Template, Failure> {
     let directory = format!("{}{DIRECTORY_PATH}", place.issuer_url());
     listening(template, listener)?
@@ -114,7 +114,7 @@ fn listening(template: Template, listener: Listener) -> Result<Template, Failure
     )
 }
 
-/// What the certificate is for, and what to put in its place.
+/// Describes the development certificate and its replacement.
 fn about_certificate(daemon: &str) -> Vec<String> {
     vec![
         format!("Written by `postern init`. The certificate of this {daemon} is a development authority's, tls/ca.pem, which was made"),
@@ -159,14 +159,14 @@ pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
     Ok(Texts { files, gateways, next: Next { memcacheds, shares: true } })
 }
 
-/// Either router before the memcached of one replica.
+/// Returns the configurations of both routers for the memcached of one replica.
 fn routers(index: usize, memcached: &str) -> Result<[(String, String); 2], Failure> {
     let number = index + 1;
     let server = format!("\"memcached-{number}:{DEFAULT_PORT}\"");
     let mcrouter = Template::new("fleet/mcrouter.json", MCROUTER[index])
         .replace(&server, &format!("\"{memcached}\""))?
         .finish(&[]);
-    // Of the servers in the example the first stays.
+    // Only the first server of the example stays.
     let (head, _) = TWEMPROXY.split_once("    - ").unwrap_or((TWEMPROXY, ""));
     let twemproxy = Template::new("twemproxy/nutcracker.yml", head)
         .replace("listen: 127.0.0.1:5000", &format!("listen: 127.0.0.1:{}", 5000 + number))?
@@ -177,7 +177,7 @@ fn routers(index: usize, memcached: &str) -> Result<[(String, String); 2], Failu
     ])
 }
 
-/// The dashboards, and where Grafana finds them and their data.
+/// Returns the dashboards and their provisioning for Grafana.
 fn grafana(place: &Place) -> Result<Vec<(String, String)>, Failure> {
     let dashboards = place.path("grafana/dashboards").display().to_string();
     let providers = Template::new("grafana/provisioning/dashboards/postern.yaml", PROVIDERS)

@@ -1,4 +1,4 @@
-//! The join strings of `postern issuer account add --join` and `postern init`.
+//! Join strings of `postern issuer account add --join` and `postern init`.
 
 use crate::args::Joining;
 use crate::failure::Failure;
@@ -6,7 +6,7 @@ use postern_client::join::{Join, certificates};
 use postern_issuer::JoinConfig;
 use std::path::PathBuf;
 
-/// The join string of a new account, except its API key: everything that can be wrong is found before the account is made.
+/// Prepares the join string of a new account, without its API key. Reports every error before the account is created.
 pub(crate) fn prepare(config: &JoinConfig, args: Joining) -> Result<Option<Join>, Failure> {
     if !args.join {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(crate) fn prepare(config: &JoinConfig, args: Joining) -> Result<Option<Join>
     Ok(Some(join))
 }
 
-/// The certificates of a file.
+/// Reads the certificates of a PEM file.
 fn trusted(path: Option<&PathBuf>) -> Result<Option<String>, Failure> {
     let Some(path) = path else { return Ok(None) };
     let refused = |reason: String| {

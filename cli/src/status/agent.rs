@@ -1,10 +1,10 @@
-//! `postern client status`: what a running agent does, or what is in the wallet of one that does not run.
+//! Command `postern client status`: prints the state of a running agent, or the wallet of a stopped one.
 
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::AgentStatus;
 use crate::daemon::environment;
 use crate::failure::Failure;
-use crate::running::admin::get;
+use crate::running::get;
 use crate::stdio::{print, print_line};
 use http::StatusCode;
 use postern_client::catalogue::Position;
@@ -14,10 +14,8 @@ use postern_daemon::utc;
 use postern_token::UnixSeconds;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::path::Path;
 
-/// The answer of `/status.json`.
 #[derive(Deserialize)]
 struct Status {
     agent: HopStatus,
@@ -28,7 +26,7 @@ struct Status {
     degraded: Vec<String>,
 }
 
-/// Prints the state of the agent; the exit code is 0 when it is ready, 1 when it is not, 3 when it does not run.
+/// Prints the state of the agent. The exit code is 0 if the agent is ready, 1 if it is not, 3 if it does not run.
 pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
     let (config, _) = postern_config::open::<Config>(&args.config, environment())?;
     let url = format!("http://{}/status.json", config.listen.admin);
@@ -57,53 +55,50 @@ pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
 }
 
 fn text(status: &Status) -> String {
-    let mut text = match (status.not_ready.is_empty() && !status.draining, status.degraded.is_empty()) {
-        (true, true) => "ready\n".to_owned(),
-        (true, false) => format!("ready, and needs attention: {}\n", status.degraded.join("; ")),
-        (false, _) => "not ready\n".to_owned(),
+    let first = match (status.not_ready.is_empty() && !status.draining, status.degraded.is_empty()) {
+        (true, true) => "ready".to_owned(),
+        (true, false) => format!("ready, and needs attention: {}", status.degraded.join("; ")),
+        (false, _) => "not ready".to_owned(),
     };
-    if let Some(first) = &status.first_hop {
-        hop(&mut text, "first hop", first);
-    }
-    hop(&mut text, "agent", &status.agent);
-    text
+    let first_hop = status.first_hop.as_ref().map_or_else(String::new, |first| hop("first hop", first));
+    format!("{first}\n{first_hop}{}", hop("agent", &status.agent))
 }
 
-/// Writing to a String cannot fail.
-fn hop(text: &mut String, name: &str, hop: &HopStatus) {
-    let _ = writeln!(text, "\n{name}");
-    for gateway in &hop.gateways {
-        let _ = writeln!(text, "  gateway     {}: {}", gateway.url, gateway.state);
-    }
+/// Describes the state of a hop.
+fn hop(name: &str, hop: &HopStatus) -> String {
+    let gateways = hop.gateways.iter();
+    let gateways: String =
+        gateways.map(|gateway| format!("  gateway     {}: {}\n", gateway.url, gateway.state)).collect();
     let key = hop.key.as_ref().map_or(String::new(), |key| format!("; key {key}"));
-    let _ = writeln!(text, "  challenge   {}{key}", hop.challenge);
-    wallet(text, &hop.wallet);
-    let minted = hop.last_minted.map_or("none since the start".to_owned(), |at| utc::rfc3339(at.0));
-    let _ = writeln!(text, "  last mint   {minted}");
-    match &hop.last_failure {
-        Some(failure) => {
-            let _ = writeln!(text, "  last error  {}: {}", utc::rfc3339(failure.at.0), failure.sentence);
-        }
-        None => text.push_str("  last error  none since the start\n"),
-    }
-    let _ = writeln!(text, "  next        {}", hop.next);
+    let none = || "none since the start".to_owned();
+    let minted = hop.last_minted.map_or_else(none, |at| utc::rfc3339(at.0));
+    let failure = hop.last_failure.as_ref();
+    let failure =
+        failure.map_or_else(none, |failure| format!("{}: {}", utc::rfc3339(failure.at.0), failure.sentence));
+    format!(
+        "\n{name}\n{gateways}  challenge   {}{key}\n{}  last mint   {minted}\n  last error  {failure}\n  next        {}\n",
+        hop.challenge,
+        wallet(&hop.wallet),
+        hop.next
+    )
 }
 
-fn wallet(text: &mut String, keys: &[KeyTokens]) {
+fn wallet(keys: &[KeyTokens]) -> String {
     if keys.is_empty() {
-        text.push_str("  wallet      no tokens\n");
+        return "  wallet      no tokens\n".to_owned();
     }
-    for KeyTokens { key, token_type, tokens, not_after } in keys {
+    let line = |KeyTokens { key, token_type, tokens, not_after }: &KeyTokens| {
         let end = match not_after {
             Some(end) if *end <= UnixSeconds::now() => format!("ended at {}", utc::rfc3339(end.0)),
             Some(end) => format!("good until {}", utc::rfc3339(end.0)),
             None => "without a known end".to_owned(),
         };
-        let _ = writeln!(text, "  wallet      {tokens} of key {key}, type {token_type}, {end}");
-    }
+        format!("  wallet      {tokens} of key {key}, type {token_type}, {end}\n")
+    };
+    keys.iter().map(line).collect()
 }
 
-/// Says what is in the wallets, as far as that can be read without an agent.
+/// Prints the contents of the wallets, as far as they are readable without an agent.
 fn not_running(config: &Config, args: &AgentStatus) -> Result<(), Failure> {
     let hops = [
         (Position::First, config.first_hop.as_ref().map(|hop| &hop.wallet.path)),
@@ -113,17 +108,12 @@ fn not_running(config: &Config, args: &AgentStatus) -> Result<(), Failure> {
     let mut text = String::new();
     for (position, path) in hops {
         let Some(path) = path else { continue };
-        let _ = writeln!(text, "{} (stopped)", report_name(position));
-        found[report_name(position)] = match look(path) {
-            Ok(keys) => {
-                wallet(&mut text, &keys);
-                json!({ "wallet": keys })
-            }
-            Err(reason) => {
-                let _ = writeln!(text, "  wallet      {reason}");
-                json!({ "wallet_error": reason })
-            }
+        let (shown, json) = match look(path) {
+            Ok(keys) => (wallet(&keys), json!({ "wallet": keys })),
+            Err(reason) => (format!("  wallet      {reason}\n"), json!({ "wallet_error": reason })),
         };
+        text += &format!("{} (stopped)\n{shown}", report_name(position));
+        found[report_name(position)] = json;
     }
     match args.json {
         true => print_line(found)?,

@@ -1,52 +1,56 @@
-//! `postern status`: what runs on this machine and whether it is ready.
+//! Command `postern status`: prints the daemons on this machine and their readiness.
 
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::Status;
-use crate::doctor::config::{admin, has_replicas};
+use crate::doctor::config::admin;
 use crate::doctor::files::files_in;
 use crate::doctor::processes::ADMIN_PORTS;
 use crate::failure::Failure;
-use crate::running::admin::{metrics, readyz, version};
-use crate::running::links::{self, Snapshot, UNKNOWN};
+use crate::running::{Running, UNKNOWN, metrics};
 use crate::stdio::print_line;
-use http::StatusCode;
 use postern_daemon::examination::way_in;
 use serde::Serialize;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// One daemon, or the several of `postern up`.
-#[derive(Debug, Serialize)]
+/// Answer if the next of three replicas may be replaced.
+const YES: &str = "yes";
+/// Time in which no token of an earlier mark may be spent before a replica is replaced.
+const OLDER: Duration = Duration::from_secs(1);
+
+/// One daemon, or all daemons of a `postern up`.
+#[derive(Debug, Default, Serialize)]
 struct Daemon {
     /// "gateway", "issuer" or "agent"; "up" for all in one process.
     daemon: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<PathBuf>,
-    /// The live page.
+    /// URL of the live page.
     page: String,
     state: State,
-    /// What keeps it from being ready, or degrades it, in its own words.
+    /// Reasons from `/readyz` for which the daemon is not ready, or is degraded.
     reasons: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Of a gateway with three replicas: may the next one be replaced?
+    /// For a gateway with three replicas: "yes" if the next one may be replaced, else the reason against it.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_replica: Option<&'static str>,
-    /// The command that starts it, where it does not run.
+    /// Command that starts the daemon, if it does not run.
     #[serde(skip)]
     start: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
     Ready,
     NotReady,
+    #[default]
     NotRunning,
 }
 
-/// Prints the state of each daemon; the exit code is 0 when all are ready, 1 when one is not, 3 when none runs.
+/// Prints the state of each daemon. The exit code is 0 if all are ready, 1 if one is not, 3 if none runs.
 pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
     if let Some(admin) = args.admin() {
         return of_address(admin, args.json).await;
@@ -58,8 +62,9 @@ pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
     }
     if files.is_empty() {
         for port in ADMIN_PORTS {
-            let daemon = ask(&url(&(Ipv4Addr::LOCALHOST, port).into()), None, false).await.ok();
-            found.extend(daemon.map(|(daemon, _)| daemon).filter(|daemon| daemon.state != State::NotRunning));
+            if let (daemon, Some(_)) = ask(&url(&(Ipv4Addr::LOCALHOST, port).into()), None).await {
+                found.push(daemon);
+            }
         }
     }
     if args.json {
@@ -70,12 +75,10 @@ pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
     judge(&found, files.is_empty())
 }
 
-/// The daemon of one admin listener, and its links.
+/// Prints the daemon of one admin listener, and its links.
 async fn of_address(admin: &str, as_json: bool) -> Result<(), Failure> {
     let admin = admin.trim_end_matches('/');
-    let elsewhere =
-        |reason| (Daemon { reasons: vec![reason], ..Daemon::at(admin, UNKNOWN, State::NotReady) }, None);
-    let (daemon, snapshot) = ask(admin, None, false).await.unwrap_or_else(elsewhere);
+    let (daemon, running) = ask(admin, None).await;
     let failure = match daemon.state {
         State::Ready => None,
         State::NotReady => Some((NOT_READY, "it is not ready: the lines above say why")),
@@ -85,7 +88,7 @@ async fn of_address(admin: &str, as_json: bool) -> Result<(), Failure> {
         print_line(serde_json::json!({ "daemons": [daemon] }))?;
     } else {
         print(&[daemon])?;
-        snapshot.as_ref().map_or(Ok(()), Snapshot::print_links)?;
+        running.as_ref().map_or(Ok(()), Running::print_links)?;
     }
     failure.map_or(Ok(()), |(code, reason)| Err(Failure::new(code, format_args!("{admin}: {reason}"))))
 }
@@ -108,92 +111,92 @@ fn judge(found: &[Daemon], by_port: bool) -> Result<(), Failure> {
     }
 }
 
-/// None in a folder that is not there: then the default ports are asked.
+/// Returns the configurations in a folder; with none the default ports are tried.
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    match files_in(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            let place = folder.display();
-            Err(Failure::configuration(format_args!("{place} cannot be read: {error}; {}", way_in(folder))))
-        }
-        found => Ok(found.unwrap_or_default()),
-    }
+    files_in(folder).map_err(|error| {
+        let place = folder.display();
+        Failure::configuration(format_args!("{place} cannot be read: {error}; {}", way_in(folder)))
+    })
 }
 
 async fn of_file(file: &Path) -> Result<Daemon, Failure> {
-    let (kind, address) = admin(file)?;
-    let name = if kind.command() == "client" { "agent" } else { kind.command() };
+    let (command, address) = admin(file)?;
+    let name = if command == "client" { "agent" } else { command };
     let url = url(&address);
-    let elsewhere =
-        |reason| (Daemon { reasons: vec![reason], ..Daemon::at(&url, name, State::NotReady) }, None);
-    let has_replicas = kind.command() == "gateway" && has_replicas(file);
-    let (mut daemon, _) = ask(&url, Some(name), has_replicas).await.unwrap_or_else(elsewhere);
+    let (mut daemon, _) = ask(&url, Some(name)).await;
     if daemon.state == State::NotRunning {
-        daemon.start = Some(format!("postern {} --config {}", kind.command(), file.display()));
+        daemon.start = Some(format!("postern {command} --config {}", file.display()));
     }
     daemon.config = Some(file.to_owned());
     Ok(daemon)
 }
 
-/// Whether the next replica may be replaced, or why not; `None` where the gauges are missing.
+/// Returns [`YES`] if the next replica may be replaced, else the reason against it; `None` without three replicas.
 fn next_replica(metrics: &str) -> Option<&'static str> {
-    let gauge = |name: &str| {
-        let series = metrics.lines().filter_map(|line| line.strip_prefix(name)?.split_once(' '));
-        let of_name = series.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));
-        of_name.map(|(_, value)| value.trim().parse::<f64>().ok()).reduce(|sum, value| Some(sum? + value?))?
-    };
-    let away = gauge("postern_store_replicas_away")?;
-    let lacking = gauge("postern_store_buckets_lacking")? + gauge("postern_store_buckets_torn")?;
-    Some(match (away > 0.0, lacking > 0.0) {
+    let away = values(metrics, "postern_store_replicas_away");
+    let lacking = ["postern_store_buckets_lacking", "postern_store_buckets_torn"];
+    let lacking = lacking.into_iter().flat_map(|name| values(metrics, name)).any(|buckets| buckets > 0.0);
+    (away.len() > 1).then_some(match (away.into_iter().any(|is_away| is_away > 0.0), lacking) {
         (true, _) => "no: one of the three does not answer, lacks servers, or rejects records",
         (false, true) => {
             "no: one of the three does not know the present mark yet; the next follows within a minute, or within a day after three"
         }
-        (false, false) => "yes",
+        (false, false) => YES,
     })
 }
 
+/// Returns `true` if tokens of earlier marks were spent since `metrics` were fetched and within [`OLDER`] from now.
+async fn spends_older(url: &str, before: &str) -> bool {
+    tokio::time::sleep(OLDER).await;
+    let [before, now] = [before.to_owned(), metrics(url).await]
+        .map(|metrics| values(&metrics, "postern_store_older_marks_total"));
+    before != now
+}
+
+/// Returns the values of a metric's series.
+fn values(metrics: &str, name: &str) -> Vec<f64> {
+    let series = metrics.lines().filter_map(|line| line.strip_prefix(name)?.split_once(' '));
+    let of_name = series.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));
+    of_name.filter_map(|(_, value)| value.trim().parse().ok()).collect()
+}
+
 impl Daemon {
-    /// One whose admin listener is at `url`, of which nothing else is known.
+    /// Creates a daemon of which only the admin URL, the name and the state are known.
     fn at(url: &str, name: &str, state: State) -> Self {
-        let (daemon, page) = (name.to_owned(), format!("{url}/"));
-        Self {
-            daemon,
-            config: None,
-            page,
-            state,
-            reasons: Vec::new(),
-            version: None,
-            next_replica: None,
-            start: None,
-        }
+        Self { daemon: name.to_owned(), page: format!("{url}/"), state, ..Self::default() }
     }
 }
 
-/// What the admin listener at `url` says, of the daemon `name` if it is known; why it is none of Postern's.
-async fn ask(
-    url: &str,
-    name: Option<&str>,
-    has_replicas: bool,
-) -> Result<(Daemon, Option<Snapshot>), String> {
-    let Some((status, body)) =
-        readyz(url).await.map_err(|reason| format!("no admin listener of Postern is there: {reason}"))?
-    else {
-        return Ok((Daemon::at(url, name.unwrap_or(UNKNOWN), State::NotRunning), None));
+/// Queries the admin listener at `url`; `name` is the daemon that is expected there. Returns no process if nothing of Postern
+/// listens.
+async fn ask(url: &str, name: Option<&str>) -> (Daemon, Option<Running>) {
+    let mut daemon = Daemon::at(url, name.unwrap_or(UNKNOWN), State::NotRunning);
+    let running = match Running::ask(url).await {
+        Ok(Some(running)) => running,
+        Ok(None) => return (daemon, None),
+        Err(reason) => {
+            daemon.state = State::NotReady;
+            daemon.reasons.push(format!("no admin listener of Postern is there: {reason}"));
+            return (daemon, None);
+        }
     };
-    let snapshot = links::snapshot(url).await;
-    let runs = snapshot.as_ref().map_or(UNKNOWN, Snapshot::daemon);
-    let state = if status == StatusCode::OK { State::Ready } else { State::NotReady };
-    let mut daemon = Daemon::at(url, name.unwrap_or(runs), state);
-    daemon.reasons = body.lines().filter(|line| *line != "ready").map(str::to_owned).collect();
+    let runs = running.daemon();
+    daemon.daemon = name.unwrap_or(runs).to_owned();
+    daemon.state = if running.is_ready { State::Ready } else { State::NotReady };
+    daemon.reasons = running.said.lines().filter(|line| *line != "ready").map(str::to_owned).collect();
     if name.is_some_and(|name| ![name, "up", UNKNOWN].contains(&runs)) {
         daemon.state = State::NotReady;
         let reason = format!("it is the {runs} that listens there: two files name one address");
         daemon.reasons.insert(0, reason);
     }
-    let metrics = metrics(url).await.unwrap_or_default();
-    daemon.version = version(&metrics);
-    daemon.next_replica = if has_replicas { next_replica(&metrics) } else { None };
-    Ok((daemon, snapshot))
+    daemon.version = running.version().map(str::to_owned);
+    daemon.next_replica = next_replica(&running.metrics);
+    if daemon.next_replica == Some(YES) && spends_older(url, &running.metrics).await {
+        daemon.next_replica = Some(
+            "no: tokens of earlier marks are presented, which one replica less could make void; ask again",
+        );
+    }
+    (daemon, Some(running))
 }
 
 fn url(admin: &SocketAddr) -> String {
@@ -247,7 +250,7 @@ mod tests {
                  postern_store_buckets_lacking {lacking}\npostern_store_buckets_torn {torn}\n"
             ))
         };
-        assert_eq!(of(0, 0, 0), Some("yes"));
+        assert_eq!(of(0, 0, 0), Some(YES));
         assert!(of(1, 1024, 0).unwrap().starts_with("no: one of the three does not answer"));
         assert!(of(0, 1024, 0).unwrap().starts_with("no: one of the three does not know the present mark"));
         assert!(of(0, 0, 1).unwrap().starts_with("no: "));

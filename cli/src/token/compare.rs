@@ -1,4 +1,4 @@
-//! `postern token inspect --compare`: do several addresses show the same keys and the same challenge?
+//! Command `postern token inspect --compare`: compares the keys and challenges that several addresses serve.
 
 use super::inspect::WRONG;
 use crate::args::Inspect;
@@ -7,7 +7,7 @@ use crate::stdio::print_line;
 use postern_client::compare::{View, differences};
 use postern_token::UnixSeconds;
 
-/// Prints what each address shows, and what differs.
+/// Prints the view of each address, and the differences.
 pub(crate) async fn compare(args: &Inspect) -> Result<(), Failure> {
     if args.compare.len() < 2 {
         return Err(Failure::usage(
@@ -22,8 +22,7 @@ pub(crate) async fn compare(args: &Inspect) -> Result<(), Failure> {
     }
     let found = differences(&views, UnixSeconds::now());
     if found.is_empty() {
-        print_line("They agree.")?;
-        return Ok(());
+        return print_line("They agree.");
     }
     Err(Failure::new(
         WRONG,

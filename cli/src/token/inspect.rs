@@ -1,15 +1,16 @@
-//! `postern token inspect`: explains what a value holds, or each line of a file or of standard input.
+//! Command `postern token inspect`: explains a value, or each line of a file or of standard input.
 
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::stdio::print;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::iter;
 use std::path::Path;
 
-/// The longest line that is read: the longest challenge there can be, and room to spare.
+/// Maximum length of a line, in bytes: exceeds the longest possible challenge.
 const LINE_LIMIT: u64 = 1 << 20;
-/// A value was wrong.
+/// Exit code for a wrong value.
 pub(super) const WRONG: u8 = 1;
 
 pub(crate) fn inspect(args: Inspect) -> Result<(), Failure> {
@@ -26,7 +27,7 @@ fn is_file(value: &str) -> bool {
     path.exists() && !path.is_dir()
 }
 
-/// No header value has these, and no bare one is so short.
+/// `true` if `value` may be a file name: header values contain one of these characters, and bare values are longer.
 fn is_named_like_a_file(value: &str) -> bool {
     value.len() < 255 && !value.contains([' ', '"', '=']) && !value.is_empty()
 }
@@ -45,37 +46,29 @@ fn one(value: &str, is_value: bool) -> Result<(), Failure> {
     print(inspection)
 }
 
-/// A line that has something in it, and its number.
-struct Line {
-    number: usize,
-    text: String,
-}
-
-/// Inspects each line. One alone is shown as a value on the command line is; several are numbered, and those that are
-/// wrong do not hide the others.
+/// Inspects each line that is not blank. A single line is printed like a value on the command line; several are numbered, and a
+/// wrong line does not end the inspection.
 fn lines(mut input: Box<dyn BufRead>) -> Result<(), Failure> {
     let mut number = 0;
-    let mut next = || next_line(input.as_mut(), &mut number).map_err(Failure::runtime);
-    let Some(first) = next()? else { return one("", true) };
-    let Some(second) = next()? else { return one(&first.text, true) };
-    let (mut line, mut queued, mut wrong, mut seen) = (first, Some(second), 0, 0);
-    loop {
+    let mut lines = iter::from_fn(|| next_line(input.as_mut(), &mut number).transpose()).peekable();
+    let Some(first) = lines.next().transpose().map_err(Failure::runtime)? else { return one("", true) };
+    if lines.peek().is_none() {
+        return one(&first.1, true);
+    }
+    let (mut wrong, mut seen) = (0, 0);
+    for line in iter::once(Ok(first)).chain(lines) {
+        let (number, text) = line.map_err(Failure::runtime)?;
         seen += 1;
-        let shown = match postern_token::inspect(&line.text) {
-            Ok(inspection) => writeln!(io::stdout(), "Line {}: {inspection}", line.number),
+        let shown = match postern_token::inspect(&text) {
+            Ok(inspection) => writeln!(io::stdout(), "Line {number}: {inspection}"),
             Err(error) => {
                 wrong += 1;
-                let _ = io::stdout().flush(); // in the order of the lines, where both go to one place
-                writeln!(io::stderr(), "postern: line {}: {error}", line.number)
+                let _ = io::stdout().flush(); // keeps the order of lines if both streams have one destination
+                writeln!(io::stderr(), "postern: line {number}: {error}")
             }
         };
-        let following = match queued.take() {
-            Some(second) => Some(second),
-            None => next()?,
-        };
-        match (shown, following) {
-            (Ok(()), Some(following)) => line = following,
-            _ => break,
+        if shown.is_err() {
+            break;
         }
     }
     if wrong == 0 {
@@ -87,7 +80,8 @@ fn lines(mut input: Box<dyn BufRead>) -> Result<(), Failure> {
     ))
 }
 
-fn next_line(input: &mut dyn BufRead, number: &mut usize) -> io::Result<Option<Line>> {
+/// Returns the next line that is not blank, behind its number; counts lines in `number`.
+fn next_line(input: &mut dyn BufRead, number: &mut usize) -> io::Result<Option<(usize, String)>> {
     loop {
         let mut bytes = Vec::new();
         if input.take(LINE_LIMIT).read_until(b'\n', &mut bytes)? == 0 {
@@ -96,7 +90,7 @@ fn next_line(input: &mut dyn BufRead, number: &mut usize) -> io::Result<Option<L
         *number += 1;
         let text = String::from_utf8_lossy(&bytes).trim().to_owned();
         if !text.is_empty() {
-            return Ok(Some(Line { number: *number, text }));
+            return Ok(Some((*number, text)));
         }
     }
 }

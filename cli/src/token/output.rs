@@ -1,4 +1,4 @@
-//! Where minted tokens are written: standard output, a new file, or the end of one from before.
+//! Destination of minted tokens: standard output, a new file, or the end of an existing one.
 
 use crate::args::Mint;
 use crate::failure::Failure;
@@ -9,12 +9,11 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What each line of a file of tokens begins with.
+/// Prefix of each line in a file of tokens.
 const PREFIX: &[u8] = b"PrivateToken token=\"";
-/// More than a line has: 354 bytes of token in base64, and what is around it.
+/// Upper bound of a line's length, in bytes: 354 bytes of token in base64, and the header syntax.
 const LINE_LIMIT: u64 = 4096;
 
-/// Where the tokens go.
 pub(super) enum Output {
     Stdout,
     File { file: File, path: PathBuf, is_new: bool },
@@ -29,7 +28,7 @@ impl Output {
         }
     }
 
-    /// Writes a line, at once and in one piece.
+    /// Writes a line, unbuffered and in one piece.
     pub(super) fn line(&mut self, value: &str) -> io::Result<()> {
         let line = format!("{value}\n");
         match self {
@@ -41,15 +40,15 @@ impl Output {
             Self::File { file, .. } => {
                 let end = file.stream_position()?;
                 file.write_all(line.as_bytes()).inspect_err(|_| {
-                    // A disk that is full takes a part of a line: what stays must be tokens. Should this fail too,
-                    // `--append` finds the part and removes it.
+                    // A full disk accepts part of a line, but the file must contain whole tokens. If the truncation fails too,
+                    // `--append` finds and removes the partial line.
                     let _ = file.set_len(end);
                 })
             }
         }
     }
 
-    /// Removes a new file in which there is nothing, or the next run would find it in its way.
+    /// Removes a new file that is empty: the next run would fail because it exists.
     pub(super) fn close(&self, written: u32) {
         if let Self::File { path, is_new: true, .. } = self
             && written == 0
@@ -58,7 +57,7 @@ impl Output {
         }
     }
 
-    /// The options with which the same command mints the rest.
+    /// Returns the options with which the same command mints the rest.
     pub(super) fn go_on(&self, left: u32) -> String {
         match self {
             Self::Stdout => format!("--count {left}"),
@@ -76,7 +75,7 @@ impl Display for Output {
     }
 }
 
-/// Tokens are worth money and cannot be minted again for nothing: never over another file.
+/// Creates a new file. Never overwrites one: tokens are worth money, and a repeated mint costs quota.
 fn create(path: &Path) -> Result<Output, Failure> {
     let opened = private_file().write(true).create_new(true).open(path);
     let file = opened.map_err(|error| {
@@ -97,20 +96,19 @@ fn append(path: &Path) -> Result<Output, Failure> {
     let opened = private_file().read(true).write(true).create(true).truncate(false).open(path);
     let opened = opened.map_err(|error| Failure::usage(sentence(error)))?;
     let mut output = locked(opened, path, is_new)?;
-    if let Output::File { file, .. } = &mut output {
-        seek_behind_last_token(file, path).map_err(|error| match error {
-            Unfit::Io(error) => Failure::runtime(sentence(error)),
-            Unfit::NoTokens => Failure::usage(format_args!(
-                "{} does not hold tokens, one Proxy-Authorization value a line, so nothing is appended to it; name \
-                 another file",
-                path.display()
-            )),
-        })?;
+    if let Output::File { file, .. } = &mut output
+        && !seek_behind_last_token(file, path).map_err(|error| Failure::runtime(sentence(error)))?
+    {
+        return Err(Failure::usage(format_args!(
+            "{} does not hold tokens, one Proxy-Authorization value a line, so nothing is appended to it; name \
+             another file",
+            path.display()
+        )));
     }
     Ok(output)
 }
 
-/// One process at a time: the place to write at is looked up once.
+/// Locks the file, because each process looks up the write position only once.
 fn locked(file: File, path: &Path, is_new: bool) -> Result<Output, Failure> {
     match file.try_lock() {
         Ok(()) => Ok(Output::File { file, path: path.to_owned(), is_new }),
@@ -125,27 +123,15 @@ fn locked(file: File, path: &Path, is_new: bool) -> Result<Output, Failure> {
     }
 }
 
-/// Why nothing can be appended to a file.
-enum Unfit {
-    Io(io::Error),
-    NoTokens,
-}
-
-impl From<io::Error> for Unfit {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-/// Puts the next line where a line begins. What a kill or a crash left of a last line is a token of which a part is
-/// missing: it is worth nothing and is removed. A whole last token that only lacks the line's end is kept.
-fn seek_behind_last_token(file: &mut File, path: &Path) -> Result<(), Unfit> {
+/// Seeks to the start of a new line. Removes a partial last line, which a kill or a crash leaves: its token is incomplete and
+/// worthless. Keeps a complete last token that only lacks the newline. Returns `false` if the file does not hold tokens.
+fn seek_behind_last_token(file: &mut File, path: &Path) -> io::Result<bool> {
     let length = file.seek(SeekFrom::End(0))?;
     let mut head = vec![0; PREFIX.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
     file.seek(SeekFrom::Start(0))?;
     file.read_exact(&mut head)?;
     if !PREFIX.starts_with(&head) {
-        return Err(Unfit::NoTokens);
+        return Ok(false);
     }
     let start = length.saturating_sub(LINE_LIMIT);
     file.seek(SeekFrom::Start(start))?;
@@ -155,14 +141,14 @@ fn seek_behind_last_token(file: &mut File, path: &Path) -> Result<(), Unfit> {
     let rest = &tail[last_line..];
     let begins_a_token = rest.starts_with(PREFIX) || PREFIX.starts_with(rest);
     if !begins_a_token {
-        return Err(Unfit::NoTokens);
+        return Ok(false);
     }
     file.seek(SeekFrom::End(0))?;
     if rest.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     if std::str::from_utf8(rest).is_ok_and(|value| postern_token::inspect(value).is_ok()) {
-        return Ok(file.write_all(b"\n")?);
+        return file.write_all(b"\n").map(|()| true);
     }
     file.set_len(start + last_line as u64)?;
     file.seek(SeekFrom::End(0))?;
@@ -170,5 +156,5 @@ fn seek_behind_last_token(file: &mut File, path: &Path) -> Result<(), Unfit> {
         "the last line of {} was written in part only, by a run that was cut off: it is removed",
         path.display()
     ));
-    Ok(())
+    Ok(true)
 }

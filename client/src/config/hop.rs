@@ -1,4 +1,4 @@
-//! What one hop takes: its gateway, the issuer of its tokens, and where they are kept.
+//! The configuration of one hop: gateway, issuer and wallet.
 
 use super::problem::{ConfigProblem, MOST_GATEWAYS, MOST_ISSUERS, MOST_MIRRORS, MOST_TOKENS};
 use crate::catalogue::Position;
@@ -6,11 +6,12 @@ use postern_config::{ConfigDuration, Secret};
 use postern_daemon::tls::{OwnCertificate, TlsError};
 use reqwest::Url;
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -25,7 +26,7 @@ pub struct FirstHop {
     pub wallet: WalletConfig,
 }
 
-/// The configuration of one hop, wherever it is in the file.
+/// The configuration of one hop, from `[first_hop]` or the top level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopConfig<'a> {
     pub(crate) gateway: &'a GatewayConfig,
@@ -33,7 +34,7 @@ pub(crate) struct HopConfig<'a> {
     pub(crate) wallet: &'a WalletConfig,
 }
 
-/// The URL of a server: http or https, with a host, and without user, query and fragment.
+/// Parses the URL of a server: http or https, with a host, and without user, query and fragment.
 pub(crate) fn server_url(text: &str) -> Option<Url> {
     let is_server = |url: &Url| {
         let is_anonymous = url.username().is_empty() && url.password().is_none();
@@ -43,7 +44,7 @@ pub(crate) fn server_url(text: &str) -> Option<Url> {
     Url::parse(text).ok().filter(is_server)
 }
 
-/// Whether a list has from one to `most` URLs, each once.
+/// Returns `true` if a list has from one to `most` URLs, each once; trailing slashes make no difference.
 pub(crate) fn each_once(urls: &[String], most: usize) -> bool {
     let different: BTreeSet<&str> = urls.iter().map(|url| url.trim_end_matches('/')).collect();
     (1..=most).contains(&urls.len()) && different.len() == urls.len()
@@ -61,20 +62,20 @@ impl HopConfig<'_> {
         }
         let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
         if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
-            return Err(ConfigProblem::OwnCertificate { hop });
+            return Err(ConfigProblem::OwnCertificate(hop));
         }
         let shown = [&self.issuer.certificate, &self.issuer.key].map(Option::is_some);
         let issuers = self.issuer.url.as_ref().map(Urls::list);
         let are_https = issuers.is_some_and(|urls| urls.iter().all(|url| url.starts_with("https://")));
         if shown[0] != shown[1] || shown[0] && !are_https {
-            return Err(ConfigProblem::IssuerCertificate { hop });
+            return Err(ConfigProblem::IssuerCertificate(hop));
         }
         let has_key = [self.issuer.api_key.is_some(), self.issuer.api_key_file.is_some()];
         if has_key == [true, true] {
-            return Err(ConfigProblem::TwoKeys { hop });
+            return Err(ConfigProblem::TwoKeys(hop));
         }
         if has_key.contains(&true) && self.issuer.url.is_none() {
-            return Err(ConfigProblem::KeyWithoutIssuer { hop });
+            return Err(ConfigProblem::KeyWithoutIssuer(hop));
         }
         if let Some(urls) = issuers.filter(|urls| !each_once(urls, MOST_ISSUERS)) {
             return Err(ConfigProblem::Issuers { hop, number: urls.len() });
@@ -109,13 +110,13 @@ pub struct GatewayConfig {
     #[serde(default = "tunnels")]
     pub tunnels: NonZeroUsize,
     /// Age from which HTTP/2 connections take no new tunnels.
-    #[serde(default = "connection_lifetime")]
+    #[serde(default = "seconds::<600>")]
     pub connection_lifetime: ConfigDuration,
     /// Time to resolve and connect, with TLS.
-    #[serde(default = "connect_timeout")]
+    #[serde(default = "seconds::<10>")]
     pub connect_timeout: ConfigDuration,
     /// Time for the answer to a CONNECT.
-    #[serde(default = "answer_timeout")]
+    #[serde(default = "seconds::<60>")]
     pub answer_timeout: ConfigDuration,
 }
 
@@ -130,7 +131,7 @@ pub enum Urls {
 }
 
 impl Urls {
-    /// All of them, in order of preference.
+    /// Returns all URLs, in order of preference.
     #[must_use]
     pub fn list(&self) -> &[String] {
         match self {
@@ -147,7 +148,7 @@ impl From<String> for Urls {
 }
 
 impl GatewayConfig {
-    /// What is shown to a gateway that requires a certificate.
+    /// Loads the certificate for a gateway that requires one.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)
     }
@@ -161,38 +162,26 @@ fn own_certificate(
     files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
 }
 
+/// Returns a duration, for defaults.
+fn seconds<const NUMBER: u64>() -> ConfigDuration {
+    ConfigDuration::secs(NUMBER)
+}
+
 fn tunnels() -> NonZeroUsize {
     const { NonZeroUsize::new(64).unwrap() }
 }
 
-fn connection_lifetime() -> ConfigDuration {
-    ConfigDuration::minutes(10)
-}
-
-fn connect_timeout() -> ConfigDuration {
-    ConfigDuration::secs(10)
-}
-
-fn answer_timeout() -> ConfigDuration {
-    ConfigDuration::secs(60)
-}
-
 impl GatewayConfig {
-    /// The gateway at `url`, everything else at its default.
+    /// Returns settings for the gateway at `url`, with defaults for everything else.
     #[must_use]
     pub fn at(url: impl Into<String>) -> Self {
-        Self {
-            url: Urls::One(url.into()),
-            origin: None,
-            ca: None,
-            certificate: None,
-            key: None,
-            tunnels: tunnels(),
-            connection_lifetime: connection_lifetime(),
-            connect_timeout: connect_timeout(),
-            answer_timeout: answer_timeout(),
-        }
+        Self { url: Urls::One(url.into()), ..with_defaults(json!({ "url": "" })) }
     }
+}
+
+/// Parses a section that has its required key alone.
+pub(super) fn with_defaults<T: DeserializeOwned>(required: Value) -> T {
+    serde_json::from_value(required).expect("every other key has a default")
 }
 
 /// The issuer of the tokens.
@@ -217,12 +206,12 @@ pub struct IssuerConfig {
 }
 
 impl IssuerConfig {
-    /// The issuers in order of preference; none where the challenge names one.
+    /// Returns the issuers in order of preference; none if the challenge names the issuer.
     pub(crate) fn urls(&self) -> &[String] {
         self.url.as_ref().map_or(&[], Urls::list)
     }
 
-    /// What is shown to an issuer that requires a certificate.
+    /// Loads the certificate for an issuer that requires one.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)
     }
@@ -240,10 +229,10 @@ pub struct ConsistencyConfig {
     pub ca: Option<PathBuf>,
 }
 
-/// The API key that is all of a file's text, but for white space around it.
+/// Parses an API key from a file's text, which contains nothing else but surrounding white space.
 ///
 /// # Errors
-/// What is wrong with the text, without a part of it.
+/// A description of the fault, without any part of the text.
 pub fn api_key_of(text: &str) -> Result<Secret, &'static str> {
     match text.trim() {
         "" => Err("it is empty"),
@@ -265,7 +254,7 @@ pub struct WalletConfig {
     #[serde(default = "high")]
     pub high: usize,
     /// Longest random delay of minting, to hide the moment of use; none when tokens run short.
-    #[serde(default = "delay")]
+    #[serde(default = "seconds::<60>")]
     pub delay: ConfigDuration,
     /// Tokens sent in a minute; more requests get 429. 0 means no limit.
     #[serde(default = "most_per_minute")]
@@ -279,49 +268,18 @@ fn low() -> usize {
     32
 }
 
-fn delay() -> ConfigDuration {
-    ConfigDuration::minutes(1)
+fn high() -> usize {
+    128
 }
 
 fn most_per_minute() -> u32 {
     600
 }
 
-fn high() -> usize {
-    128
-}
-
 impl WalletConfig {
-    /// A wallet at `path`, everything else at its default.
+    /// Returns settings for a wallet at `path`, with defaults for everything else.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            low: low(),
-            high: high(),
-            delay: delay(),
-            most_per_minute: most_per_minute(),
-            fsync: false,
-        }
-    }
-}
-
-/// Settings of one hop that a reload replaces: how its tokens are minted and spent.
-#[derive(Clone, Debug)]
-pub(crate) struct HopSettings {
-    pub(crate) issuer: IssuerConfig,
-    pub(crate) low: usize,
-    pub(crate) high: usize,
-    /// Longest delay before minting ahead.
-    pub(crate) delay: Duration,
-    /// Tokens that may be sent in a minute; 0 means no limit.
-    pub(crate) most_per_minute: u32,
-}
-
-impl HopSettings {
-    pub(crate) fn of(hop: HopConfig<'_>) -> Self {
-        let (low, high, delay) = (hop.wallet.low, hop.wallet.high, hop.wallet.delay.get());
-        let most_per_minute = hop.wallet.most_per_minute;
-        Self { issuer: hop.issuer.clone(), low, high, delay, most_per_minute }
+        Self { path: path.into(), ..with_defaults(json!({ "path": "" })) }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::catalogue::AgentOutcome;
 use crate::hop::connection::{ExchangeError, Refused};
-use crate::hop::health::OutageKind;
 use crate::hop::tunnel::OpenError;
 use crate::sentence::full_stop;
 use crate::wallet::supply::Shortage;
@@ -13,8 +12,11 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use postern_daemon::http::{head as head_bytes, text};
 use postern_proxy::headers::quoted;
-use postern_proxy::plain::AnswerFault;
+use postern_proxy::plain::{AnswerFault, MOST_FIELDS};
 use postern_proxy::target::TargetError;
+
+/// Maximum size of a header, in bytes. Cookies make plain requests long.
+pub(crate) const HEADER_LIMIT: usize = 32 * 1024;
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 /// Fields of the gateway's answer that are for the user. The others are about its connection with the agent.
@@ -30,10 +32,11 @@ pub(crate) fn boxed(body: Full<Bytes>) -> Body {
     body.map_err(|never| match never {}).boxed()
 }
 
-/// Why a request gets neither a tunnel nor an answer of its target. The sentences are for the user, and never name the target.
+/// The reason why a request gets neither a tunnel nor an answer of its target. Messages are for the user, and never name the
+/// target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// The request names no target.
+    /// The request names no valid target.
     #[error("{0}")]
     Target(#[from] TargetError),
     /// No tunnel could be opened.
@@ -46,7 +49,7 @@ pub(crate) enum Refusal {
     #[error("{0}")]
     Request(&'static str),
     /// The request's head is too large.
-    #[error("the request's head has more than 1000 fields or 32 KiB: send fewer or shorter fields")]
+    #[error("the request's head has more than {MOST_FIELDS} fields or {} KiB: send fewer or shorter fields", HEADER_LIMIT / 1024)]
     HeaderTooLarge,
     /// A TRACE or OPTIONS that must not be forwarded.
     #[error(
@@ -73,7 +76,7 @@ pub(crate) enum Reply {
 }
 
 impl Refusal {
-    /// Looks up the answer: this is the table.
+    /// Returns the row of the table for this refusal.
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         use OpenError as E;
@@ -95,16 +98,14 @@ impl Refusal {
         let away = "destination_unavailable";
         match error {
             E::ForGateway => (S::BAD_REQUEST, malformed, GeneralFailure, BadRequest),
-            E::Passed(refused) => match refused.status {
-                S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS => {
-                    (refused.status, "", GeneralFailure, GatewayFailed)
-                }
-                status => (status, "", reply_to(refused), TargetFailed),
-            },
-            E::Outage(outage) | E::FirstHop(outage) => match outage.kind {
-                OutageKind::Unavailable => (S::SERVICE_UNAVAILABLE, away, GeneralFailure, GatewayFailed),
-                _ => (S::BAD_GATEWAY, away, NetworkUnreachable, GatewayFailed),
-            },
+            E::Passed(refused) if refused.is_unavailable() => {
+                (refused.status, "", GeneralFailure, GatewayFailed)
+            }
+            E::Passed(refused) => (refused.status, "", reply_to(refused), TargetFailed),
+            E::Outage(outage) | E::FirstHop(outage) if outage.is_unavailable => {
+                (S::SERVICE_UNAVAILABLE, away, GeneralFailure, GatewayFailed)
+            }
+            E::Outage(_) | E::FirstHop(_) => (S::BAD_GATEWAY, away, NetworkUnreachable, GatewayFailed),
             E::Exchange(error) => match error {
                 ExchangeError::Silent { .. } => {
                     (S::GATEWAY_TIMEOUT, "http_response_timeout", HostUnreachable, GatewayFailed)
@@ -174,13 +175,13 @@ fn passed(refused: Refused) -> Response<Full<Bytes>> {
 }
 
 fn reply_to(refused: &Refused) -> Reply {
-    let contains = |error: &str| {
-        let statuses = refused.headers.get_all(PROXY_STATUS);
-        statuses.iter().any(|value| value.to_str().is_ok_and(|text| text.contains(error)))
+    let has = |error: &str| {
+        let statuses = refused.headers.get_all(PROXY_STATUS).iter().filter_map(|value| value.to_str().ok());
+        statuses.flat_map(|text| text.split([';', ','])).any(|parameter| parameter.trim() == error)
     };
     match refused.status {
         StatusCode::FORBIDDEN => Reply::NotAllowed,
-        StatusCode::BAD_GATEWAY if contains("error=connection_refused") => Reply::ConnectionRefused,
+        StatusCode::BAD_GATEWAY if has("error=connection_refused") => Reply::ConnectionRefused,
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Reply::HostUnreachable,
         _ => Reply::GeneralFailure,
     }
@@ -190,11 +191,65 @@ fn reply_to(refused: &Refused) -> Reply {
 mod tests {
     use super::*;
     use crate::hop::health::Outage;
+    use std::time::Duration;
 
     #[test]
-    fn a_sentence_that_asks_has_no_full_stop_behind_its_question_mark() {
-        let outage = |sentence| Refusal::from(OpenError::Outage(Outage::no_answer(sentence))).to_string();
-        assert_eq!(outage("it is down"), "it is down. No token was sent");
-        assert_eq!(outage("is it running?"), "is it running? No token was sent");
+    fn a_gateway_that_serves_no_target_has_failed() {
+        for (status, outcome) in [
+            (StatusCode::SERVICE_UNAVAILABLE, AgentOutcome::GatewayFailed),
+            (StatusCode::TOO_MANY_REQUESTS, AgentOutcome::GatewayFailed),
+            (StatusCode::LOOP_DETECTED, AgentOutcome::GatewayFailed),
+            (StatusCode::BAD_GATEWAY, AgentOutcome::TargetFailed),
+        ] {
+            let refused = Refused::of(status, http::HeaderMap::new(), Bytes::new());
+            assert_eq!(Refusal::from(OpenError::Passed(refused)).outcome(), outcome, "{status}");
+        }
+    }
+
+    #[test]
+    fn each_reason_has_its_status_error_and_reply() {
+        let url = || "https://gateway.example".to_owned();
+        let exchange = |error| Refusal::from(OpenError::Exchange(error));
+        let silent = ExchangeError::Silent { url: url(), limit: Duration::from_secs(1) };
+        let outage = |is_unavailable| Outage { is_unavailable, ..Outage::no_answer("it is down") };
+        for (refusal, status, error, reply) in [
+            (exchange(silent), 504, "http_response_timeout", Reply::HostUnreachable),
+            (
+                exchange(ExchangeError::Dead { url: url() }),
+                502,
+                "connection_terminated",
+                Reply::GeneralFailure,
+            ),
+            (OpenError::Outage(outage(true)).into(), 503, "destination_unavailable", Reply::GeneralFailure),
+            (
+                OpenError::Outage(outage(false)).into(),
+                502,
+                "destination_unavailable",
+                Reply::NetworkUnreachable,
+            ),
+            (OpenError::Shortage(Shortage::Slow).into(), 503, "proxy_internal_error", Reply::GeneralFailure),
+            (Refusal::LastHop, 403, "http_request_denied", Reply::GeneralFailure),
+            (Refusal::HeaderTooLarge, 431, "http_request_error", Reply::GeneralFailure),
+        ] {
+            assert_eq!(refusal.socks_reply(), reply, "{refusal}");
+            let response = refusal.into_response();
+            assert_eq!(response.status().as_u16(), status);
+            let field = response.headers()[PROXY_STATUS].to_str().unwrap();
+            assert!(field.contains(&format!("error={error};")), "{field}");
+        }
+    }
+
+    #[test]
+    fn only_the_parameter_of_the_gateway_tells_a_refused_connection() {
+        let reply = |value: &'static str| {
+            let headers = [(PROXY_STATUS, HeaderValue::from_static(value))].into_iter().collect();
+            let refused = Refused::of(StatusCode::BAD_GATEWAY, headers, Bytes::new());
+            Refusal::from(OpenError::Passed(refused)).socks_reply()
+        };
+        assert_eq!(reply("postern; error=connection_refused; details=\"x\""), Reply::ConnectionRefused);
+        assert_eq!(
+            reply("postern; error=dns_error; details=\"no error=connection_refused\""),
+            Reply::HostUnreachable
+        );
     }
 }

@@ -1,18 +1,17 @@
-//! Connections of programs: admits them up to a limit, and tells their protocols apart.
+//! Connections of programs: admits them up to a limit, and detects their protocols.
 
 use crate::catalogue::AgentOutcome;
+use crate::front::answer::Refusal;
 use crate::front::http_proxy;
 use crate::front::socks;
-use crate::front::state::{Admission, AgentState};
+use crate::front::state::AgentState;
 use http::StatusCode;
-use postern_daemon::descriptors::Descriptors;
-use postern_daemon::exchange::{Exchange, Patience};
-use postern_daemon::farewell;
-use postern_daemon::places::{Bounds, Places};
-use postern_daemon::sources::SourceLimits;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use postern_daemon::exchange::Patience;
+use postern_daemon::farewell::{last_answer, part};
+use postern_daemon::places::Bounds;
+use postern_daemon::serve::{Endpoint, Limits, Parts, TurnedAway, Visitor};
+use postern_daemon::tls::Accepted;
+use postern_proxy::reset;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -24,103 +23,76 @@ const REFUSED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limits for a client to read the agent's own answers, and those of a target.
 const PATIENCE: Patience = Patience { answer: Duration::from_secs(5), stream: Duration::from_mins(10) };
 
-/// The open connections. Each takes at most two file descriptors: its own, and the one to the gateway.
-pub(crate) struct Connections {
-    places: Places,
-    limit: Limit,
-    sources: SourceLimits,
-}
+impl Endpoint for AgentState {
+    const WAITS: bool = false; // most connections are tunnels, which last
 
-/// The limit on connections, shared by its clones.
-#[derive(Clone)]
-pub(crate) struct Limit {
-    most: Arc<AtomicUsize>,
-    descriptors: Descriptors,
-}
-
-impl Limit {
-    /// Sets the limit to `wanted`, or to what the file descriptors allow.
-    pub(crate) fn set(&self, wanted: usize) {
-        self.most.store(self.descriptors.connections("[listen] connections", wanted, 2), Ordering::Relaxed);
+    fn parts(&self) -> Parts<'_> {
+        Parts { places: &self.places, rates: &self.rates, shutdown: &self.shutdown }
     }
 
-    fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
-    }
-}
-
-impl Connections {
-    pub(crate) fn new(wanted: usize, descriptors: Descriptors) -> Self {
-        let limit = Limit { most: Arc::default(), descriptors };
-        limit.set(wanted);
-        Self { places: Places::default(), limit, sources: SourceLimits::default() }
+    fn with_limits<T>(&self, read: impl FnOnce(Limits<'_>) -> T) -> T {
+        let bounds = Bounds { connections: self.limit.most(), sources: &self.sources };
+        read(Limits { bounds, patience: PATIENCE })
     }
 
-    pub(crate) fn limit(&self) -> Limit {
-        self.limit.clone()
-    }
-
-    /// Waits until the next connection may be accepted. Cancel safe.
-    pub(crate) async fn settled(&self) {
-        self.places.settled(self.limit.most()).await;
-    }
-
-    /// Serves an accepted connection, or tells its client that there are too many.
-    pub(crate) fn admit(&self, stream: TcpStream, from: SocketAddr, state: Arc<AgentState>) {
-        let exchange = Exchange::new(PATIENCE);
-        let connections = self.limit.most();
-        let bounds = Bounds { connections, sources: &self.sources };
-        let (shutdown, tracker) = (state.shutdown.clone(), state.shutdown.tracker().clone());
-        if let Ok(place) = self.places.take(Some(from.ip()), bounds, &exchange) {
-            let admission = Admission { place, exchange };
-            tracker.spawn(async move { shutdown.until_stopped(serve(stream, admission, state)).await });
-            return;
-        }
-        state.count(AgentOutcome::TooMany);
-        if let Some(leaving) = self.places.leave(connections) {
-            tracker.spawn(async move {
-                shutdown.until_stopped(turn_away(stream)).await;
-                drop(leaving);
-            });
+    fn record(&self, reason: TurnedAway) {
+        match reason {
+            TurnedAway::Malformed | TurnedAway::HeaderTooLarge => self.count(AgentOutcome::BadRequest),
+            TurnedAway::Displaced | TurnedAway::HeaderTimeout => {} // its client asked for nothing
+            _ => self.count(AgentOutcome::TooMany),
         }
     }
-}
 
-async fn serve(stream: TcpStream, admission: Admission, state: Arc<AgentState>) {
-    let first = tokio::select! {
-        first = first_byte(&stream, FIRST_BYTE_TIMEOUT) => first,
-        () = admission.exchange.displaced() => return,
-        () = state.shutdown.draining() => return,
-    };
-    if stream.set_nodelay(true).is_err() {
-        return;
-    }
-    match first {
-        Some(5) => socks::serve(stream, admission, &state).await,
-        Some(4) => {
-            state.count(AgentOutcome::BadRequest);
-            socks::refuse_version_4(stream).await;
+    fn answer(&self, reason: TurnedAway) -> Vec<u8> {
+        match reason {
+            TurnedAway::Malformed => {
+                let sentence = "This is no request of HTTP/1.1. In a URL, \", <, >, ` and what is not ASCII are written with a \
+                                percent sign (RFC 3986, section 2.1)";
+                Refusal::Request(sentence).into_bytes()
+            }
+            TurnedAway::HeaderTooLarge => Refusal::HeaderTooLarge.into_bytes(),
+            TurnedAway::HeaderTimeout => Vec::new(),
+            _ => {
+                let sentence = "Too many connections are open through this agent ([listen] connections), or from your \
+                                address. Close some, or try again later. No token was sent.\n";
+                last_answer(StatusCode::SERVICE_UNAVAILABLE, Some(1), sentence)
+            }
         }
-        Some(_) => http_proxy::serve(stream, admission, state).await,
-        None => {}
     }
-}
 
-async fn turn_away(stream: TcpStream) {
-    match first_byte(&stream, REFUSED_TIMEOUT).await {
-        Some(5) => socks::turn_away(stream).await,
-        Some(4) => socks::refuse_version_4(stream).await,
-        Some(_) => {
-            let sentence = "Too many connections are open through this agent ([listen] connections), or from your \
-                            address. Close some, or try again later. No token was sent.\n";
-            farewell::part(stream, &farewell::later(StatusCode::SERVICE_UNAVAILABLE, 1, sentence)).await;
+    async fn turn_away(&self, stream: Accepted, reason: TurnedAway) {
+        let Accepted::Left(stream) = stream else { return }; // there is no TLS here
+        match first_byte(&stream, REFUSED_TIMEOUT).await {
+            Some(5) => socks::turn_away(stream).await,
+            Some(4) => socks::refuse_version_4(stream).await,
+            Some(_) => part(stream, &self.answer(reason)).await,
+            None => {}
         }
-        None => {}
+    }
+
+    fn tear(&self, stream: Accepted, is_read: bool) -> impl Future<Output = ()> + Send {
+        reset::tear(stream, is_read)
+    }
+
+    async fn serve(&self, stream: Accepted, visitor: Visitor) {
+        let Accepted::Left(stream) = stream else { return }; // there is no TLS here
+        let first = tokio::select! {
+            first = self.shutdown.before_request(first_byte(&stream, FIRST_BYTE_TIMEOUT)) => first.flatten(),
+            () = visitor.exchange.displaced() => return,
+        };
+        match first {
+            Some(5) => _ = self.shutdown.until_stopped(socks::serve(stream, visitor, self)).await,
+            Some(4) => {
+                self.count(AgentOutcome::BadRequest);
+                self.shutdown.until_stopped(socks::refuse_version_4(stream)).await;
+            }
+            Some(_) => http_proxy::serve(stream, visitor, self).await,
+            None => {}
+        }
     }
 }
 
-/// Peeks at the first byte, which tells the protocols apart: 5 and 4 are versions of SOCKS, and no HTTP method begins with
-/// them.
+/// Peeks at the first byte, which identifies the protocol: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.
 async fn first_byte(stream: &TcpStream, patience: Duration) -> Option<u8> {
     let mut first = [0];
     match timeout(patience, stream.peek(&mut first)).await {

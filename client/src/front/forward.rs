@@ -1,8 +1,8 @@
 //! Plain `http://` requests in absolute form, forwarded through tunnels.
 //!
-//! A tunnel to the target's port 80 (or the one given) is opened before the first byte of the request goes out, so
-//! whatever happens to the token, no body has to be sent again. The tunnel is kept for later requests of the same
-//! client connection: keep-alive costs one token a tunnel and not one a request.
+//! A tunnel to the target's port 80 (or the one given) is opened before the first byte of the request goes out, so no body has to
+//! be sent again if a token fails. The tunnel is kept for later requests of the same client connection, so that keep-alive costs
+//! one token per tunnel and not per request.
 //!
 //! No `Via` is added, although RFC 9110, section 7.6.3 requires it: it would reveal to the target that the request came
 //! through an agent.
@@ -17,10 +17,9 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use postern_daemon::exchange::Exchange;
-use postern_proxy::answer_head::HeadLimit;
 use postern_proxy::expect::{Following, Gate, Held};
 use postern_proxy::headers::to_origin_form;
-use postern_proxy::plain::{self, AnswerFault};
+use postern_proxy::plain::{self, AnswerFault, HeadLimit};
 use postern_proxy::target::Target;
 
 /// Maximum tunnels kept for one client connection; most programs use a connection for one target only.
@@ -37,7 +36,7 @@ struct Upstream {
     limit: HeadLimit,
 }
 
-/// The reason why a request has no answer of its target.
+/// The reason why a request has no answer from its target.
 pub(crate) enum ForwardError {
     Refused(Refusal),
     /// The target closed a kept tunnel as the request went out, and the request cannot be sent again.
@@ -86,8 +85,8 @@ impl KeptTunnels {
         (is_empty, body): (bool, Body),
         state: &AgentState,
     ) -> Result<(Upstream, Response<Incoming>), ForwardError> {
-        // A kept tunnel may be closed by the target at any moment. A request that it may have seen is sent again only
-        // if it changes nothing there and has no body (RFC 9110, section 9.2.2).
+        // The target may close a kept tunnel at any moment. A request that the target may have seen is sent again only if it is
+        // idempotent and has no body (RFC 9110, section 9.2.2).
         let spare = (head.method.is_idempotent() && is_empty).then(|| head.clone());
         let mut request = Request::from_parts(head, body);
         if let Some(mut upstream) = self.take(target)
@@ -122,14 +121,14 @@ impl KeptTunnels {
     fn keep(&self, target: Target, upstream: Upstream) {
         let mut kept = self.0.lock();
         if kept.len() == MOST_KEPT {
-            kept.remove(0); // the one that was used longest ago
+            kept.remove(0); // the least recently used
         }
         kept.push((target, upstream));
     }
 }
 
-/// Classifies a failed exchange. If a kept tunnel was closed, the client sees what it would see without an agent: its
-/// connection closes. Only the client knows whether the request may be repeated.
+/// Classifies a failed exchange. If a kept tunnel was closed, the client's connection is closed, as without an agent: only the
+/// client can decide whether the request may be repeated.
 fn failed(error: &hyper::Error, was_kept: bool) -> ForwardError {
     if error.is_user() {
         return Refusal::Request("The request's body is not valid, or it broke off").into();
@@ -146,7 +145,7 @@ async fn open(target: &Target, state: &AgentState) -> Result<Upstream, ForwardEr
     let (sender, connection) = plain::handshake(tunnel, limit.clone()).await?;
     let shutdown = state.shutdown.clone();
     state.shutdown.tracker().spawn(async move {
-        // How it ends shows in the requests on it.
+        // The requests on the connection report its failures.
         let _ = shutdown.until_stopped(received.keep_taking(connection)).await;
     });
     Ok(Upstream { sender, limit })

@@ -1,13 +1,13 @@
 //! The agent's own pages: how to use it, and the two files that configure a browser by one URL.
 //!
-//! `/proxy.pac` is a script in the form that browsers have read since Netscape's (RFC 3040, section 6.2). `/.well-known/pvd` is
-//! the additional information of a provisioning domain (RFC 8801, section 4.3) with the keys for proxies of
-//! draft-ietf-intarea-proxy-config-13. Both RFC and draft have it fetched over https from port 443, which an agent on loopback
-//! does not have: it is for clients that are configured with its URL.
+//! `/proxy.pac` is a script for proxy auto-configuration (RFC 3040, section 6.2). `/.well-known/pvd` is the additional
+//! information of a provisioning domain (RFC 8801, section 4.3) with the keys for proxies of draft-ietf-intarea-proxy-config-13.
+//! Both RFC and draft require https on port 443, which an agent on loopback does not offer: the file is for clients that are
+//! configured with its URL.
 //!
-//! Neither has a secret. They are for this machine alone, and a web page in its browser reads neither: from another origin,
-//! because no answer allows it; by a name of its own that it made lead here (DNS rebinding), because the Host field is checked.
-//! What such a page can learn is that something listens on this port.
+//! Neither file contains a secret. Both are for this machine only, and a web page in its browser can read neither: not from
+//! another origin, because no answer allows it; not by DNS rebinding, because the Host field is checked. Such a page can only
+//! learn that something listens on this port.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::state::AgentState;
@@ -42,7 +42,7 @@ impl ConnectionEnds {
         Ok(Self { agent: canonical(stream.local_addr()?), client: canonical(stream.peer_addr()?) })
     }
 
-    /// Tells whether a request is to the agent itself: in origin form, or with the agent's own address, to which a tunnel
+    /// Returns `true` if a request is to the agent itself: in origin form, or with the agent's own address, to which a tunnel
     /// would at best lead back (RFC 9112, section 3.2.2).
     pub(crate) fn are_meant_by(&self, uri: &Uri) -> bool {
         uri.authority().is_none_or(|authority| authority.as_str() == self.agent.to_string())
@@ -112,9 +112,9 @@ fn file(content_type: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     let fields = [
         (header::CONTENT_TYPE, content_type),
-        // A browser that keeps a copy would go on with an address that the agent no longer has.
+        // A cached copy could contain an address that the agent no longer has.
         (header::CACHE_CONTROL, "no-cache"),
-        // A page of another origin cannot load it as a script, nor by any other element.
+        // Prevents a page of another origin from loading the file as a script or through any other element.
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];

@@ -1,15 +1,15 @@
 //! SOCKS5 (RFC 1928): CONNECT without authentication, to names and addresses.
 //!
-//! Own code, because there is little of it and the best known crate does not fit: fast-socks5 (1.0) writes every target
-//! to the log at debug level, where nothing here may write one. Only what RFC 1928 requires of a server with one method
-//! and one command is here.
+//! Implemented here, because it is little code and the best known crate does not fit: fast-socks5 (1.0) logs every target at
+//! debug level, and no target may be logged here. Covers only what RFC 1928 requires of a server with one method and one command.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Refusal, Reply};
-use crate::front::state::{Admission, AgentState};
+use crate::front::state::AgentState;
 use postern_daemon::farewell::part;
+use postern_daemon::serve::Visitor;
 use postern_proxy::relay::Relay;
-use postern_proxy::target::{Host, Target, TargetError};
+use postern_proxy::target::{Host, Target};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -29,29 +29,20 @@ const TURNED_AWAY_TIMEOUT: Duration = Duration::from_secs(2);
 /// SOCKS4's "request rejected or failed": version 0, code 91, six bytes that mean nothing.
 const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
 
-/// The reason why a request is not served.
-#[derive(Debug)]
-enum RequestError {
-    /// The client went away or speaks another protocol: no reply is sent.
-    Broken,
-    /// The client gets this reply.
-    Refused(Reply),
-}
-
 /// Serves one connection whose first byte was 5.
-pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &AgentState) {
-    let Admission { mut place, exchange } = admission;
+pub(crate) async fn serve(mut stream: TcpStream, visitor: Visitor, state: &AgentState) {
+    let Visitor { mut place, exchange, .. } = visitor;
     let requested = tokio::select! {
         requested = timeout(REQUEST_TIMEOUT, request(&mut stream)) => requested,
         () = exchange.displaced() => return,
     };
     let target = match requested {
-        Ok(Ok(target)) => target,
-        Ok(Err(RequestError::Refused(reply))) => {
+        Ok(Ok(Ok(target))) => target,
+        Ok(Ok(Err(reply))) => {
             state.count(AgentOutcome::BadRequest);
             return part(stream, &response(reply)).await;
         }
-        Ok(Err(RequestError::Broken)) | Err(_) => return state.count(AgentOutcome::BadRequest),
+        Ok(Err(_)) | Err(_) => return state.count(AgentOutcome::BadRequest),
     };
     let _answering = tokio::select! {
         answering = exchange.begin() => answering,
@@ -77,7 +68,7 @@ pub(crate) async fn serve(mut stream: TcpStream, admission: Admission, state: &A
 
 /// Rejects a client, whatever it requests.
 pub(crate) async fn turn_away(mut stream: TcpStream) {
-    if matches!(timeout(TURNED_AWAY_TIMEOUT, request(&mut stream)).await, Ok(Ok(_))) {
+    if matches!(timeout(TURNED_AWAY_TIMEOUT, request(&mut stream)).await, Ok(Ok(Ok(_)))) {
         part(stream, &response(Reply::GeneralFailure)).await;
     }
 }
@@ -87,26 +78,27 @@ pub(crate) async fn refuse_version_4(stream: TcpStream) {
     part(stream, &SOCKS4_REJECTED).await;
 }
 
-/// Reads the greeting, chooses "no authentication", and reads the request, without a byte beyond it.
+/// Reads the greeting, chooses "no authentication", and reads the request, without a byte beyond it. Returns the target, or the
+/// reply to a request that is not served. Fails without a reply if the client goes away or speaks another protocol.
 async fn request(
     stream: &mut (impl AsyncRead + tokio::io::AsyncWrite + Unpin),
-) -> Result<Target, RequestError> {
+) -> io::Result<Result<Target, Reply>> {
     let [version, count] = read(stream).await?;
     let mut methods = [0; 255];
     let methods = &mut methods[..usize::from(count)];
     stream.read_exact(methods).await?;
     if version != VERSION {
-        return Err(RequestError::Broken);
+        return Err(io::ErrorKind::InvalidData.into());
     }
     if !methods.contains(&NO_AUTHENTICATION) {
         stream.write_all(&[VERSION, NO_ACCEPTABLE_METHOD]).await?;
-        return Err(RequestError::Broken);
+        return Err(io::ErrorKind::InvalidData.into());
     }
     stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
 
     let [version, command, _reserved, address_type] = read(stream).await?;
     if version != VERSION {
-        return Err(RequestError::Refused(Reply::GeneralFailure));
+        return Ok(Err(Reply::GeneralFailure));
     }
     let host = match address_type {
         1 => Ok(Host::Address(Ipv4Addr::from(read::<4>(stream).await?).into())),
@@ -119,13 +111,13 @@ async fn request(
             // Some programs send an IPv6 address as a name, without brackets.
             name.parse().map(Host::Address).or_else(|_| Host::parse(name))
         }
-        _ => return Err(RequestError::Refused(Reply::AddressTypeNotSupported)),
+        _ => return Ok(Err(Reply::AddressTypeNotSupported)),
     };
     let port = u16::from_be_bytes(read(stream).await?);
     if command != CONNECT {
-        return Err(RequestError::Refused(Reply::CommandNotSupported)); // BIND and UDP ASSOCIATE
+        return Ok(Err(Reply::CommandNotSupported)); // BIND and UDP ASSOCIATE
     }
-    Ok(Target::new(host?, port)?)
+    Ok(host.and_then(|host| Target::new(host, port)).map_err(|_| Reply::GeneralFailure))
 }
 
 async fn read<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; N]> {
@@ -137,16 +129,4 @@ async fn read<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Resu
 /// Formats a reply. The bound address is never sent: it would be the gateway's.
 fn response(reply: Reply) -> [u8; 10] {
     [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
-}
-
-impl From<io::Error> for RequestError {
-    fn from(_: io::Error) -> Self {
-        Self::Broken
-    }
-}
-
-impl From<TargetError> for RequestError {
-    fn from(_: TargetError) -> Self {
-        Self::Refused(Reply::GeneralFailure)
-    }
 }

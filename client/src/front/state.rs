@@ -1,27 +1,53 @@
-//! State that all connections share, and what each holds beside its stream.
+//! State that all connections share.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::Refusal;
 use crate::hop::tunnel::{OpenError, Opener};
 use crate::recorder::Answers;
+use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
-use postern_daemon::exchange::Exchange;
-use postern_daemon::places::Place;
+use postern_daemon::places::Places;
+use postern_daemon::rates::Rates;
 use postern_daemon::readiness::Readiness;
+use postern_daemon::sources::SourceLimits;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// State shared by all connections.
 pub(crate) struct AgentState {
-    pub(crate) opener: Opener,
+    pub(crate) opener: Arc<Opener>,
     pub(crate) answers: Arc<Answers>,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
+    pub(crate) limit: Limit,
+    pub(crate) sources: SourceLimits,
+    pub(crate) places: Places,
+    /// Empty: nothing that a program does is limited by its rate.
+    pub(crate) rates: Rates,
 }
 
-/// The place that a connection was admitted to, and the exchange in progress on it.
-pub(crate) struct Admission {
-    pub(crate) place: Place,
-    pub(crate) exchange: Exchange,
+/// The limit on connections, shared by its clones. Each connection takes at most two file descriptors: its own, and the one to the
+/// gateway.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    most: Arc<AtomicUsize>,
+    descriptors: Descriptors,
+}
+
+impl Limit {
+    pub(crate) fn new(wanted: usize, descriptors: Descriptors) -> Self {
+        let limit = Self { most: Arc::default(), descriptors };
+        limit.set(wanted);
+        limit
+    }
+
+    /// Sets the limit to `wanted`, or to what the file descriptors allow.
+    pub(crate) fn set(&self, wanted: usize) {
+        self.most.store(self.descriptors.connections("[listen] connections", wanted, 2), Ordering::Relaxed);
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
 }
 
 impl AgentState {
@@ -29,8 +55,8 @@ impl AgentState {
         self.answers.count(outcome);
     }
 
-    /// Logs a failed request, because a SOCKS5 reply has no room for a sentence. A gateway's answer about a target is
-    /// not logged: it is private to the user.
+    /// Logs a failed request, because a SOCKS5 reply has no room for a message. A gateway's answer about a target is not logged:
+    /// it is private to the user.
     pub(crate) fn log_failure(&self, refusal: &Refusal) {
         if !matches!(refusal, Refusal::NoTunnel(OpenError::Passed(_)) | Refusal::Target(_)) {
             tracing::warn!("a SOCKS5 request failed: {refusal}");

@@ -1,6 +1,7 @@
 //! One request for a tunnel: a connection to a gateway, the CONNECT on it, and the gateway's answer.
 
-use super::gateway::{DialError, Gateway, NoWay, RouteError, Way};
+use super::gateway::{Gateway, RouteError};
+use super::health::Outage;
 use crate::sentence::quoted;
 use crate::wallet::challenge::mark_of;
 use bytes::{Bytes, BytesMut};
@@ -8,7 +9,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
 use postern_daemon::http::{no_answer, one_line};
 use postern_proxy::target::Target;
-use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Tunnel, Vigil, ask, read_body};
+use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Joined, Tunnel, Vigil, ask, read_body};
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenChallenge, TokenType};
 use std::future::pending;
@@ -21,19 +22,19 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Silence on a shared connection after which it is probed.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A connection, or room on one, on which nothing has been sent.
+/// A connection, or a place on a shared one, on which nothing has been sent.
 pub(crate) struct Connection {
     gateway: Arc<Gateway>,
-    way: Way,
+    way: Joined,
 }
 
-/// The reason why a request that was sent has no answer.
+/// The reason why a sent request has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     /// The connection ended or broke before the answer was whole.
     #[error("the gateway {url} broke the connection off before it answered: {reason}; try again")]
     Broken { url: String, reason: String },
-    /// The connection gives no sign of life.
+    /// The shared connection does not answer probes.
     #[error(
         "the connection to the gateway {url} died before it answered: it hangs, or the way to it does; try again"
     )]
@@ -52,50 +53,51 @@ pub(crate) enum ExchangeError {
 pub(crate) enum Answer {
     /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6).
     Opened(Tunnel),
-    /// Anything else.
+    /// Any other status.
     Refused(Refused),
 }
 
 impl Gateway {
-    /// Connects, over TLS if the address says https, or finds room on a shared connection. Sends nothing yet.
-    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, NoWay> {
-        let (url, limit) = (|| self.url().to_owned(), self.dial_limit());
-        let began = Instant::now();
-        let failure = match timeout(limit, self.way()).await {
+    /// Connects, over TLS for an https address, or takes a place on a shared connection. Sends no request yet.
+    ///
+    /// To the recorder, an attempt is a dial (name, TCP and TLS), answered when the connection is up. An exchange on that connection
+    /// that ends without a readable answer counts as one more attempt, a lost one. The time of an answer is not recorded, because
+    /// it includes the gateway's dial to the target. A dial abandoned because a program hung up is not an attempt.
+    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Connection, Outage> {
+        let (began, limit) = (Instant::now(), self.dial_limit());
+        let reason = match timeout(limit, self.way()).await {
             Ok(Ok(way)) => {
-                self.attempts.answered(began.elapsed());
+                self.attempts.iter().for_each(|link| link.answered(began.elapsed()));
                 return Ok(Connection { gateway: self.clone(), way });
             }
-            Ok(Err(RouteError::FirstHop(outage))) => return Err(NoWay::FirstHop(outage)),
-            Ok(Err(RouteError::Io(error))) => {
-                DialError::Failed { url: url(), reason: no_answer(&error, self.ca_key) }
-            }
+            Ok(Err(RouteError::FirstHop(outage))) => return Err(outage),
+            Ok(Err(RouteError::Io(error))) => no_answer(&error, self.ca_key),
             Err(_) if self.costs_a_token() => {
-                let reason =
-                    format!("no connection through the first hop within {limit:?}: one of them is slow");
-                DialError::Failed { url: url(), reason }
+                format!("no connection through the first hop within {limit:?}: one of them is slow")
             }
-            Err(_) => DialError::Timeout { url: url(), limit },
+            Err(_) => format!("no connection within {limit:?}; is it running, and is this its address?"),
         };
-        self.attempts.lost();
-        Err(failure.into())
+        self.lost();
+        Err(Outage::no_answer(format_args!("the gateway {} cannot be reached: {reason}", self.url())))
     }
-}
 
-impl Way {
-    /// Returns a watch over a shared connection. A tunnel's own connection breaks with the tunnel.
-    fn vigil(&self) -> Option<Vigil> {
-        match self {
-            Self::Alone(..) => None,
-            Self::Shared(seat) => Some(seat.vigil()),
-        }
+    fn lost(&self) {
+        self.attempts.iter().for_each(|link| link.lost(1));
     }
 }
 
 impl Connection {
+    /// Returns a liveness watch over a shared connection. `None` for a tunnel's own connection, which breaks with the tunnel.
+    fn vigil(&self) -> Option<Vigil> {
+        match &self.way {
+            Joined::Alone(..) => None,
+            Joined::Shared(seat) => Some(seat.vigil()),
+        }
+    }
+
     /// Checks that a quiet connection is still alive: getting a token may have taken long.
     pub(crate) fn answers(&self) -> impl Future<Output = bool> + use<> {
-        let vigil = self.way.vigil();
+        let vigil = self.vigil();
         async move {
             match vigil {
                 Some(vigil) => vigil.answers().await,
@@ -104,16 +106,16 @@ impl Connection {
         }
     }
 
-    /// Asks for a tunnel to `target`, in one write, and reads the answer.
+    /// Requests a tunnel to `target`, in one write, and reads the answer.
     pub(crate) async fn connect(
         self,
         target: &Target,
         token: Option<&Token>,
     ) -> Result<Answer, ExchangeError> {
+        let vigil = self.vigil();
         let Self { gateway, way } = self;
         let (authority, authorization) = (target.authority(), token.map(format_authorization));
         let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
-        let vigil = way.vigil();
         let dead = async {
             match vigil {
                 Some(vigil) => vigil.lost(SILENCE).await,
@@ -122,11 +124,11 @@ impl Connection {
         };
         let exchange = async {
             match way {
-                Way::Alone(io, received) => {
+                Joined::Alone(io, received) => {
                     let Asked { head, rest, tunnel } = ask(io, received, &connect).await?;
                     Ok((head, rest, tunnel))
                 }
-                Way::Shared(seat) => {
+                Joined::Shared(seat) => {
                     let (head, tunnel) = seat.connect(&connect).await?;
                     Ok((head, BytesMut::new(), tunnel))
                 }
@@ -146,33 +148,33 @@ impl Connection {
             Ok(None) => ExchangeError::Dead { url: url() },
             Err(_) => ExchangeError::Silent { url: url(), limit: gateway.answer_timeout },
         };
-        gateway.attempts.lost();
+        gateway.lost();
         Err(failure)
     }
 }
 
 async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Answer {
     if head.status.is_success() {
-        // RFC 9110, section 9.3.6: what follows is the tunnel's, whatever the length fields contain.
+        // RFC 9110, section 9.3.6: the bytes that follow belong to the tunnel, whatever the length fields contain.
         return Answer::Opened(tunnel.after(buffer.freeze()));
     }
     let mut body = BytesMut::new();
     let received = tunnel.received();
     let reading = read_body(&mut tunnel, &head, &mut buffer, &mut body);
-    // What has come is enough: it only explains the status.
+    // A partial body is enough: it only explains the status.
     let _ = timeout(BODY_TIMEOUT, received.keep_taking(reading)).await;
-    let (status, headers, origin) = (head.status, head.headers, gateway.origin().map(str::to_owned));
+    let (status, headers, origin) = (head.status, head.headers, gateway.origin.clone());
     Answer::Refused(Refused { status, headers, body: body.freeze(), origin })
 }
 
-/// An answer that opens nothing.
+/// An answer that opens no tunnel.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// At most [`postern_proxy::tunnel::BODY_LIMIT`] bytes.
     pub(crate) body: Bytes,
-    /// The origin that a challenge must name.
+    /// The origin that a challenge must name; `None` accepts any.
     pub(crate) origin: Option<String>,
 }
 
@@ -187,26 +189,23 @@ impl Refused {
     /// 2.1.3).
     ///
     /// # Errors
-    /// A sentence about what the answer has instead.
+    /// A sentence that describes the challenge or field found instead.
     pub(crate) fn challenge(&self) -> Result<Challenge, String> {
         let (mut reasons, mut other_types, mut values) = (Vec::new(), false, 0);
         for value in self.headers.get_all(PROXY_AUTHENTICATE) {
             values += 1;
-            match Challenge::parse_all(value.as_bytes()) {
-                Err(error) => reasons.push(error.to_string()),
-                Ok(challenges) => {
-                    for challenge in challenges {
-                        match challenge.token_challenge() {
-                            Ok(parsed) if !TokenType::ISSUED.contains(&parsed.token_type()) => {
-                                other_types = true
-                            }
-                            Ok(parsed) => match self.foreign(&parsed) {
-                                Some(reason) => reasons.push(reason),
-                                None => return Ok(challenge),
-                            },
-                            Err(error) => reasons.push(error.to_string()),
-                        }
-                    }
+            let challenges = Challenge::parse_all(value.as_bytes()).unwrap_or_else(|error| {
+                reasons.push(error.to_string());
+                Vec::new()
+            });
+            for challenge in challenges {
+                match challenge.token_challenge() {
+                    Ok(parsed) if !TokenType::ISSUED.contains(&parsed.token_type()) => other_types = true,
+                    Ok(parsed) => match self.foreign(&parsed) {
+                        Some(reason) => reasons.push(reason),
+                        None => return Ok(challenge),
+                    },
+                    Err(error) => reasons.push(error.to_string()),
                 }
             }
         }
@@ -218,18 +217,18 @@ impl Refused {
         })
     }
 
-    /// Tells whether the gateway serves nothing now, whatever the target.
+    /// Returns `true` if the gateway serves no target now (503, 429 or 508).
     pub(crate) fn is_unavailable(&self) -> bool {
         use StatusCode as S;
         matches!(self.status, S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS | S::LOOP_DETECTED)
     }
 
-    /// Describes the answer, to be read after the server's name.
+    /// Describes the answer. The text follows the server's name.
     pub(crate) fn words(&self) -> String {
         format!("answered {}{}", self.status, quoted(&one_line(&self.body)))
     }
 
-    /// Explains why a challenge is not this gateway's own.
+    /// Returns the reason why a challenge is rejected: it is another gateway's, or could tell clients apart.
     fn foreign(&self, challenge: &TokenChallenge) -> Option<String> {
         if challenge.redemption_context().is_some() && mark_of(challenge).is_some() {
             return Some(
@@ -243,7 +242,7 @@ impl Refused {
         ))
     }
 
-    /// Tells whether the gateway refused the token as spent, rather than its key.
+    /// Returns `true` if the gateway refused the token as already spent.
     pub(crate) fn says_spent(&self) -> bool {
         let statuses = self.headers.get_all("proxy-status");
         statuses.iter().any(|value| value.as_bytes().windows(13).any(|text| text == b"already spent"))

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Pauses between probes.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
-/// Pauses if each probe costs a token of the hop before.
+/// Pauses if each probe costs a token of the previous hop.
 const PAID_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_mins(5) };
 /// Limit on a gateway's `Retry-After`.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -18,30 +18,26 @@ const HURRIED_PAUSE: Duration = Duration::from_secs(1);
 #[error("{sentence}")]
 pub struct Outage {
     pub(crate) sentence: String,
-    /// The reason without URLs or the gateway's text.
-    pub(crate) cause: &'static str,
-    /// The category, which decides the answer to the user's program.
-    pub kind: OutageKind,
+    /// `true` if the gateway answers but serves nothing: its store or the issuer's keys are missing, or this agent sent too much.
+    pub(crate) is_unavailable: bool,
     /// The gateway's `Retry-After`.
     pub retry_after: Option<Duration>,
-}
-
-/// The category, which decides the answer to the user's program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutageKind {
-    /// No connection, or no answer that can be read.
-    Unreachable,
-    /// It answers, and serves nothing: its store or the issuer's keys are missing, or too much came from here.
-    Unavailable,
-    /// It answers, and its challenge is none that we can get tokens for.
-    Unfit,
+    /// `true` if the previous hop opened no tunnel, for a reason other than the gateway.
+    pub(crate) is_of_first_hop: bool,
 }
 
 impl Outage {
-    /// Describes a gateway that does not answer, or not as a gateway does.
+    /// Returns the outage of a gateway that does not answer, or not as one that can be used.
     pub fn no_answer(sentence: impl ToString) -> Self {
-        let cause = "the gateway does not answer";
-        Self { sentence: sentence.to_string(), cause, kind: OutageKind::Unreachable, retry_after: None }
+        let sentence = sentence.to_string();
+        Self { sentence, is_unavailable: false, retry_after: None, is_of_first_hop: false }
+    }
+
+    /// Returns the outage of the gateway at `url`, which gave no challenge within `limit`.
+    pub(crate) fn silent(url: &str, limit: Duration) -> Self {
+        Self::no_answer(format_args!(
+            "the gateway {url} did not answer within {limit:?}: it hangs, or the way to it does"
+        ))
     }
 }
 
@@ -53,15 +49,18 @@ pub struct Health {
     failures: u32,
     /// Start of the last probe.
     probed: Option<Instant>,
-    is_probing: bool,
+    /// `true` if a probe is under way.
+    pub(crate) is_probing: bool,
+    /// Number of probes that succeeded or failed.
+    pub(crate) outcomes: u64,
     /// Time of the last answer of any kind.
-    heard: Option<Instant>,
+    pub(crate) heard: Option<Instant>,
     backoff: Backoff,
 }
 
 #[derive(Clone, Debug)]
 enum Standing {
-    /// Not probed yet, or doubted: it is probed before a token is sent to it.
+    /// Not probed yet, or doubted: a probe precedes the next token.
     Unasked,
     Serving,
     Away {
@@ -71,19 +70,28 @@ enum Standing {
 }
 
 impl Health {
-    /// Starts as serving if `is_trusted`: an earlier run learned the challenge, so tokens may be sent before a probe.
+    /// Returns a health that is serving if `is_trusted`: an earlier run learned the challenge, so tokens may be sent before a
+    /// probe.
     pub fn new(is_trusted: bool) -> Self {
         let standing = if is_trusted { Standing::Serving } else { Standing::Unasked };
-        Self { standing, failures: 0, probed: None, is_probing: false, heard: None, backoff: BACKOFF }
+        Self {
+            standing,
+            failures: 0,
+            probed: None,
+            is_probing: false,
+            outcomes: 0,
+            heard: None,
+            backoff: BACKOFF,
+        }
     }
 
-    /// Probes less often: each probe costs a token of the hop before.
+    /// Sets longer pauses, because each probe costs a token of the previous hop.
     #[must_use]
     pub fn with_paid_probes(self) -> Self {
         Self { backoff: PAID_BACKOFF, ..self }
     }
 
-    /// Tells whether tokens are sent there.
+    /// Returns `true` if tokens may be sent to the gateway.
     pub const fn is_serving(&self) -> bool {
         matches!(self.standing, Standing::Serving)
     }
@@ -96,7 +104,7 @@ impl Health {
         }
     }
 
-    /// Returns when the next probe is due: never while it serves, now while it is being probed.
+    /// Returns the time of the next probe: `None` while the gateway serves, `now` while a probe is under way.
     pub fn next_probe(&self, now: Instant) -> Option<Instant> {
         match self.standing {
             Standing::Unasked => Some(now),
@@ -106,7 +114,7 @@ impl Health {
         }
     }
 
-    /// Brings the next probe forward because a request waits, to at most one a second.
+    /// Moves the next probe forward for a waiting request, to at most one probe a second.
     pub fn hurry(&mut self, now: Instant) {
         let soonest = self.probed.map_or(now, |probed| probed + HURRIED_PAUSE).max(now);
         // The gateway's `Retry-After` takes precedence.
@@ -131,18 +139,14 @@ impl Health {
         self.is_probing = false;
     }
 
-    /// Tells whether a probe is under way.
-    pub const fn is_probing(&self) -> bool {
-        self.is_probing
-    }
-
-    /// Returns when the probe under way will have lasted for `limit`.
+    /// Returns the time at which the probe under way will have lasted for `limit`.
     pub fn slow_at(&self, limit: Duration) -> Option<Instant> {
         self.probed.filter(|_| self.is_probing).map(|began| began + limit)
     }
 
-    /// Records a success; returns true if the gateway was away before.
+    /// Records a successful probe; returns true if the gateway was away before.
     pub fn served(&mut self, now: Instant) -> bool {
+        self.outcomes += 1;
         let was_away = self.outage().is_some();
         (self.standing, self.failures, self.heard) = (Standing::Serving, 0, Some(now));
         was_away
@@ -153,10 +157,11 @@ impl Health {
         self.heard = Some(now);
     }
 
-    /// Records a failed probe or request; returns true if that is news. `jitter` as in [`jittered`].
+    /// Records a failed probe or request; returns true if the outage is new or has another message. `jitter` as in [`jittered`].
     pub fn failed(&mut self, outage: Outage, was_probe: bool, now: Instant, jitter: f64) -> bool {
+        self.outcomes += u64::from(was_probe);
         if !was_probe && self.outage().is_some() {
-            return false; // one of several requests that were under way: the probes have the word now
+            return false; // one of several requests under way: only probes count now
         }
         let is_news = self.outage().is_none_or(|known| known.sentence != outage.sentence);
         let theirs = outage.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
@@ -166,15 +171,15 @@ impl Health {
         is_news
     }
 
-    /// Has the gateway probed before the next token, because a request broke off.
+    /// Requires a probe before the next token, because a request broke off.
     pub fn doubt(&mut self) {
         if self.is_serving() {
             self.standing = Standing::Unasked;
         }
     }
 
-    /// Has the gateway probed before the next token, because a request had no answer for `silence` and no other one had
-    /// either. Returns true if it is doubted now.
+    /// Requires a probe before the next token, if a request had no answer for `silence` and no other request had one. Returns
+    /// true if the gateway has become doubtful.
     pub fn suspect(&mut self, silence: Duration, now: Instant) -> bool {
         let others_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < silence);
         let is_doubted = self.is_serving() && !others_heard;
@@ -182,11 +187,6 @@ impl Health {
             self.standing = Standing::Unasked;
         }
         is_doubted
-    }
-
-    /// Time of the last answer of any kind.
-    pub const fn last_heard(&self) -> Option<Instant> {
-        self.heard
     }
 }
 

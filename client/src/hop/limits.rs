@@ -1,38 +1,34 @@
-//! Limits that keep a web page or another program from burning the account: a target that failed a moment ago costs no further
+//! Limits that keep a web page or another program from exhausting the account: a target that failed a moment ago costs no further
 //! token, and the tokens of a minute are bounded.
 
 use super::connection::Refused;
-use crate::config::HopSettings;
+use crate::settings::TokenSettings;
 use parking_lot::Mutex;
 use postern_daemon::bucket::Bucket;
 use postern_daemon::seldom::Seldom;
 use postern_proxy::target::Target;
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Duration for which a gateway's answer about a target is repeated. Programs that retry wait as long.
+/// Time for which a gateway's answer about a target is repeated, and a retry makes no new attempt.
 const REMEMBERED: Duration = Duration::from_secs(5);
-/// Maximum remembered targets. The oldest failure leaves first.
+/// Maximum remembered targets. The oldest failure is evicted first.
 const MOST_TARGETS: usize = 512;
-/// Maximum of an answer's body that is kept, in bytes.
+/// Maximum bytes kept of an answer's body.
 const MOST_BODY: usize = 2 * 1024;
 /// Appended to an answer that is repeated.
 const AGAIN: &str = "The agent gives this answer of a few seconds ago again, and has sent no token.\n";
 
-/// Targets that failed a moment ago, in memory alone.
+/// Targets that failed a moment ago, in memory only; the oldest failure first.
 #[derive(Default)]
-pub(crate) struct FailedTargets(Mutex<HashMap<Target, (Instant, Refused)>>);
+pub(crate) struct FailedTargets(Mutex<VecDeque<(Instant, Target, Refused)>>);
 
 impl FailedTargets {
     /// Returns the gateway's recent answer about this target.
     pub(crate) fn answer(&self, target: &Target, now: Instant) -> Option<Refused> {
-        let mut targets = self.0.lock();
-        let (at, refused) = targets.get(target)?;
-        if now.saturating_duration_since(*at) >= REMEMBERED {
-            targets.remove(target);
-            return None;
-        }
+        let targets = self.0.lock();
+        let (.., refused) = targets.iter().find(|(at, failed, _)| failed == target && is_recent(*at, now))?;
         let body = [&refused.body[..], AGAIN.as_bytes()].concat();
         Some(Refused { body: body.into(), ..refused.clone() })
     }
@@ -40,52 +36,55 @@ impl FailedTargets {
     /// Remembers the gateway's answer about this target.
     pub(crate) fn add(&self, target: &Target, refused: &Refused, now: Instant) {
         let mut targets = self.0.lock();
+        targets.retain(|(at, failed, _)| failed != target && is_recent(*at, now));
         if targets.len() >= MOST_TARGETS {
-            targets.retain(|_, (at, _)| now.saturating_duration_since(*at) < REMEMBERED);
-        }
-        if targets.len() >= MOST_TARGETS {
-            let oldest = targets.iter().min_by_key(|(_, (at, _))| *at).map(|(target, _)| target.clone());
-            oldest.into_iter().for_each(|oldest| drop(targets.remove(&oldest)));
+            targets.pop_front();
         }
         let body = refused.body.slice(..refused.body.len().min(MOST_BODY));
-        targets.insert(target.clone(), (now, Refused { body, ..refused.clone() }));
+        targets.push_back((now, target.clone(), Refused { body, ..refused.clone() }));
     }
+}
+
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < REMEMBERED
 }
 
 /// The limit on tokens sent in a minute: the present `[wallet] most_per_minute`.
 pub(crate) struct Cap {
-    settings: watch::Receiver<HopSettings>,
+    settings: watch::Receiver<TokenSettings>,
     bucket: Mutex<Bucket>,
     line: Seldom,
 }
 
-/// The limit is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AboveCap {
-    pub(crate) retry_after: Duration,
-}
-
 impl Cap {
-    pub(crate) fn new(settings: watch::Receiver<HopSettings>) -> Self {
+    pub(crate) fn new(settings: watch::Receiver<TokenSettings>) -> Self {
         Self { settings, bucket: Mutex::default(), line: Seldom::every(Duration::from_secs(60)) }
     }
 
-    /// Counts a token that is about to be sent, or warns that a program sends too many.
-    pub(crate) fn count(&self, now: Instant) -> Result<(), AboveCap> {
+    /// Fails at the limit with the time until a token may be sent, and warns once a minute.
+    pub(crate) fn check(&self, now: Instant) -> Result<(), Duration> {
+        self.take(0, now)
+    }
+
+    /// Counts a token that is about to be sent, and fails as [`Cap::check`] does.
+    pub(crate) fn count(&self, now: Instant) -> Result<(), Duration> {
+        self.take(1, now)
+    }
+
+    fn take(&self, tokens: u64, now: Instant) -> Result<(), Duration> {
         let most = self.settings.borrow().most_per_minute;
         if most == 0 {
             return Ok(());
         }
         let most = f64::from(most);
-        let taken = self.bucket.lock().take(most / 60.0, most, 1, now);
-        taken.map(drop).map_err(|retry_after| {
+        let taken = self.bucket.lock().take(most / 60.0, most, tokens, now);
+        taken.map(drop).inspect_err(|_| {
             if self.line.due(now).is_some() {
                 tracing::warn!(
                     "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}), and are refused (429) \
                      until they send fewer: a web page or a program may be opening tunnels without end. If that is wanted, raise it"
                 );
             }
-            AboveCap { retry_after }
         })
     }
 }
@@ -120,15 +119,15 @@ mod tests {
 
     #[test]
     fn a_minutes_tokens_may_be_sent_at_once_and_then_as_they_come() {
-        let config = crate::Config::new("http://a.example", "wallet");
-        let settings = HopSettings { most_per_minute: 60, ..HopSettings::of(config.last_hop()) };
+        let settings = TokenSettings { most_per_minute: 60, ..TokenSettings::default() };
         let (sender, receiver) = watch::channel(settings.clone());
         let (cap, start) = (Cap::new(receiver), Instant::now());
         assert_eq!((0..100).filter(|_| cap.count(start).is_ok()).count(), 60);
-        let AboveCap { retry_after } = cap.count(start).unwrap_err();
-        assert_eq!(retry_after, Duration::from_secs(1));
+        assert_eq!(cap.count(start), Err(Duration::from_secs(1)));
+        let later = start + Duration::from_secs(1);
+        assert!(cap.check(start).is_err() && (0..9).all(|_| cap.check(later).is_ok()));
         assert_eq!((0..9).filter(|_| cap.count(start + Duration::from_millis(3_100)).is_ok()).count(), 3);
-        sender.send_replace(HopSettings { most_per_minute: 0, ..settings });
+        sender.send_replace(TokenSettings { most_per_minute: 0, ..settings });
         assert!((0..1_000).all(|_| cap.count(start).is_ok()), "no limit");
     }
 }

@@ -1,13 +1,13 @@
 //! The challenges of a gateway: for which of them tokens are signed, and which tokens are sent.
 //!
-//! A gateway puts a mark into its challenge, and another one when its store has lost records (RFC 9577, section 2.1.1.1:
-//! a second name in `origin_info`). Tokens of the mark before are still good for what was not lost, so they are sent
-//! first. But a challenge is also a name that a hostile gateway could give to one client, and each new one could cost a
-//! stock of tokens. So the first new challenges of an hour, with a mark or without, are taken at once, and each further one
-//! after a pause that doubles; tokens are signed one at a time until the challenge has lasted. One with a redemption context
-//! may be another each time: it is minted for on demand only, and is not counted here.
+//! A gateway puts a mark into its challenge, and another one when its store has lost records (RFC 9577, section 2.1.1.1: a second
+//! name in `origin_info`). Tokens of the previous mark are still valid for records that were not lost, so they are sent first.
+//! But a challenge is also an identifier that a hostile gateway could give to one client, and each new one could cost a stock of
+//! tokens. So the first new challenges of an hour, with or without a mark, are accepted at once, and each further one after a
+//! pause that doubles; tokens are signed one at a time until the challenge has lasted. A challenge with a redemption context may
+//! differ each time: tokens for it are minted on demand only, and it is not counted here.
 //!
-//! Here are the rules, without I/O and clock.
+//! These are the rules, without I/O and clock.
 
 pub(crate) mod saved;
 
@@ -16,10 +16,10 @@ use postern_daemon::backoff::Backoff;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::time::Duration;
 
-/// New challenges in an hour that are accepted without a pause, beside the first one of each token key.
+/// New challenges in an hour that are accepted without a pause, in addition to the first one of each token key.
 const WITHOUT_PAUSE: usize = 4;
-/// Pauses before further ones. A gateway that tells clients apart gets 370 a day
-/// (`new_marks_of_a_hostile_gateway_in_a_day`), and is in the log meanwhile.
+/// Pauses before further ones. A gateway that tells clients apart by new challenges gets 370 a day
+/// (`new_marks_of_a_hostile_gateway_in_a_day`), and appears in the log.
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(240) };
 /// Minimum time that a challenge must be offered before tokens are minted ahead for it, unless it is the first of its token
 /// key.
@@ -27,7 +27,7 @@ const TRIAL: Duration = Duration::from_secs(600);
 /// Changes between known challenges in an hour after which nothing is minted ahead, and tokens for marks are signed with
 /// pauses between them. Gateways of a fleet agree on a mark within seconds, and on their files soon after.
 const CHANGES_IN_AN_HOUR: usize = 20;
-/// Those pauses, by the changes beyond that number.
+/// Pauses between those tokens, indexed by the changes beyond `CHANGES_IN_AN_HOUR`.
 const ALTERNATING: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 const HOUR: Duration = Duration::from_secs(3600);
 /// Consecutive refusals of an older mark's tokens after which the rest are dropped. With one of three servers lost, a third
@@ -39,7 +39,7 @@ const KEPT: usize = 64;
 /// The challenges that one gateway has offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The gateway's names in marked challenges.
+    /// The gateway's names in marked challenges; `None` if it uses no marks.
     names: Option<String>,
     /// Challenges for which tokens were signed, oldest first.
     known: Vec<KnownChallenge>,
@@ -48,9 +48,9 @@ pub struct Marks {
     current: Option<ChallengeDigest>,
     /// Times of changes from one known challenge to another.
     changes: Vec<UnixSeconds>,
-    /// When a token was last signed while it changed too often.
+    /// Time of the last token signed while the challenge changed too often.
     signed: Option<UnixSeconds>,
-    /// Added to [`TRIAL`].
+    /// This agent's random addition to [`TRIAL`].
     longer: Duration,
 }
 
@@ -59,24 +59,24 @@ pub struct Marks {
 struct KnownChallenge {
     digest: ChallengeDigest,
     key: Option<TokenKeyId>,
-    /// First and last time it was offered.
+    /// First (`since`) and last (`seen`) time that it was offered.
     since: UnixSeconds,
     seen: UnixSeconds,
     /// Time at which it was counted as a new one.
     counted: Option<UnixSeconds>,
-    /// Its tokens are not sent any more.
+    /// `true` if its tokens are no longer sent.
     is_given_up: bool,
     refused_in_a_row: u32,
-    /// One of its tokens opened a tunnel.
+    /// `true` if one of its tokens has opened a tunnel.
     is_proven: bool,
 }
 
 /// The trial of a challenge that has not lasted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// Time that it still has to last.
+    /// The remaining time.
     pub left: Duration,
-    /// One of its tokens was accepted.
+    /// `true` if one of its tokens was accepted.
     pub is_proven: bool,
 }
 
@@ -91,11 +91,11 @@ pub enum MarksRefused {
     )]
     /// A new challenge too soon after others, from a gateway without marks.
     ChallengeTooSoon {
-        /// Its URL.
+        /// The gateway's URL.
         gateway: String,
-        /// New ones in the last hour.
+        /// New challenges in the last hour.
         count: usize,
-        /// Until tokens are signed for another one.
+        /// Time until a token may be signed for another challenge.
         left: Duration,
     },
     #[error(
@@ -106,11 +106,11 @@ pub enum MarksRefused {
     )]
     /// A new mark too soon after others.
     MarkTooSoon {
-        /// Its URL.
+        /// The gateway's URL.
         gateway: String,
-        /// New ones in the last hour.
+        /// New marks in the last hour.
         count: usize,
-        /// Until tokens are signed for another mark.
+        /// Time until a token may be signed for another mark.
         left: Duration,
     },
     #[error(
@@ -121,11 +121,11 @@ pub enum MarksRefused {
     )]
     /// More changes from one mark to another than gateways of one fleet make.
     Alternating {
-        /// Its URL.
+        /// The gateway's URL.
         gateway: String,
         /// Changes in the last hour.
         changes: usize,
-        /// Until the next token is signed.
+        /// Time until the next token may be signed.
         left: Duration,
     },
 }
@@ -143,8 +143,8 @@ impl MarksRefused {
 }
 
 impl Marks {
-    /// Prolongs trials by a share of ten minutes (0 to 1) that each agent draws: all agents learn of a loss within seconds,
-    /// and would fill their wallets in the same second.
+    /// Prolongs trials by a share of ten minutes (0 to 1) that each agent draws: all agents learn of a loss within seconds, and
+    /// would otherwise fill their wallets in the same second.
     #[must_use]
     pub fn with_longer_trials(mut self, share: f64) -> Self {
         self.longer = TRIAL.mul_f64(share.clamp(0.0, 1.0));
@@ -154,7 +154,7 @@ impl Marks {
     /// Records the gateway's present challenge.
     ///
     /// # Errors
-    /// A sentence: a gateway that uses marks sent more than its names and one mark.
+    /// A sentence, if a gateway that uses marks sent more than its names and one mark.
     pub fn offered(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) -> Result<(), String> {
         if !self.is_used() && !challenge.is_marked {
             if !challenge.has_context {
@@ -178,7 +178,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Begins to use marks. The last challenge before counts as an older mark without a token key.
+    /// Starts to treat the gateway as one with marks. Its last challenge counts as an older mark without a token key.
     fn begin_marks(&mut self) {
         self.known.extend(self.pending.take());
         for known in &mut self.known {
@@ -190,7 +190,7 @@ impl Marks {
     fn take_note(&mut self, challenge: &CurrentChallenge, now: UnixSeconds) {
         let (digest, key) = (challenge.digest, challenge.key);
         for known in &mut self.known {
-            // By a clock that was ahead, a pause would last until the clock is there again.
+            // Corrects for a clock that was ahead: a pause would last until the clock reaches that time again.
             known.counted = known.counted.map(|counted| counted.min(now));
         }
         self.signed = self.signed.map(|signed| signed.min(now));
@@ -239,7 +239,7 @@ impl Marks {
         })
     }
 
-    /// Refuses while a pause between tokens lasts, where the gateway changes its mark too often.
+    /// Fails during a pause between tokens, for a gateway that changes its mark too often.
     fn check_changes(&self, gateway: &str, now: UnixSeconds) -> Result<(), MarksRefused> {
         let changes = self.changes_in_an_hour(now);
         let over = changes.checked_sub(CHANGES_IN_AN_HOUR + 1).filter(|_| self.is_used());
@@ -251,8 +251,8 @@ impl Marks {
         })
     }
 
-    /// Records that a token is about to be signed under `key`, which the issuer publishes. True if this is news, to be
-    /// saved before.
+    /// Records that a token is about to be signed under `key`, which the issuer publishes. Returns true if the challenge is new
+    /// and must be saved first.
     ///
     /// # Errors
     /// The challenge comes too soon after others.
@@ -268,7 +268,7 @@ impl Marks {
         if !self.is_new(digest) {
             return Ok(false);
         }
-        // The gateway may offer another one already.
+        // The gateway may already offer another challenge.
         let pending = self.pending.take_if(|pending| pending.digest == digest);
         let mut new = pending.unwrap_or_else(|| KnownChallenge::new(digest, Some(key), now));
         new.counted = (!self.is_first_of(Some(key))).then_some(now);
@@ -280,7 +280,7 @@ impl Marks {
         Ok(true)
     }
 
-    /// Returns the trial that the challenge `digest` is still on.
+    /// Returns the trial of the challenge `digest`, while it lasts.
     #[must_use]
     pub fn trial(&self, digest: ChallengeDigest, now: UnixSeconds) -> Option<Trial> {
         let offered = self.find(digest)?;
@@ -292,7 +292,7 @@ impl Marks {
             .then_some(Trial { left, is_proven: offered.is_proven })
     }
 
-    /// Tells whether `digest` may have lasted, which one more fetch of the challenge shows.
+    /// Returns `true` if the trial time of `digest` is over, and one more fetch must show that the gateway still offers it.
     #[must_use]
     pub fn is_to_be_confirmed(&self, digest: ChallengeDigest, now: UnixSeconds) -> bool {
         self.find(digest).is_some_and(|offered| {
@@ -319,7 +319,7 @@ impl Marks {
         }
     }
 
-    /// Records a refused token. True if the other tokens for `digest` are given up.
+    /// Records a refused token. Returns true if the other tokens for `digest` are to be dropped.
     pub fn refused(&mut self, digest: ChallengeDigest) -> bool {
         let is_current = self.current == Some(digest);
         let Some(known) = self.known.iter_mut().find(|known| known.digest == digest && !is_current) else {
@@ -330,7 +330,7 @@ impl Marks {
         known.is_given_up
     }
 
-    /// Forgets the oldest challenge whose token key has another one: the first one of a key stays.
+    /// Forgets the oldest challenge whose token key has others, so that each key keeps one.
     fn forget_one(&mut self) {
         let has_another =
             |known: &&KnownChallenge| self.known.iter().filter(|other| other.key == known.key).count() > 1;
@@ -350,14 +350,14 @@ impl Marks {
         self.changes.iter().filter(|when| when.until(now) < HOUR).count()
     }
 
-    /// Tells whether a key has no challenge yet. A new key brings a new mark, and only the issuer makes keys. A challenge
+    /// Returns `true` if a key has no challenge yet. A new key brings a new mark, and only the issuer makes keys. A challenge
     /// keeps the key of its first signature, so a gateway gains nothing by claiming another one later.
     fn is_first_of(&self, key: Option<TokenKeyId>) -> bool {
         key.is_some() && self.known.iter().all(|known| known.key != key)
     }
 
-    /// Tells whether a challenge must last. The first one of a token key need not: tokens of the key before end with that
-    /// key.
+    /// Returns `true` if a challenge is subject to a trial. The first one of a token key is not: tokens of the previous key end
+    /// with that key.
     fn is_tried(&self, offered: &KnownChallenge) -> bool {
         match self.is_new(offered.digest) {
             true => !self.known.is_empty() && !self.is_first_of(offered.key),
@@ -392,7 +392,7 @@ impl KnownChallenge {
         }
     }
 
-    /// Records an offer. Corrects a time noted by a clock that was ahead, which would last too long.
+    /// Records an offer. Corrects a start recorded by a clock that was ahead, which would prolong the trial.
     fn offered(&mut self, now: UnixSeconds) {
         (self.seen, self.since) = (now, self.since.min(now));
     }

@@ -1,5 +1,5 @@
-//! The way to a gateway. `tunnel` opens one: `gateways` chooses a gateway by its `health`, `gateway` and `connection` reach it and
-//! send the token. `marks` says which tokens a gateway is sent, and for which challenges more are signed.
+//! The path to a gateway. `tunnel` opens tunnels: `gateways` chooses a gateway by its `health`; `gateway` and `connection` dial
+//! it and send the token. `marks` decides which tokens a gateway is sent, and for which challenges more are signed.
 
 pub(crate) mod connection;
 pub(crate) mod fetch_challenge;

@@ -1,15 +1,15 @@
 //! One tunnel, one token: the spend discipline.
 //!
-//! A token is taken off the disk before it is sent and is never sent twice, not even when the gateway reports that it
-//! did not examine it: a token seen twice reveals that two attempts are one person's. A token that was refused, or
-//! whose fate is unknown, is replaced by another one, once in all, and only at a gateway that serves.
+//! A token is removed from the disk before it is sent, and is never sent twice, not even if the gateway reports that it did not
+//! examine the token: a token seen twice links two attempts to one client. A token that was refused, or whose fate is unknown, is
+//! replaced at most once per tunnel, and only at a gateway that serves.
 
 use super::connection::{Answer, Connection, ExchangeError, Refused};
 use super::fetch_challenge::CHALLENGE_TARGET;
-use super::gateway::{HopBefore, NoWay, RouteError};
-use super::gateways::{Chosen, Gateways};
-use super::health::{Outage, OutageKind};
-use super::limits::{AboveCap, Cap, FailedTargets};
+use super::gateway::{HopBefore, RouteError};
+use super::gateways::{Endpoint, Gateways};
+use super::health::Outage;
+use super::limits::{Cap, FailedTargets};
 use crate::recorder::{Fate, Part, Recorder};
 use crate::sentence::{full_stop, retry_after};
 use crate::wallet::challenge::CurrentChallenge;
@@ -20,44 +20,43 @@ use postern_daemon::BoxFuture;
 use postern_daemon::http::one_line;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
-use postern_token::{Token, TokenKeyId};
+use postern_token::Token;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Tokens of older marks that one request may lose before it takes one for the present challenge.
 pub const OLDER_TOKENS: usize = 2;
-/// Times that one request may choose a gateway for one token.
+/// Maximum choices of a gateway for one token of a request.
 const CHOICES: usize = 4;
 
-/// Opens tunnels. Cheap to clone.
-#[derive(Clone)]
+/// Opens tunnels.
 pub(crate) struct Opener {
     pub(crate) gateways: Arc<Gateways>,
     pub(crate) supply: Arc<Supply>,
     pub(crate) recorder: Arc<Recorder>,
-    pub(crate) cap: Arc<Cap>,
-    pub(crate) failed: Arc<FailedTargets>,
+    pub(crate) cap: Cap,
+    pub(crate) failed: FailedTargets,
 }
 
-/// The reason why there is no tunnel. The sentences are for the user, and never name the target.
+/// The reason why no tunnel was opened. Messages are for the user, and never name the target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// The request is one to a gateway: for a challenge, or with a token.
+    /// A request meant for a gateway: for a challenge, or with a token.
     #[error(
         "this is an agent, which pays with tokens of its own: give the gateway's address in place of this one"
     )]
     ForGateway,
-    /// The gateway's own answer.
+    /// The gateway's own answer, which is passed on.
     #[error("the gateway answered {}", .0.status)]
     Passed(Refused),
     /// No gateway serves. No token was sent.
     #[error("{} No token was sent", full_stop(.0))]
     Outage(Outage),
-    /// The hop before the gateway opens no way there.
+    /// The first hop opened no tunnel to the gateway.
     #[error("{0}")]
     FirstHop(Outage),
-    /// No answer from the gateway, and for a broken connection none to the replacement either.
+    /// The gateway did not answer; after a broken connection, it did not answer the replacement either.
     #[error("{} The token that was sent is given up", full_stop(.0))]
     Exchange(ExchangeError),
     /// A token and its replacement were refused.
@@ -67,17 +66,17 @@ pub(crate) enum OpenError {
         message_of(reason)
     )]
     TokensRefused {
-        /// What the gateway wrote.
+        /// The gateway's message.
         reason: String,
     },
-    /// No token to send.
+    /// No token is available.
     #[error("{0}")]
     Shortage(#[from] Shortage),
-    /// As many tokens were sent as may be.
+    /// The limit of tokens per minute is reached.
     #[error(
         "programs on this machine send tokens faster than the agent's configuration allows ([wallet] most_per_minute); no token was sent"
     )]
-    AboveCap(AboveCap),
+    AboveCap(Duration),
 }
 
 fn message_of(reason: &str) -> String {
@@ -85,21 +84,21 @@ fn message_of(reason: &str) -> String {
 }
 
 impl OpenError {
-    /// Returns when to try again, in whole seconds, rounded up so that a client that waits this long is not too early.
+    /// Returns the time to wait before a retry, in whole seconds, rounded up so that the client is not too early.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         match self {
             Self::Shortage(Shortage::Issuer { retry_after, .. }) => Some(retry_after.as_secs() + 1),
             Self::Shortage(Shortage::Slow) => Some(1),
-            Self::AboveCap(above) => Some(above.retry_after.as_secs() + 1),
-            Self::Outage(outage) | Self::FirstHop(outage) if outage.kind == OutageKind::Unavailable => {
+            Self::AboveCap(wait) => Some(wait.as_secs() + 1),
+            Self::Outage(outage) | Self::FirstHop(outage) if outage.is_unavailable => {
                 Some(outage.retry_after.map_or(1, |asked| asked.as_secs().max(1)))
             }
             _ => None,
         }
     }
 
-    /// Converts a first hop's failure into what it means for the gateway behind it. A first hop that answered for that
-    /// gateway did its part.
+    /// Converts a first hop's failure into one of the route to the gateway behind it. If the first hop works and only reports
+    /// that gateway's failure, the error is `RouteError::Io`.
     fn at_first_hop(self) -> RouteError {
         let (sentence, retry_after) = match &self {
             Self::Passed(refused) => {
@@ -110,47 +109,43 @@ impl OpenError {
                 other.retry_after().map(Duration::from_secs),
             ),
         };
-        let kind = match &self {
+        let is_unavailable = match &self {
             Self::Passed(refused) if !refused.is_unavailable() => {
                 return RouteError::Io(io::Error::other(sentence));
             }
-            Self::Passed(Refused { status: StatusCode::LOOP_DETECTED, .. }) => OutageKind::Unreachable,
-            Self::Outage(outage) | Self::FirstHop(outage) if outage.kind != OutageKind::Unavailable => {
-                OutageKind::Unreachable
-            }
-            Self::ForGateway
-            | Self::Exchange(_)
-            | Self::TokensRefused { .. }
-            | Self::Shortage(Shortage::Gateway(_)) => OutageKind::Unreachable,
-            Self::Passed(_) | Self::Outage(_) | Self::FirstHop(_) | Self::Shortage(_) | Self::AboveCap(_) => {
-                OutageKind::Unavailable
-            }
+            Self::Passed(refused) => refused.status != StatusCode::LOOP_DETECTED,
+            Self::Outage(outage) | Self::FirstHop(outage) => outage.is_unavailable,
+            Self::ForGateway | Self::Exchange(_) | Self::TokensRefused { .. } => false,
+            Self::Shortage(shortage) => !matches!(shortage, Shortage::Gateway(_)),
+            Self::AboveCap(_) => true,
         };
-        RouteError::FirstHop(Outage { kind, retry_after, ..Outage::no_answer(sentence) })
+        let outage = Outage::no_answer(sentence);
+        RouteError::FirstHop(Outage { is_unavailable, retry_after, is_of_first_hop: true, ..outage })
     }
 }
 
 impl HopBefore for Opener {
-    /// Pays without looking at targets that failed: the hop behind decides how often to try.
+    /// Ignores recently failed targets: the next hop decides how often to retry.
     fn open_way<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Tunnel, RouteError>> {
         Box::pin(async { self.pay(target).await.map_err(OpenError::at_first_hop) })
     }
 }
 
-/// The fate of one token.
+/// The outcome of sending one token.
 enum Attempt {
     Opened(Tunnel),
-    /// Another token may do.
+    /// Another token may succeed.
     Failed(OpenError),
-    /// The token was of an older mark, and the gateway does not take it any more.
+    /// The gateway rejected a token of an older mark.
     Outdated,
 }
 
 impl Opener {
-    /// Opens a tunnel to `target`. If the gateway failed to a moment ago, returns its answer and sends no token.
+    /// Opens a tunnel to `target`. If the target failed a few seconds ago, returns the gateway's answer of that time and sends no
+    /// token.
     pub(crate) async fn open(&self, target: &Target) -> Result<Tunnel, OpenError> {
         if target.authority() == CHALLENGE_TARGET {
-            return Err(OpenError::ForGateway); // of an agent or `token mint` that takes this agent for a gateway
+            return Err(OpenError::ForGateway); // from an agent or `token mint` that takes this agent for a gateway
         }
         if let Some(refused) = self.failed.answer(target, Instant::now()) {
             return Err(OpenError::Passed(refused));
@@ -164,8 +159,8 @@ impl Opener {
         opened
     }
 
-    /// Pays for a tunnel with one token, or two if the first one was no good. Up to [`OLDER_TOKENS`] of older marks are
-    /// tried before.
+    /// Pays for a tunnel with one token, or with a second one if the first failed. Tries up to [`OLDER_TOKENS`] tokens of older
+    /// marks before.
     async fn pay(&self, target: &Target) -> Result<Tunnel, OpenError> {
         let began = Instant::now();
         let (mut first, mut outdated) = (None, 0);
@@ -176,7 +171,7 @@ impl Opener {
                 (Ok(Attempt::Outdated), failed) => (outdated, first) = (outdated + 1, failed),
                 (Ok(Attempt::Failed(refusal)), None) => first = Some(refusal),
                 (Ok(Attempt::Failed(refusal)), Some(_)) => return Err(refusal),
-                // The gateway's own account of the outage is more precise than ours.
+                // The gateway's own answer describes the outage more precisely than ours.
                 (Err(OpenError::Outage(_)), Some(OpenError::Passed(refused))) => {
                     return Err(OpenError::Passed(refused));
                 }
@@ -185,8 +180,9 @@ impl Opener {
         }
     }
 
-    /// Sends one token once. `Err` is final; after [`Attempt::Failed`] another token may do.
+    /// Sends one token once. `Err` is final; after [`Attempt::Failed`] another token may succeed.
     async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, OpenError> {
+        self.cap.check(began).map_err(OpenError::AboveCap)?; // before a wait for a token, and a dial
         let (chosen, connection, taken) = self.fund(wanted).await?;
         let asked = Instant::now();
         self.cap.count(asked).map_err(OpenError::AboveCap)?;
@@ -208,7 +204,7 @@ impl Opener {
                     self.gateways.doubt(&chosen);
                     return Ok(Attempt::Failed(OpenError::Exchange(error)));
                 }
-                self.gateways.failed(&chosen, Outage::no_answer(&error));
+                self.gateways.fail(&chosen, Outage::no_answer(&error), false);
                 return Err(OpenError::Exchange(error));
             }
         };
@@ -217,7 +213,7 @@ impl Opener {
             StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
                 sent.became(Fate::Refused);
                 let digest = sent.token.challenge_digest();
-                let was_current = self.gateways.is_current(&chosen, digest);
+                let was_current = chosen.offers(digest);
                 let unfit = self.learn(&chosen, &sent.token, &refused);
                 if !was_current && wanted == Wanted::Any {
                     if !refused.says_spent() {
@@ -228,10 +224,10 @@ impl Opener {
                 let reason = unfit.unwrap_or_else(|| one_line(&refused.body));
                 Ok(Attempt::Failed(OpenError::TokensRefused { reason }))
             }
-            // Also for 429 and 508 no further token is sent before a request without one is answered as it should be.
+            // After 503, 429 and 508, no further token is sent until a probe without a token has succeeded.
             _ if refused.is_unavailable() => {
                 sent.became(Fate::Unanswered);
-                self.gateways.unavailable(&chosen, &refused);
+                self.gateways.fail(&chosen, Outage::unavailable(chosen.gateway.url(), &refused), false);
                 Ok(Attempt::Failed(OpenError::Passed(refused)))
             }
             _ => {
@@ -241,11 +237,11 @@ impl Opener {
         }
     }
 
-    /// Gets a gateway, a connection to it, and a token for it. The connection comes first: a gateway that is down costs
-    /// nothing, and the next one of the list is tried.
-    async fn fund(&self, wanted: Wanted) -> Result<(Chosen, Connection, ReservedToken), OpenError> {
+    /// Chooses a gateway, connects to it, and takes a token for it. The connection comes first: a gateway that is down costs no
+    /// token, and the next one in the list is tried.
+    async fn fund(&self, wanted: Wanted) -> Result<(Arc<Endpoint>, Connection, ReservedToken), OpenError> {
         let mut waited_for = None;
-        // A choice is made again after a wait for a token, and when gateways took turns meanwhile.
+        // The choice is repeated after a wait for a token, and if another gateway has come into use.
         for _ in 0..CHOICES {
             let (chosen, connection) = self.connect().await?;
             let began = Instant::now();
@@ -260,8 +256,8 @@ impl Opener {
                         self.recorder.took(Part::Token, began.elapsed());
                         return Ok((chosen, connection, taken));
                     }
-                    // Another gateway is in use since the choice, and has another challenge, or the connection has died: the
-                    // token goes back.
+                    // Another gateway has come into use and has another challenge, or the connection has died: the token returns
+                    // to the wallet.
                 }
                 None => {
                     // Minting may take longer than the gateway waits for a request.
@@ -274,42 +270,37 @@ impl Opener {
         Err(OpenError::Shortage(Shortage::Slow))
     }
 
-    async fn connect(&self) -> Result<(Chosen, Connection), OpenError> {
+    async fn connect(&self) -> Result<(Arc<Endpoint>, Connection), OpenError> {
         loop {
             let chosen = self.gateways.choose().await.map_err(OpenError::Outage)?;
             let began = Instant::now();
-            match chosen.gateway().dial().await {
+            match chosen.gateway.dial().await {
                 Ok(connection) => {
                     self.recorder.took(Part::Dial, began.elapsed());
                     return Ok((chosen, connection));
                 }
-                // `choose` ends this when no gateway can come back soon.
-                Err(NoWay::Dial(error)) => self.gateways.failed(&chosen, error.into()),
-                Err(NoWay::FirstHop(outage)) => return Err(OpenError::FirstHop(outage)),
+                // `choose` ends the loop if no gateway can come back soon.
+                Err(outage) if !outage.is_of_first_hop => self.gateways.fail(&chosen, outage, false),
+                Err(outage) => return Err(OpenError::FirstHop(outage)),
             }
         }
     }
 
-    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted. Returns why the
-    /// challenge is not accepted, if so.
-    fn learn(&self, chosen: &Chosen, token: &Token, answer: &Refused) -> Option<String> {
-        let current = match answer.challenge() {
-            Ok(challenge) => CurrentChallenge::new(challenge),
-            Err(reason) => {
-                tracing::warn!(
-                    "the gateway refused a token and gave no challenge: {}",
-                    one_line(reason.as_bytes())
-                );
-                None
-            }
+    /// Learns from a 407 to `token`: the present challenge, and whether the token's key is still accepted. Returns the reason if
+    /// the challenge is rejected.
+    fn learn(&self, chosen: &Endpoint, token: &Token, answer: &Refused) -> Option<String> {
+        let refused = |reason: &String| {
+            tracing::warn!(
+                "the gateway refused a token and gave no challenge: {}",
+                one_line(reason.as_bytes())
+            );
         };
-        let current = current?;
-        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
-        let asks_for_another_key = asked.is_some_and(|asked| asked != token.token_key_id());
+        let current = CurrentChallenge::new(answer.challenge().inspect_err(refused).ok()?)?;
+        let asks_for_another_key = current.key.is_some_and(|asked| asked != token.token_key_id());
         let is_for_the_key =
             asks_for_another_key && token.challenge_digest() == current.digest && !answer.says_spent();
         if let Err(reason) = self.gateways.learn(chosen, current) {
-            tracing::warn!("the gateway {} cannot be used: {reason}", chosen.gateway().url());
+            tracing::warn!("the gateway {} cannot be used: {reason}", chosen.gateway.url());
             return Some(reason);
         }
         if is_for_the_key {

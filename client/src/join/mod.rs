@@ -1,4 +1,4 @@
-//! Joining: the join string that a gateway's operator hands out, and the configuration that is written from it.
+//! The join string that a gateway's operator hands out, and the configuration that is written from it.
 
 mod string;
 #[cfg(test)]

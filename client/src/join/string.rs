@@ -4,10 +4,9 @@
 //! postern-join-1.<base64url of a JSON object>.<CRC-32 of what stands before this dot, 8 hex digits>
 //! ```
 //!
-//! The object has the fields of [`Join`], in their order and without white space, and leaves out what is absent; `ca` stands for both
-//! `gateway_ca` and `issuer_ca` where they are the same. The number
-//! is the version of the format: a change that an older agent would misunderstand gets another one. An API key makes the
-//! string a secret, so no error has anything of its values.
+//! The object has the fields of [`Join`], in their order and without white space, and omits absent ones; `ca` stands for both
+//! `gateway_ca` and `issuer_ca` if they are the same. The number is the version of the format: a change that an older agent would
+//! misunderstand gets another number. An API key makes the string a secret, so no error contains its values.
 
 use crate::config::{MOST_GATEWAYS, MOST_ISSUERS, each_once, server_url};
 use postern_config::Secret;
@@ -15,17 +14,17 @@ use postern_token::{decode_base64url_vec, encode_base64url};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The longest join string, in bytes: some certificates of a private authority and the most gateways fit many times over.
+/// Maximum length of a join string, in bytes: many times that of one with some certificates and the maximum of gateways.
 pub const JOIN_LIMIT: usize = 64 * 1024;
-/// The beginning of join strings of any version.
+/// The prefix of join strings of any version.
 pub(super) const PREFIX: &str = "postern-join-";
 /// The version that is written and read.
 pub(super) const VERSION: &str = "1";
 
-/// The names of all fields, and of those that have to be there.
+/// The names of all fields, and of the required ones.
 const FIELDS: [&str; 7] = ["gateways", "origin", "gateway_ca", "ca", "issuers", "issuer_ca", "api_key"];
 const REQUIRED: [&str; 2] = ["gateways", "issuers"];
-/// The longest URL, name or API key, in bytes.
+/// Maximum length of a URL, name or API key, in bytes.
 const VALUE_LIMIT: usize = 2_048;
 /// The lines around a certificate (RFC 7468, section 5.1).
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
@@ -36,7 +35,7 @@ const END: &str = "-----END CERTIFICATE-----";
 pub struct Join {
     /// URLs of gateways, in order of preference: 1 to 32.
     pub gateways: Vec<String>,
-    /// The origin name of the gateways' challenges, where it is not the host of their URLs.
+    /// The origin name of the gateways' challenges, if it is not the host of their URLs.
     pub origin: Option<String>,
     /// PEM certificates to trust for the gateways instead of the platform's.
     pub gateway_ca: Option<String>,
@@ -44,7 +43,7 @@ pub struct Join {
     pub issuers: Vec<String>,
     /// PEM certificates to trust for the issuer instead of the platform's.
     pub issuer_ca: Option<String>,
-    /// The account's API key; absent where the issuer has no accounts.
+    /// The account's API key; absent if the issuer has no accounts.
     pub api_key: Option<Secret>,
 }
 
@@ -57,7 +56,7 @@ struct Fields {
     origin: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway_ca: Option<String>,
-    /// In place of the other two where they are the same.
+    /// Replaces the other two if they are the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ca: Option<String>,
     issuers: Vec<String>,
@@ -67,16 +66,16 @@ struct Fields {
     api_key: Option<String>,
 }
 
-/// The reason why a text is no usable join string.
+/// The reason why a text is not a usable join string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// No word of the text begins like one.
+    /// No word of the text has the prefix.
     #[error("there is no join string: it is one word that begins with \"{PREFIX}{VERSION}.\"")]
     Missing,
     /// The text is too long to be read.
     #[error("the join string is longer than {JOIN_LIMIT} bytes, which none is: is this the right file?")]
     TooLong,
-    /// Another format.
+    /// Another version of the format.
     #[error(
         "the join string is of format {0}, and this version of postern reads format {VERSION}: update postern, or ask for a \
          join string of format {VERSION}"
@@ -85,18 +84,18 @@ pub enum JoinError {
     /// The end is missing.
     #[error("the join string is not whole, its end is missing: copy all of it, on one line")]
     Truncated,
-    /// A character that it cannot have.
+    /// A character that is not allowed, at this position, counted from 1.
     #[error(
         "character {0} of the join string is none that it can have: copy it again, without quotes or line breaks"
     )]
     Character(usize),
-    /// The checksum is that of another text.
+    /// The checksum does not match.
     #[error(
         "the join string has been changed: its checksum does not match, so a character in it is missing, added or mistyped. \
          Copy it again"
     )]
     Checksum,
-    /// The checksum matches, and the contents do not.
+    /// The checksum matches, but the contents cannot be read.
     #[error(
         "the join string holds no settings that can be read: make another one with `postern issuer account add --join`"
     )]
@@ -106,15 +105,15 @@ pub enum JoinError {
         "the join string has a field {0} that this version of postern does not know, so a newer one made it: update postern"
     )]
     UnknownField(String),
-    /// A field that has to be there.
+    /// A required field is missing.
     #[error("the join string has no {0}: make another one with `postern issuer account add --join`")]
     NoField(&'static str),
     /// A value that cannot be used.
     #[error("the join string's {field} cannot be used: {reason}")]
     Field {
-        /// Which one.
+        /// The name of the field.
         field: &'static str,
-        /// What it has to be.
+        /// The requirement.
         reason: &'static str,
     },
 }
@@ -146,7 +145,7 @@ impl Join {
     /// `postern issuer account add`.
     ///
     /// # Errors
-    /// [`JoinError`], without anything of the values.
+    /// [`JoinError`], which contains no values.
     pub fn find(text: &str) -> Result<Self, JoinError> {
         if text.len() > 2 * JOIN_LIMIT {
             return Err(JoinError::TooLong);
@@ -160,7 +159,7 @@ impl Join {
             return Err(JoinError::Contents);
         };
         known(&object)?;
-        // The error of serde would quote values.
+        // The error of serde would contain values.
         let fields: Fields =
             serde_json::from_value(Value::Object(object)).map_err(|_| JoinError::Contents)?;
         let Fields { gateways, origin, gateway_ca, ca, issuers, issuer_ca, api_key } = fields;
@@ -171,38 +170,37 @@ impl Join {
         Ok(join)
     }
 
-    /// Checks whether an agent could be configured with it.
+    /// Checks that the values can configure an agent.
     ///
     /// # Errors
     /// [`JoinError::Field`].
     pub fn check(&self) -> Result<(), JoinError> {
-        if !each_once(&self.gateways, MOST_GATEWAYS) {
-            return Err(JoinError::Field {
-                field: "gateways",
-                reason: "it lists from 1 to 32 URLs, each once",
-            });
-        }
-        if !each_once(&self.issuers, MOST_ISSUERS) {
-            return Err(JoinError::Field {
-                field: "issuers",
-                reason: "it lists from 1 to 8 URLs, each once",
-            });
-        }
-        self.gateways.iter().try_for_each(|gateway| check_url("gateways", gateway))?;
-        self.issuers.iter().try_for_each(|issuer| check_url("issuers", issuer))?;
+        require(
+            each_once(&self.gateways, MOST_GATEWAYS),
+            "gateways",
+            "it lists from 1 to 32 URLs, each once",
+        )?;
+        require(each_once(&self.issuers, MOST_ISSUERS), "issuers", "it lists from 1 to 8 URLs, each once")?;
+        let reason = "it has to be http://host:port or https://host, without a user or a query";
+        let is_server = |url: &String| is_word(url) && server_url(url).is_some();
+        require(self.gateways.iter().all(is_server), "gateways", reason)?;
+        require(self.issuers.iter().all(is_server), "issuers", reason)?;
         let reason = "it is one word of visible ASCII characters, 2,048 at most";
-        let words =
-            [("origin", self.origin.as_deref()), ("api_key", self.api_key.as_ref().map(Secret::expose))];
-        let is_wrong = |word: &Option<&str>| word.is_some_and(|word| !is_word(word));
-        if let Some((field, _)) = words.iter().find(|(_, word)| is_wrong(word)) {
-            return Err(JoinError::Field { field, reason });
-        }
-        check_certificates("gateway_ca", self.gateway_ca.as_deref())?;
-        check_certificates("issuer_ca", self.issuer_ca.as_deref())
+        require(self.origin.as_deref().is_none_or(is_word), "origin", reason)?;
+        require(self.api_key.as_ref().is_none_or(|key| is_word(key.expose())), "api_key", reason)?;
+        // A join string contains no private key, and writes only certificates to a file.
+        let reason = "it has to be PEM certificates (BEGIN CERTIFICATE) and nothing else";
+        let is_pem = |pem: &Option<String>| pem.is_none() || pem.as_deref().and_then(certificates) == *pem;
+        require(is_pem(&self.gateway_ca), "gateway_ca", reason)?;
+        require(is_pem(&self.issuer_ca), "issuer_ca", reason)
     }
 }
 
-/// Unwraps the JSON in a word that begins like a join string.
+fn require(is_right: bool, field: &'static str, reason: &'static str) -> Result<(), JoinError> {
+    if is_right { Ok(()) } else { Err(JoinError::Field { field, reason }) }
+}
+
+/// Extracts the JSON from a word with the prefix of a join string.
 fn unwrap(word: &str) -> Result<Vec<u8>, JoinError> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     if let Some(position) = word.as_bytes().iter().position(|byte| !is_part(byte)) {
@@ -238,23 +236,6 @@ fn is_word(text: &str) -> bool {
     (1..=VALUE_LIMIT).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn check_url(field: &'static str, url: &str) -> Result<(), JoinError> {
-    let reason = "it has to be http://host:port or https://host, without a user or a query";
-    let is_server = is_word(url) && server_url(url).is_some();
-    if is_server { Ok(()) } else { Err(JoinError::Field { field, reason }) }
-}
-
-/// Checks that there are certificates and nothing else: no private key travels in a join string, and what it puts into a
-/// file is bounded.
-fn check_certificates(field: &'static str, pem: Option<&str>) -> Result<(), JoinError> {
-    let Some(pem) = pem else { return Ok(()) };
-    if certificates(pem).as_deref() == Some(pem) {
-        return Ok(());
-    }
-    let reason = "it has to be PEM certificates (BEGIN CERTIFICATE) and nothing else";
-    Err(JoinError::Field { field, reason })
-}
-
 /// Extracts the certificates of a PEM file; `None` if there is none, or one is cut off.
 #[must_use]
 pub fn certificates(pem: &str) -> Option<String> {
@@ -274,7 +255,7 @@ pub fn certificates(pem: &str) -> Option<String> {
     (!found.is_empty() && !is_inside).then_some(found)
 }
 
-/// Computes the checksum, which finds a mistyped, missing or added character. It is no protection against an attacker.
+/// Computes the checksum, which detects a mistyped, missing or added character. It does not protect against an attacker.
 pub(super) fn checksum(body: &str) -> String {
     format!("{:08x}", crc32fast::hash(body.as_bytes()))
 }

@@ -26,7 +26,7 @@ fn least() -> Join {
     Join { gateways, origin: None, gateway_ca: None, issuers, issuer_ca: None, api_key: None }
 }
 
-/// A join string around other JSON.
+/// Returns a join string around any JSON.
 fn around(json: &str) -> String {
     let body = format!("{PREFIX}{VERSION}.{}", encode_base64url(json.as_bytes()).trim_end_matches('='));
     format!("{body}.{}", checksum(&body))

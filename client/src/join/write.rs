@@ -1,13 +1,12 @@
-//! Writes the configuration of an agent that joins, with the API key and the certificates in files beside its wallet, and
-//! checks that the agent would get tokens.
+//! Writes the configuration of an agent that joins, with the API key and the certificates in files next to its wallet, and checks
+//! that the agent would get tokens.
 
 use super::string::Join;
 use crate::config::{Config, Listen};
-use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge_from};
-use crate::hop::gateway::{Gateway, GatewayUrlError};
+use crate::hop::fetch_challenge::fetch_challenge_from;
+use crate::hop::health::Outage;
 use crate::mint::error::MintError;
-use crate::mint::issuer::IssuerClient;
-use crate::start::{StartError, check};
+use crate::settings::{HopSettings, StartError, check, settings};
 use postern_config::ConfigError;
 use postern_daemon::files::{private_directory, write_private};
 use std::io;
@@ -20,23 +19,23 @@ use tokio::time::timeout;
 /// Time limit for each gateway.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The place of a joining agent's files.
+/// The paths of a joining agent's files, and its listeners.
 #[derive(Clone, Debug)]
 pub struct JoinPlace {
     /// The configuration (mode 0600).
     pub config: PathBuf,
-    /// The folder of API key, certificates and wallet, made where it is missing (mode 0700).
+    /// The folder of API key, certificates and wallet, created if missing (mode 0700).
     pub data: PathBuf,
-    /// Where programs reach the agent, and its admin listener.
+    /// The listeners for programs and administration.
     pub listen: Listen,
-    /// Whether a configuration that is there is replaced.
+    /// `true` if an existing configuration is replaced.
     pub replaces: bool,
 }
 
 /// The reason why no configuration was written.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinWriteError {
-    /// There is one.
+    /// A file exists already.
     #[error(
         "{} is there already and has been left as it is: choose another name with --config and --data, or replace it with \
          --force. Tokens in the wallet are kept either way", path.display()
@@ -45,7 +44,7 @@ pub enum JoinWriteError {
         /// The file.
         path: PathBuf,
     },
-    /// Every user may change what is in a folder.
+    /// Every user may write to a folder.
     #[error(
         "every user of this machine may write in {} (mode {mode:o}), and so put another key, wallet or configuration there: run \
          chmod 700 on it, or choose another folder with --config and --data", path.display()
@@ -56,7 +55,7 @@ pub enum JoinWriteError {
         /// Its mode.
         mode: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot write {}: {source}; check the disk, and that this user may write there", path.display())]
     Io {
         /// The file.
@@ -64,10 +63,10 @@ pub enum JoinWriteError {
         /// The system's error.
         source: io::Error,
     },
-    /// What was written does not parse.
+    /// The generated configuration does not parse.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An agent would not start with it.
+    /// An agent would not start with the configuration.
     #[error("an agent cannot start with this join string: {0}")]
     Start(#[from] StartError),
 }
@@ -75,65 +74,58 @@ pub enum JoinWriteError {
 /// The reason why an agent would get no tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinCheckError {
-    /// A gateway's address or certificates.
+    /// An agent would not start with the configuration.
     #[error(transparent)]
-    Url(#[from] GatewayUrlError),
+    Start(#[from] StartError),
     /// A gateway gives no challenge.
     #[error(transparent)]
-    Challenge(#[from] ChallengeFetchError),
-    /// A gateway does not answer.
-    #[error("the gateway {0} did not answer within {PATIENCE:?}: it hangs, or the way to it does")]
-    Silent(String),
-    /// The issuer, or its keys.
+    Gateway(#[from] Outage),
+    /// The issuer or its keys cannot be used.
     #[error(transparent)]
     Mint(#[from] MintError),
 }
 
-/// Writes the configuration, and returns it. It is written last, so that one that is there is complete.
+/// Writes the files of the agent, and returns its configuration. The configuration is written last, so that an existing one is
+/// complete.
 ///
 /// # Errors
-/// [`JoinWriteError`]; where the configuration is the trouble, the files beside it may have been written.
+/// [`JoinWriteError`]. The other files may have been written already.
 pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteError> {
-    // An agent may be started in any folder.
-    let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(|source| JoinWriteError::Io { path: path.into(), source })
-    };
+    // Absolute paths, because an agent may be started in any folder.
+    let absolute = |path: &Path| std::path::absolute(path).map_err(failed(path));
     let (path, data) = (absolute(&place.config)?, absolute(&place.data)?);
-    let files = Files::under(&data, join);
-    let all = [Some(&path), files.api_key.as_ref(), files.gateway_ca.as_ref(), files.issuer_ca.as_ref()];
-    if let Some(there) = all.into_iter().flatten().find(|path| !place.replaces && path.exists()) {
+    let beside = [
+        ("api-key", join.api_key.as_ref().map(|key| key.expose())),
+        ("gateway-ca.pem", join.gateway_ca.as_deref()),
+        ("issuer-ca.pem", join.issuer_ca.as_deref()),
+    ];
+    // `None` if the join string has no contents for the file.
+    let beside = beside.map(|(name, text)| Some((data.join(name), text?)));
+    let files = beside.each_ref().map(|file| file.as_ref().map(|(path, _)| path));
+    let mut all = [Some(&path)].into_iter().chain(files).flatten();
+    if let Some(there) = all.find(|path| !place.replaces && path.exists()) {
         return Err(JoinWriteError::Exists { path: there.clone() });
     }
     for folder in [Some(data.as_path()), path.parent()].into_iter().flatten() {
         refuse_shared(folder)?;
     }
-    let text = text(join, &place.listen, &path, &files);
+    let text = text(join, &place.listen, &path, files, &data.join("wallet"));
     let config: Config = postern_config::parse(&path.display().to_string(), &text, [])?;
     config.check().map_err(StartError::from)?;
-    let make = |directory: &Path| {
-        private_directory()
-            .create(directory)
-            .map_err(|source| JoinWriteError::Io { path: directory.into(), source })
-    };
+    let make = |directory: &Path| private_directory().create(directory).map_err(failed(directory));
     make(&data)?;
     path.parent().map_or(Ok(()), make)?;
-    let put = |path: &PathBuf, text: &str| {
-        write_private(path, text.as_bytes())
-            .map_err(|source| JoinWriteError::Io { path: path.clone(), source })
-    };
-    let beside = [
-        (&files.api_key, join.api_key.as_ref().map(|key| key.expose())),
-        (&files.gateway_ca, join.gateway_ca.as_deref()),
-        (&files.issuer_ca, join.issuer_ca.as_deref()),
-    ];
-    for (path, text) in beside {
-        if let (Some(path), Some(text)) = (path, text) {
-            put(path, &format!("{}\n", text.trim_end()))?;
-        }
+    let put = |path: &Path, text: &str| write_private(path, text.as_bytes()).map_err(failed(path));
+    for (path, text) in beside.iter().flatten() {
+        put(path, &format!("{}\n", text.trim_end()))?;
     }
     check(&config)?;
     put(&path, &text)?;
     Ok(config)
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> JoinWriteError {
+    move |source| JoinWriteError::Io { path: path.to_owned(), source }
 }
 
 /// Refuses a folder in which every user may replace files.
@@ -141,7 +133,7 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
 fn refuse_shared(folder: &Path) -> Result<(), JoinWriteError> {
     use std::os::unix::fs::MetadataExt;
     let mode = std::fs::metadata(folder).map_or(0, |metadata| metadata.mode() & 0o7777);
-    let is_shared = mode & 0o002 != 0 && mode & 0o1000 == 0; // with the sticky bit each user has their own files
+    let is_shared = mode & 0o002 != 0 && mode & 0o1000 == 0; // with the sticky bit, only a file's owner replaces it
     if is_shared { Err(JoinWriteError::Shared { path: folder.to_owned(), mode }) } else { Ok(()) }
 }
 
@@ -150,29 +142,16 @@ fn refuse_shared(_: &Path) -> Result<(), JoinWriteError> {
     Ok(())
 }
 
-/// The files beside the configuration; absent if the join string has nothing for them.
-struct Files {
-    api_key: Option<PathBuf>,
-    gateway_ca: Option<PathBuf>,
-    issuer_ca: Option<PathBuf>,
-    wallet: PathBuf,
-}
-
-impl Files {
-    fn under(data: &Path, join: &Join) -> Self {
-        Self {
-            api_key: join.api_key.as_ref().map(|_| data.join("api-key")),
-            gateway_ca: join.gateway_ca.as_ref().map(|_| data.join("gateway-ca.pem")),
-            issuer_ca: join.issuer_ca.as_ref().map(|_| data.join("issuer-ca.pem")),
-            wallet: data.join("wallet"),
-        }
-    }
-}
-
 /// Formats the configuration, with a comment on each value.
-fn text(join: &Join, listen: &Listen, path: &Path, files: &Files) -> String {
-    let file = |key: &str, about: &str, path: &Option<PathBuf>| {
-        path.as_ref().map_or(String::new(), |path| format!("# {about}\n{key} = {}\n", quoted_path(path)))
+fn text(
+    join: &Join,
+    listen: &Listen,
+    path: &Path,
+    [api_key, gateway_ca, issuer_ca]: [Option<&PathBuf>; 3],
+    wallet: &Path,
+) -> String {
+    let file = |key: &str, about: &str, path: Option<&PathBuf>| {
+        path.map_or(String::new(), |path| format!("# {about}\n{key} = {}\n", quoted_path(path)))
     };
     let urls = |list: &[String]| match list {
         [one] => quoted(one),
@@ -215,34 +194,30 @@ high = 128
         address = listen.address,
         admin = listen.admin,
         path = path.display().to_string().escape_debug(),
-        gateway_ca = file("ca", "The certificates to trust for the gateway.", &files.gateway_ca),
+        gateway_ca = file("ca", "The certificates to trust for the gateway.", gateway_ca),
         issuer = urls(&join.issuers),
-        api_key = file("api_key_file", "The account's API key, which is sent to this issuer alone.", &files.api_key),
-        issuer_ca = file("ca", "The certificates to trust for the issuer.", &files.issuer_ca),
-        wallet = quoted_path(&files.wallet),
+        api_key = file("api_key_file", "The account's API key, which is sent to this issuer alone.", api_key),
+        issuer_ca = file("ca", "The certificates to trust for the issuer.", issuer_ca),
+        wallet = quoted_path(wallet),
     )
 }
 
-/// Fetches the challenge of each gateway of `config`, and each issuer's key for it. Has each issuer sign one token, which
-/// is given up: no other request shows whether the API key is accepted.
+/// Fetches the challenge of each gateway of `config`, and each issuer's key for it. Has each issuer sign one token, which is
+/// discarded: no other request shows whether the API key is accepted.
 ///
 /// # Errors
-/// The first thing that would keep the agent from minting.
+/// The first obstacle to minting.
 pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
-    let hop = config.last_hop();
-    let issuers = IssuerClient::all(hop.issuer)?;
-    let mut is_tried = false;
-    for url in hop.gateway.url.list() {
-        let gateway = Arc::new(Gateway::new(url, hop.gateway)?);
-        let fetching = timeout(PATIENCE, fetch_challenge_from(&gateway)).await;
-        let challenge = fetching.map_err(|_| JoinCheckError::Silent(url.clone()))??;
-        for issuer in &issuers {
+    let (_, HopSettings { gateways, tokens, .. }) = settings(config)?;
+    for (number, gateway) in gateways.into_iter().map(Arc::new).enumerate() {
+        let fetched = timeout(PATIENCE, fetch_challenge_from(&gateway)).await;
+        let challenge = fetched.unwrap_or_else(|_| Err(Outage::silent(gateway.url(), PATIENCE)))?;
+        for issuer in &tokens.issuers {
             let key = issuer.key_for(&challenge).await?;
-            if !is_tried {
+            if number == 0 {
                 issuer.mint(&challenge.bytes, &key, 1, 0, |_| ControlFlow::Continue(())).await?;
             }
         }
-        is_tried = true;
     }
     Ok(())
 }

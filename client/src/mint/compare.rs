@@ -1,4 +1,4 @@
-//! Compares the keys and challenges that several addresses show: `postern token inspect --compare`.
+//! Comparison of the keys and challenges at several addresses: `postern token inspect --compare`.
 
 use super::seen::{Times, ids};
 use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// An address, and what it shows.
+/// An address and its contents.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The address.
@@ -28,7 +28,7 @@ pub enum Shown {
     Challenge(Challenge),
 }
 
-/// The address has neither.
+/// The error of an address with neither a directory nor a challenge.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} gives neither an issuer's directory nor a gateway's challenge: {directory}; {challenge}")]
 pub struct NothingShown {
@@ -64,14 +64,18 @@ impl View {
 /// challenge's key with every directory.
 #[must_use]
 pub fn differences(views: &[View], now: UnixSeconds) -> Vec<String> {
-    let directories: Vec<_> = views.iter().filter_map(View::directory).collect();
-    let challenges: Vec<_> = views.iter().filter_map(View::challenge).collect();
-    let mut found = Vec::new();
-    if let [first, others @ ..] = directories.as_slice() {
-        others.iter().for_each(|other| compare_directories(*first, *other, now, &mut found));
+    let (mut directories, mut challenges, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for View { url, shown } in views {
+        match shown {
+            Shown::Directory(directory) => directories.push((url.as_str(), directory)),
+            Shown::Challenge(challenge) => challenges.push((url.as_str(), challenge)),
+        }
     }
-    if let [first, others @ ..] = challenges.as_slice() {
-        others.iter().for_each(|other| compare_challenges(*first, *other, &mut found));
+    for other in directories.iter().skip(1) {
+        compare_directories(directories[0], *other, now, &mut found);
+    }
+    for other in challenges.iter().skip(1) {
+        compare_challenges(challenges[0], *other, &mut found);
     }
     for (gateway, challenge) in &challenges {
         let Some(key) = challenge.token_key.as_deref().map(TokenKeyId::of) else { continue };
@@ -85,22 +89,6 @@ pub fn differences(views: &[View], now: UnixSeconds) -> Vec<String> {
         }
     }
     found
-}
-
-impl View {
-    fn directory(&self) -> Option<(&str, &Directory)> {
-        match &self.shown {
-            Shown::Directory(directory) => Some((&self.url, directory)),
-            Shown::Challenge(_) => None,
-        }
-    }
-
-    fn challenge(&self) -> Option<(&str, &Challenge)> {
-        match &self.shown {
-            Shown::Challenge(challenge) => Some((&self.url, challenge)),
-            Shown::Directory(_) => None,
-        }
-    }
 }
 
 fn compare_directories(

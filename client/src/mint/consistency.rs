@@ -6,27 +6,26 @@
 //!                   -> new, and there are mirrors? -> one at least lists it the same way, and none differs -> confirmed
 //! ```
 //!
-//! The times of a key are fixed when it is made, so that rotations, restarts, retired keys and restored backups change none of
-//! a key that is known. A key that appears without having been published ahead is logged and not refused: an emergency rotation looks
-//! like that, too. The comparison with mirrors is that of draft-ietf-privacypass-consistency-mirror by plain GET.
+//! The times of a key are fixed when the key is made, so rotations, restarts, retired keys and restored backups do not change the
+//! times of a known key. A key that appears without having been published ahead is logged and not refused, because an emergency
+//! rotation looks the same. The comparison with mirrors is that of draft-ietf-privacypass-consistency-mirror by plain GET.
 
 use super::seen::{Seen, SeenFile, Times};
 use crate::catalogue::{self, Position};
-use crate::config::ConsistencyConfig;
-use crate::mint::error::MintError;
 use crate::mint::issuer::{IssuerClient, Published};
 use metrics::{Counter, counter};
+use postern_telemetry::catalogue::from_zero;
 use postern_token::{TokenKeyId, UnixSeconds};
 use reqwest::Url;
-
 use std::path::{Path, PathBuf};
 use tokio::task::JoinSet;
 
-/// Compares the issuer's keys with what it listed before and with what mirrors list.
+/// Comparison of the issuer's keys with its earlier directories and with mirrors.
 pub(crate) struct Consistency {
     file: SeenFile,
     seen: Seen,
-    mirrors: Vec<IssuerClient>,
+    /// Keys that another mirror has confirmed stay confirmed.
+    pub(crate) mirrors: Vec<IssuerClient>,
     refused: Counter,
 }
 
@@ -53,25 +52,18 @@ pub(crate) enum Inconsistent {
 }
 
 impl Inconsistent {
-    /// Tells whether something differs, rather than being unknown.
+    /// Returns `true` if something differs, rather than being unknown.
     pub(crate) const fn is_difference(&self) -> bool {
         !matches!(self, Self::Unconfirmed { .. })
     }
 }
 
 impl Consistency {
-    /// Reads what earlier runs have seen from the file beside `wallet`. Blocks on the disk.
-    pub(crate) fn open(hop: Position, wallet: &Path, config: &ConsistencyConfig) -> Result<Self, MintError> {
+    /// Reads the keys that earlier runs have seen, from the file next to `wallet`. Blocks on the disk.
+    pub(crate) fn open(hop: Position, wallet: &Path, mirrors: Vec<IssuerClient>) -> Self {
         let (file, seen) = SeenFile::read(wallet);
-        let refused = counter!(catalogue::AGENT_KEYS_REFUSED, Position::LABEL => hop.as_str());
-        refused.increment(0); // there from the start
-        Ok(Self { file, seen, mirrors: mirrors(config)?, refused })
-    }
-
-    /// Replaces the mirrors. Confirmed keys stay confirmed.
-    pub(crate) fn replace(&mut self, config: &ConsistencyConfig) -> Result<(), MintError> {
-        self.mirrors = mirrors(config)?;
-        Ok(())
+        let refused = from_zero(counter!(catalogue::AGENT_KEYS_REFUSED, Position::LABEL => hop.as_str()));
+        Self { file, seen, mirrors, refused }
     }
 
     /// Checks whether tokens may be minted for `key`, which `published` lists.
@@ -79,7 +71,7 @@ impl Consistency {
         let (url, name) = (&published.url, key.short());
         let news = self.seen.look(url.as_str(), &published.directory, UnixSeconds::now());
         let checked = if news.changed.contains(&key) {
-            let (url, file) = (url.clone(), self.file.path().to_owned());
+            let (url, file) = (url.clone(), self.file.file.path.clone());
             Err(Inconsistent::Changed { url, key: name, file })
         } else {
             self.confirm(published, key).await
@@ -105,7 +97,8 @@ impl Consistency {
         }
         let (url, name) = (published.url.clone(), key.short());
         let ours = Times::of(&published.directory, key);
-        let mut asking: JoinSet<_> = self.mirrors.iter().cloned().map(directory_of).collect();
+        let asked = self.mirrors.iter().cloned();
+        let mut asking: JoinSet<_> = asked.map(|mirror| async move { mirror.mirrored().await }).collect();
         let (mut confirmed, mut reasons) = (0, Vec::new());
         let mut differing = None;
         while let Some(answer) = asking.join_next().await {
@@ -127,12 +120,4 @@ impl Consistency {
             }
         }
     }
-}
-
-async fn directory_of(mirror: IssuerClient) -> Result<Published, MintError> {
-    mirror.mirrored().await
-}
-
-pub(crate) fn mirrors(config: &ConsistencyConfig) -> Result<Vec<IssuerClient>, MintError> {
-    config.mirrors.iter().map(|url| IssuerClient::new(url, None, config.ca.clone())).collect()
 }

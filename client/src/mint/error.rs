@@ -9,15 +9,15 @@ use reqwest::Url;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The reason why there are no tokens: a sentence with the URL and what to do.
+/// The reason why no tokens were minted: a message with the URL and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum MintError {
-    /// The issuer's address is not one.
+    /// The issuer's address is invalid.
     #[error(
         "the issuer's address \"{0}\" must be http://host:port or https://host, without a user or a query"
     )]
     Url(String),
-    /// The file of the API key.
+    /// The API key file cannot be used.
     #[error(
         "the API key cannot be read from {} (issuer.api_key_file): {reason}; the file holds the key that the issuer's operator gave you, and \
          nothing else",
@@ -26,28 +26,28 @@ pub enum MintError {
     KeyFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A description of the fault.
         reason: String,
     },
-    /// The trusted certificates.
+    /// The HTTP client or its certificates cannot be used.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// No answer.
+    /// The issuer did not answer.
     #[error("the issuer {url} cannot be reached: {reason}")]
     Unreachable {
         /// The requested URL.
         url: Url,
-        /// What went wrong, and what to do.
+        /// The cause and the remedy.
         reason: String,
     },
-    /// An answer that gives nothing.
+    /// An answer with an error status.
     #[error("the issuer {url} answered {status}{}{}", quoted(text), advice(*status))]
     Status {
         /// The requested URL.
         url: Url,
         /// The status.
         status: StatusCode,
-        /// What the issuer wrote, one line of it.
+        /// The issuer's message, cut to one line.
         text: String,
         /// The issuer's `Retry-After`.
         retry_after: Option<Duration>,
@@ -59,21 +59,21 @@ pub enum MintError {
     Unusable {
         /// The requested URL.
         url: Url,
-        /// What is wrong with it.
+        /// A description of the fault.
         reason: String,
     },
-    /// Requests would go to another host, with the API key in them.
+    /// The directory sends requests to another host, which would receive the API key.
     #[error(
         "the issuer {url} wants requests for tokens sent to {elsewhere}, another host, and the API key is for the issuer alone: set \
          issuer.url (or --issuer) to that host if it is the issuer's, or leave the key out if it needs none"
     )]
     Elsewhere {
-        /// The issuer.
+        /// The issuer's URL.
         url: Url,
-        /// Where its directory sends requests.
+        /// The URL for requests in its directory.
         elsewhere: Url,
     },
-    /// Only the gateway's challenge names the issuer, and it is on a private network.
+    /// An issuer that only the gateway's challenge names has no public address.
     #[error(
         "the issuer {url}, which only the gateway's challenge names, is at no public address, so no connection was made: a \
          gateway could find out in this way what this machine can reach. If this is your issuer, set issuer.url (or --issuer)"
@@ -89,18 +89,18 @@ pub enum MintError {
          issuer, and has it fetched its keys lately?"
     )]
     Unlisted {
-        /// The directory.
+        /// The directory's URL.
         url: Url,
     },
-    /// The challenge's key has retired, or no key is left where the challenge names none.
+    /// The challenge's key has retired, or the challenge names none and no key is left.
     #[error(
         "the key to use is retired, by the issuer's directory {url}: the gateway has to fetch the directory anew, or \
          the issuer to publish a newer key{}", clock(*skew)
     )]
     Retired {
-        /// The directory.
+        /// The directory's URL.
         url: Url,
-        /// How far this machine's clock is off.
+        /// The difference between this machine's clock and the issuer's.
         skew: Skew,
     },
     /// The challenge's key is published ahead of its time (RFC 9578, section 4: not before its `not-before`).
@@ -109,11 +109,11 @@ pub enum MintError {
         wait.as_secs(), clock(*skew)
     )]
     NotYet {
-        /// The directory.
+        /// The directory's URL.
         url: Url,
-        /// How long until it takes over.
+        /// Time until the key takes over.
         wait: Duration,
-        /// How far this machine's clock is off.
+        /// The difference between this machine's clock and the issuer's.
         skew: Skew,
     },
     /// The key is unusable, or the issuer did not sign with it.
@@ -123,18 +123,18 @@ pub enum MintError {
     Blind {
         /// The requested URL.
         url: Url,
-        /// What failed.
+        /// The failed operation.
         source: BlindError,
     },
 }
 
 impl MintError {
-    /// Tells whether a retry is pointless until an operator changes an account, a key or an address.
+    /// Returns `true` if a retry is pointless until an operator changes an account, a key or an address.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::Unreachable { .. } => false,
-            _ if self.is_of_key() => false, // a change of keys passes by itself
+            _ if self.is_of_key() => false, // a change of keys passes without an operator
             Self::Status { status, .. } => {
                 status.is_client_error()
                     && !matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
@@ -143,7 +143,7 @@ impl MintError {
         }
     }
 
-    /// Tells whether the issuer does not sign with the challenge's key. Keys may have changed, and the gateway may require
+    /// Returns `true` if the issuer does not sign with the challenge's key. Keys may have changed, and the gateway may require
     /// another one by now.
     #[must_use]
     pub fn is_of_key(&self) -> bool {
@@ -154,7 +154,7 @@ impl MintError {
         }
     }
 
-    /// The issuer's `Retry-After`.
+    /// Returns the issuer's `Retry-After`, or the time until the key takes over.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

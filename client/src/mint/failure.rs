@@ -1,15 +1,16 @@
-//! A failed attempt to mint: the pause after it, and how readiness, log and live page report it.
+//! Failed attempts to mint: the pause, and the report in readiness, log and live page.
 
 use super::consistency::Inconsistent;
 use super::error::MintError;
 use crate::hop::health::Outage;
 use crate::hop::marks::MarksRefused;
-use crate::recorder::{Recorder, Trouble};
+use crate::recorder::{FailureStatus, Recorder};
 use crate::wallet::clock::Skew;
 use crate::wallet::file::WalletError;
 use crate::wallet::supply::{Demand, Failure};
 use postern_daemon::backoff::{Backoff, jittered};
 use postern_daemon::readiness::Gate;
+use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -18,16 +19,15 @@ use tokio::time::Instant;
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(60) };
 /// Longest pause while gateway and issuer disagree on a key: gateways catch up within seconds.
 const LONGEST_KEY_PAUSE: Duration = Duration::from_secs(4);
-/// Longest pause while the gateway is away, which is probed more often than that.
+/// Longest pause while the gateway is away.
 const LONGEST_GATEWAY_PAUSE: Duration = Duration::from_secs(2);
-/// The shortest pause after a failure that needs an operator: a refused account, a missing certificate.
+/// Shortest pause after a failure that needs an operator: a refused account, a missing certificate.
 const LASTING_PAUSE: Duration = Duration::from_secs(20);
 /// Limit on an issuer's `Retry-After`, so that a raised quota is noticed within minutes.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(240);
 /// Time after which a lasting failure is logged again.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// The failure of an attempt to mint.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttemptError {
     #[error(transparent)]
@@ -48,9 +48,9 @@ pub(crate) enum FailureKind {
     Gateway,
     /// Gateway and issuer do not agree on a key.
     Key,
-    /// The gateway's challenge comes too soon after others, and has a pause of its own.
+    /// The gateway's challenge comes too soon after others; the error contains the pause.
     Mark,
-    /// It passes without intervention.
+    /// The failure passes without intervention.
     Passing,
     /// An operator must repair something first.
     Lasting,
@@ -77,7 +77,7 @@ impl AttemptError {
     }
 }
 
-/// Publishes the state of minting.
+/// Publisher of the state of minting: readiness, log, and live page.
 pub(crate) struct MintingStatus {
     gate: Gate,
     recorder: Arc<Recorder>,
@@ -93,14 +93,15 @@ impl MintingStatus {
     /// Records the end of an attempt. Logs each cause once, and again at intervals while it lasts.
     pub(crate) fn attempted(&mut self, failure: Option<&Failure>) {
         if let Some(failure) = failure {
-            self.recorder.mint_failed(&failure.sentence);
+            let failed = FailureStatus { at: UnixSeconds::now(), sentence: failure.sentence.clone() };
+            self.recorder.minting.lock().last_failure = Some(failed);
         }
         match failure {
             // `gateways` reports outages of gateways.
             Some(failure) if failure.is_gateway => {}
             Some(failure) => {
                 if failure.is_of_marks {
-                    self.recorder.marks_refused();
+                    self.recorder.marks_refused.increment(1);
                 }
                 let cause = without_numbers(&failure.sentence);
                 let is_known = self
@@ -127,17 +128,13 @@ impl MintingStatus {
 
     /// Publishes readiness. An empty wallet is normal `on_demand`, and for a while `on_trial`.
     pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool, on_trial: bool) {
-        let held = demand.level + demand.older;
-        let is_stocked = demand.current.as_ref().is_some_and(|current| current.has_context || held > 0);
+        let is_stocked = demand.is_stocked();
         let failure = demand.failure.as_ref().filter(|failure| !failure.is_gateway);
-        self.recorder.minting(failure.map(|failure| Trouble {
-            sentence: failure.sentence.clone(),
-            next_attempt: failure.next_attempt,
-            is_stocked,
-        }));
+        self.recorder.minting.lock().trouble = failure.map(|failure| (failure.clone(), is_stocked));
         match failure {
             Some(failure) if is_stocked => self.gate.set_degraded(format!(
-                "{held} tokens are left, and no more can be minted: {}",
+                "{} tokens are left, and no more can be minted: {}",
+                demand.held(),
                 failure.sentence
             )),
             _ if is_stocked && skew.is_some() => self.gate.set_degraded(skew.to_string()),

@@ -1,17 +1,17 @@
-//! An issuer: its directory, and the key to have tokens signed with.
+//! An issuer: its directory, and the key for token requests.
 
 use super::error::MintError;
-use crate::config::{IssuerConfig, api_key_of, server_url};
-use crate::recorder::Attempts;
+use crate::config::server_url;
 use crate::sentence::retry_after;
 use crate::wallet::clock::Skew;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
+use postern_admin::live::Link;
 use postern_config::Secret;
 use postern_daemon::http::{
-    BodyError, ClientError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
+    BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
 };
 use postern_daemon::tls::OwnCertificate;
 use postern_proxy::address::is_public;
@@ -36,25 +36,27 @@ pub struct IssuerClient {
     pub(super) url: Url,
     pub(super) api_key: Option<Secret>,
     own: Option<OwnCertificate>,
-    attempts: Attempts,
-    /// Tells whether requests may go to an address.
+    /// Recorder of requests, each answered when the whole answer has arrived, whatever the status; `None` in commands that run
+    /// once.
+    attempts: Option<Link>,
+    /// The addresses that requests may go to.
     allows: fn(IpAddr) -> bool,
     /// No batches are requested before this time: the issuer refused one, and then gave a single token.
     pub(super) singly_until: Arc<Mutex<Option<Instant>>>,
 }
 
-/// A key to have tokens signed with.
+/// An issuer's key for token requests.
 #[derive(Clone, Debug)]
 pub struct MintKey {
     /// The issuer's public key.
     pub key: IssuerKey,
-    /// End of its tokens, if the directory has it.
+    /// End of its validity, if the directory has it.
     pub not_after: Option<UnixSeconds>,
     /// The URL for token requests.
     pub(super) request_url: Url,
     /// The directory's limit on tokens in a batch.
     pub(super) batch_limit: Option<u32>,
-    /// This machine's clock against the issuer's.
+    /// The difference between this machine's clock and the issuer's.
     pub skew: Skew,
 }
 
@@ -68,24 +70,7 @@ impl IssuerClient {
         Self::showing(issuer_url, api_key, ca, None)
     }
 
-    /// Makes a client for the issuer at `url` with the account of `config`, whose files it reads.
-    ///
-    /// # Errors
-    /// As [`IssuerClient::new`], and for files that cannot be used.
-    pub(crate) fn configured(url: &str, config: &IssuerConfig) -> Result<Self, MintError> {
-        let own = config.own_certificate().map_err(ClientError::Tls)?;
-        Self::showing(url, api_key(config)?, config.ca.clone(), own)
-    }
-
-    /// Makes the clients for all issuers of `config`, in order of preference; none if the challenge names the issuer.
-    ///
-    /// # Errors
-    /// As [`IssuerClient::configured`].
-    pub(crate) fn all(config: &IssuerConfig) -> Result<Vec<Self>, MintError> {
-        config.urls().iter().map(|url| Self::configured(url, config)).collect()
-    }
-
-    /// As [`IssuerClient::new`], for an account with a certificate beside its API key or instead of one.
+    /// Makes a client like [`IssuerClient::new`], for an account with a certificate in addition to its API key or instead of one.
     ///
     /// # Errors
     /// As [`IssuerClient::new`].
@@ -101,13 +86,13 @@ impl IssuerClient {
     fn at(issuer_url: &str, api_key: Option<Secret>, options: ClientOptions) -> Result<Self, MintError> {
         let url = server_url(issuer_url).ok_or_else(|| MintError::Url(issuer_url.to_owned()))?;
         let (http, allows) = (client(&options)?, options.allows);
-        let (attempts, singly_until) = (Attempts::default(), Arc::default());
-        Ok(Self { http, url, api_key, own: options.own, attempts, allows, singly_until })
+        let singly_until = Arc::default();
+        Ok(Self { http, url, api_key, own: options.own, attempts: None, allows, singly_until })
     }
 
-    /// Makes a client for the issuer that a challenge names: `https://` and the name, which must be a host (and a port). It
-    /// connects to public addresses only, whichever host its directory sends requests to: otherwise a gateway could probe
-    /// what only its clients can reach.
+    /// Makes a client for the issuer that a challenge names: `https://` and the name, which must be a host (and a port). The
+    /// client connects to public addresses only, even if the directory sends requests to another host: otherwise a gateway could
+    /// probe hosts that only its clients can reach.
     ///
     /// # Errors
     /// As [`IssuerClient::new`].
@@ -117,9 +102,9 @@ impl IssuerClient {
         if client.url.path() == "/" { Ok(client) } else { Err(MintError::Url(client.url.to_string())) }
     }
 
-    /// Records requests in `attempts`, including those that the issuer's directory sends elsewhere.
-    pub(crate) fn recorded(self, attempts: Attempts) -> Self {
-        Self { attempts, ..self }
+    /// Records requests in `link`, including those to another host that the issuer's directory names.
+    pub(crate) fn recorded(self, link: Option<Link>) -> Self {
+        Self { attempts: link, ..self }
     }
 
     /// Returns the host and port of its address.
@@ -146,7 +131,7 @@ impl IssuerClient {
 
     async fn published_at(&self, url: Url) -> Result<Published, MintError> {
         let request = self.http.get(url.clone()).header(ACCEPT, DIRECTORY_MEDIA_TYPE);
-        let (headers, body) = self.send(&url, request, DIRECTORY_LIMIT).await?;
+        let (headers, body) = self.send(&[StatusCode::OK], &url, request, DIRECTORY_LIMIT).await?;
         match Directory::parse(&body) {
             Ok(directory) => Ok(Published { directory, url, skew: skew(&headers) }),
             Err(error) => Err(MintError::Unusable { url, reason: error.to_string() }),
@@ -169,18 +154,8 @@ impl IssuerClient {
         }
     }
 
-    /// Sends a request, and returns head and body of a 200.
-    pub(super) async fn send(
-        &self,
-        url: &Url,
-        request: RequestBuilder,
-        limit: usize,
-    ) -> Result<(HeaderMap, Bytes), MintError> {
-        self.send_for(&[StatusCode::OK], url, request, limit).await
-    }
-
     /// Sends a request, and returns head and body of an answer whose status is in `wanted`.
-    pub(super) async fn send_for(
+    pub(super) async fn send(
         &self,
         wanted: &[StatusCode],
         url: &Url,
@@ -188,13 +163,14 @@ impl IssuerClient {
         limit: usize,
     ) -> Result<(HeaderMap, Bytes), MintError> {
         let began = Instant::now();
+        let lost = || self.attempts.iter().for_each(|link| link.lost(1));
         let not_public = || MintError::NotPublic { url: url.clone() };
         if address(url).is_some_and(|address| !(self.allows)(address)) {
-            self.attempts.lost();
+            lost();
             return Err(not_public());
         }
         let mut response = request.send().await.map_err(|error| {
-            self.attempts.lost();
+            lost();
             if NoneAllowed::is_cause_of(&error) {
                 return not_public();
             }
@@ -203,8 +179,10 @@ impl IssuerClient {
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let body = fetch_limited(response, limit).await;
         match &body {
-            Err(BodyError::Broken(_)) => self.attempts.lost(),
-            Ok(_) | Err(BodyError::TooLong { .. }) => self.attempts.answered(began.elapsed()),
+            Err(BodyError::Broken(_)) => lost(),
+            Ok(_) | Err(BodyError::TooLong { .. }) => {
+                self.attempts.iter().for_each(|link| link.answered(began.elapsed()));
+            }
         }
         if !wanted.contains(&status) {
             let text = body.map(|body| one_line(&body)).unwrap_or_default();
@@ -218,15 +196,7 @@ impl IssuerClient {
     }
 }
 
-/// Returns the account's API key, from its file if it is in one.
-fn api_key(config: &IssuerConfig) -> Result<Option<Secret>, MintError> {
-    let Some(path) = &config.api_key_file else { return Ok(config.api_key.clone()) };
-    let refused = |reason: String| MintError::KeyFile { path: path.clone(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-    api_key_of(&text).map(Some).map_err(|reason| refused(reason.to_owned()))
-}
-
-/// A directory, its URL, and the clock for its times.
+/// A directory, its URL, and the clock difference for its times.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) directory: Directory,
@@ -235,7 +205,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// See [`IssuerClient::key_for`].
+    /// Chooses the key as [`IssuerClient::key_for`] does.
     pub(crate) fn key_for(&self, challenge: &Challenge) -> Result<MintKey, MintError> {
         let request_url = self.request_url()?;
         let (url, skew, now) = (self.url.clone(), self.skew, self.now());
@@ -272,7 +242,7 @@ impl Published {
         id_of(self.directory.preferred(type_of(challenge), self.now())?)
     }
 
-    /// Tells whether tokens of `key` are good by this directory.
+    /// Returns `true` if tokens of `key` are valid by this directory.
     pub(crate) fn redeems(&self, key: TokenKeyId) -> bool {
         let listed = self.directory.token_keys.iter().find(|listed| id_of(listed) == Some(key));
         listed.is_some_and(|listed| listed.not_after.is_none_or(|not_after| self.now() < not_after))
@@ -298,7 +268,7 @@ impl Published {
     }
 }
 
-/// Returns the challenge's token type. Unreadable challenges were skipped before.
+/// Returns the challenge's token type. Unreadable challenges have been skipped already.
 fn type_of(challenge: &Challenge) -> TokenType {
     TokenChallenge::parse(&challenge.bytes).map_or(TokenType::BlindRsa2048, |parsed| parsed.token_type())
 }
@@ -312,7 +282,7 @@ fn address(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
-/// Compares clocks by the `Date` of an answer; none without that field.
+/// Compares clocks by the `Date` of an answer. Without that field, there is no difference.
 fn skew(headers: &HeaderMap) -> Skew {
     date(headers).map_or(Skew::default(), |theirs| Skew::between(UnixSeconds::now(), UnixSeconds(theirs)))
 }

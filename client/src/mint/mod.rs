@@ -1,10 +1,10 @@
 //! Minting: the issuer's directory, and tokens signed blind (RFC 9578, section 6).
 //!
-//! The agent and `postern token mint` both go this way. The issuer sees how many tokens are requested and by which
-//! account, and never a token: what it signs is blinded.
+//! The agent and `postern token mint` share this code. The issuer sees how many tokens are requested and by which account, and
+//! never a token: it signs blinded messages.
 //!
-//! `refill` is the agent's task: `source` chooses the issuer, `consistency` approves its key, `tokens` has tokens signed, and
-//! `failure` decides what follows when that fails.
+//! `refill` is the agent's task: `source` chooses the issuer, `consistency` approves its key, `tokens` requests signatures, and
+//! `failure` sets the pause and the report after a failure.
 
 pub mod compare;
 pub(crate) mod consistency;

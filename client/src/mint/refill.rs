@@ -1,15 +1,15 @@
-//! The task that keeps the wallet filled: it mints ahead between low and high water, mints for those who wait, follows
-//! the issuer's keys, and leaves a failing issuer alone for longer and longer. [`Stock`] has the rule how many tokens to mint.
+//! The task that keeps the wallet filled: it mints ahead between low and high water, mints for waiting requests, follows the
+//! issuer's keys, and backs off from a failing issuer. [`Stock`] computes the number of tokens to mint.
 
 use super::consistency::Consistency;
 use super::failure::{AttemptError, FailureKind, MintingStatus, pause};
 use super::issuer::{IssuerClient, Published};
 use super::source::TokenSource;
-use crate::config::HopSettings;
 use crate::hop::gateways::Gateways;
 use crate::hop::marks::Trial;
 use crate::hop::marks::saved::SavedMarks;
 use crate::hop::tunnel::Opener;
+use crate::settings::TokenSettings;
 use crate::wallet::challenge::{CurrentChallenge, SavedChallenges};
 use crate::wallet::format::Unspent;
 use crate::wallet::supply::{Demand, Failure, Supply};
@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Interval between removals of spoiled tokens.
+/// Interval between removals of useless tokens.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// The task, and its state.
+/// The state of the task.
 pub(crate) struct Refill {
     supply: Arc<Supply>,
     gateways: Arc<Gateways>,
@@ -32,11 +32,11 @@ pub(crate) struct Refill {
     consistency: Consistency,
     saved_challenges: SavedChallenges,
     saved_marks: SavedMarks,
-    settings: watch::Receiver<HopSettings>,
-    /// Beginning of a batch that was put off.
+    settings: watch::Receiver<TokenSettings>,
+    /// Start of a postponed batch.
     put_off: Option<Instant>,
     status: MintingStatus,
-    /// The issuer's present key for which the challenge was fetched again, and named another key.
+    /// The issuer's preferred key for which the challenge was fetched again, but named another key.
     asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
     next_tidy: Instant,
@@ -47,7 +47,7 @@ impl Refill {
         opener: &Opener,
         (source, consistency): (TokenSource, Consistency),
         (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
-        settings: watch::Receiver<HopSettings>,
+        settings: watch::Receiver<TokenSettings>,
         status: MintingStatus,
     ) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Refill {
         }
     }
 
-    /// Runs until the state of `shutdown` is *stopped*. While it drains, only those who wait are served.
+    /// Runs until the state of `shutdown` is *stopped*. During a drain, mints for waiting requests only.
     pub(crate) async fn run(mut self, shutdown: Shutdown) {
         let work = async {
             loop {
@@ -85,7 +85,7 @@ impl Refill {
         shutdown.until_stopped(work).await;
     }
 
-    /// Completes when there is something to mint or to find out, and the pause after a failure is over.
+    /// Completes when there are tokens to mint or doubts to settle, and the pause after a failure is over.
     async fn until_needed(&mut self, shutdown: &Shutdown) {
         loop {
             let now = Instant::now();
@@ -94,12 +94,12 @@ impl Refill {
                 self.next_tidy = now + TIDY_EVERY;
             }
             if let Some(spoil) = self.supply.spoils_in() {
-                self.next_tidy = self.next_tidy.min(now + spoil); // and replaced as soon as they do
+                self.next_tidy = self.next_tidy.min(now + spoil); // expired tokens are replaced at once
             }
             let demand = self.supply.demand();
             let trial = demand.current.as_ref().and_then(|current| self.gateways.trial(current));
             if let Some(trial) = trial {
-                self.next_tidy = self.next_tidy.min(now + trial.left); // and tokens are minted ahead then
+                self.next_tidy = self.next_tidy.min(now + trial.left); // tokens are minted ahead from then on
             }
             self.status.publish(
                 &demand,
@@ -129,7 +129,7 @@ impl Refill {
         }
     }
 
-    /// Returns until when minting is put off, if nobody waits.
+    /// Returns the time until which minting is postponed, if no request waits.
     fn put_off(&mut self, demand: &Demand, is_needed: bool, now: Instant) -> Option<Instant> {
         let can_wait =
             is_needed && !demand.has_doubts && Stock::of(demand, &self.settings.borrow()).can_wait();
@@ -138,16 +138,12 @@ impl Refill {
         self.put_off
     }
 
-    /// Applies a reload. What failed before may work now.
+    /// Applies a reload. Forgets failures, whose cause may be gone.
     fn apply(&mut self) {
-        let issuer = self.settings.borrow_and_update().issuer.clone();
-        self.put_off = None;
-        let compared = self.consistency.replace(&issuer.consistency);
-        if let Err(error) = compared.and_then(|()| self.source.replace(issuer)) {
-            // The reload checked it, so a file has changed since.
-            tracing::error!("{error}; the issuer of before stays in use: mend it and send SIGHUP again");
-        }
-        self.failures_in_a_row = 0;
+        let settings = self.settings.borrow_and_update();
+        self.consistency.mirrors.clone_from(&settings.mirrors);
+        self.source.replace(&settings);
+        (self.put_off, self.failures_in_a_row) = (None, 0);
         self.supply.forgive();
     }
 
@@ -158,7 +154,7 @@ impl Refill {
         stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
     }
 
-    /// Tries each issuer until one works or says why none would.
+    /// Tries the issuers in turn, until one works or an error applies to all of them.
     async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let mut left = self.source.tries();
         loop {
@@ -167,7 +163,7 @@ impl Refill {
             match &ended {
                 Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {}
                 Ok(()) => {
-                    self.source.worked();
+                    self.source.issuers.worked();
                     return ended;
                 }
                 Err(_) => return ended,
@@ -177,7 +173,7 @@ impl Refill {
 
     async fn attempt_once(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
-        // A gateway whose challenge comes too soon may name one that is known again.
+        // A gateway whose challenge comes too soon may have returned to a known one.
         let is_refused = self.gateways.may_sign(&current).is_err();
         if is_refused || !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
             current = self.gateways.fetch_challenge().await?;
@@ -194,8 +190,8 @@ impl Refill {
         self.mint_for(&mut present, shutdown).await
     }
 
-    /// Mints what is needed for `current`, which becomes the gateway's present challenge when the issuer has changed
-    /// to a key that it may not know of.
+    /// Mints the tokens needed for `current`. If the issuer has a newer key, of which the gateway may not know, replaces
+    /// `current` with the gateway's present challenge.
     async fn mint_for(
         &mut self,
         current: &mut Arc<CurrentChallenge>,
@@ -213,15 +209,14 @@ impl Refill {
             self.status.clock_skew_changed(skew);
         }
         if is_first {
-            self.supply.tidy(self.settings.borrow().high); // what has spoiled since the last run was kept until now
+            self.supply.tidy(self.settings.borrow().high); // expired tokens of the last run were kept until now
         }
         if self.is_superseded(current, &published) {
             *current = self.gateways.fetch_challenge().await?;
             issuer = self.source.of(current)?;
         }
-        // A gateway that requires the issuer's present key is not behind.
-        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
-        let is_up_to_date = asked.is_none() || asked == published.preferred(&current.challenge);
+        // A gateway that requires the issuer's preferred key is up to date.
+        let is_up_to_date = current.key.is_none() || current.key == published.preferred(&current.challenge);
         self.supply.settle_doubts(current.digest, is_up_to_date, |key| published.redeems(key));
         let count = self.count(&self.supply.demand(), shutdown.is_draining());
         if count == 0 {
@@ -230,11 +225,10 @@ impl Refill {
         self.mint(&issuer, &published, current, count, shutdown).await
     }
 
-    /// Tells whether the issuer has a newer key than `current` names, and the challenge was not fetched since.
+    /// Returns `true` if the issuer has a newer key than `current` names, and the challenge was not fetched since.
     fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
-        let asked = current.challenge.token_key.as_deref().map(TokenKeyId::of);
         let preferred = published.preferred(&current.challenge);
-        let is_news = asked.is_some() && preferred.is_some() && asked != preferred;
+        let is_news = current.key.is_some() && preferred.is_some() && current.key != preferred;
         let is_superseded = is_news && self.asked_about != preferred;
         self.asked_about = if is_news { preferred } else { None };
         is_superseded
@@ -253,17 +247,19 @@ impl Refill {
         if !self.gateways.sign(current, key.key.id())? {
             return Ok(());
         }
-        // By the key that it claims, a mark may be the first one, and by this key it is not.
+        // A mark may be the first one of the key that its challenge claims, but not of the key that the issuer publishes.
         let count = count.min(self.count(&self.supply.demand(), shutdown.is_draining()));
         if count == 0 {
             return Ok(());
         }
         self.saved_marks.save(&self.gateways.marks()).await;
-        self.supply.reserve(count)?;
+        self.supply.wallet.reserve(count)?;
         let urgent = self.supply.demand().waiting;
         let mut unwritten = None;
         let keep = |token| {
-            unwritten = self.supply.add(Unspent { token, not_after: key.not_after }).err();
+            if let Err(error) = self.supply.add(Unspent { token, not_after: key.not_after }) {
+                unwritten.get_or_insert(error); // tokens that were requested still arrive, and may be written
+            }
             let is_wanted = !shutdown.is_draining() || self.supply.demand().waiting > 0;
             let is_current = self.supply.current().is_some_and(|present| present.digest == current.digest);
             if unwritten.is_none() && is_current && is_wanted {
@@ -279,8 +275,9 @@ impl Refill {
     }
 
     fn failure(&self, error: &AttemptError) -> Failure {
-        // The issuer that was asked last may not be the first to have tokens again.
-        let back_in = self.source.back_in().filter(|_| matches!(error, AttemptError::Mint(_)));
+        // The last issuer tried may not be the first to have tokens again.
+        let back_in =
+            self.source.issuers.back_in(Instant::now()).filter(|_| matches!(error, AttemptError::Mint(_)));
         let retry_after = error.retry_after().map(|said| back_in.map_or(said, |back| said.min(back)));
         let pause = pause(self.failures_in_a_row, error.kind(), retry_after, rand::random());
         Failure {
@@ -292,7 +289,7 @@ impl Refill {
     }
 }
 
-/// What the wallet holds, and what is wanted of it: the rule how many tokens to mint.
+/// The wallet's stock and demand, which determine the number of tokens to mint.
 #[derive(Clone, Copy, Debug)]
 pub struct Stock {
     /// Tokens for the present challenge.
@@ -308,12 +305,12 @@ pub struct Stock {
 }
 
 impl Stock {
-    pub(crate) fn of(demand: &Demand, settings: &HopSettings) -> Self {
-        let HopSettings { low, high, .. } = *settings;
+    pub(crate) fn of(demand: &Demand, settings: &TokenSettings) -> Self {
+        let TokenSettings { low, high, .. } = *settings;
         Self { level: demand.level, older: demand.older, waiting: demand.waiting, low, high }
     }
 
-    /// Counts the tokens to mint for the present challenge: for those who wait, and ahead if allowed.
+    /// Counts the tokens to mint for the present challenge: for waiting requests, and ahead if allowed.
     #[must_use]
     pub fn to_mint(&self, trial: Option<Trial>, may_mint_ahead: bool) -> usize {
         let held = self.level + self.older;
@@ -322,12 +319,12 @@ impl Stock {
             held if held < self.low || self.waiting > 0 => self.high,
             _ => 0,
         };
-        // One token shows whether a new mark is good for anything.
+        // One token shows whether the gateway accepts a new mark.
         let now = if trial.is_some_and(|trial| !trial.is_proven) { 1 } else { usize::MAX };
         self.waiting.min(now).saturating_sub(self.level).max(ahead.saturating_sub(held))
     }
 
-    /// Tells whether minting can wait: no request waits, and none soon will.
+    /// Returns `true` if minting can wait: no request waits, and the stock is at least half of `low`.
     #[must_use]
     pub fn can_wait(&self) -> bool {
         let held = self.level + self.older;

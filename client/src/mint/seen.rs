@@ -1,4 +1,4 @@
-//! The keys that an issuer has listed, in a file beside the wallet: nothing of it is secret.
+//! The keys that an issuer has listed, in a file next to the wallet. Nothing in the file is secret.
 
 use crate::wallet::beside::FileBeside;
 use postern_token::{Directory, TokenKeyId, UnixSeconds};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Maximum remembered keys: those seen last. A Postern issuer lists at most 16.
 const MOST_KEYS: usize = 64;
-/// Maximum age of a directory's copy, in seconds: a key absent from it was not necessarily unpublished.
+/// Maximum age of a directory's copy, in seconds: a key that is absent from a copy may have been published already.
 const OLDEST_COPY: u64 = 2 * 3600;
 
 /// The times of a key in a directory.
@@ -27,14 +27,14 @@ impl Times {
         ids(directory).find_map(|(listed, times)| (listed == key).then_some(times))
     }
 
-    /// Tells whether `new` contradicts a published time. An issuer may begin to publish a time.
+    /// Returns `true` if `new` differs from a published time. An issuer may begin to publish a time.
     fn is_contradicted_by(self, new: Self) -> bool {
         let differs = |old: Option<UnixSeconds>, new| old.is_some() && old != new;
         differs(self.not_before, new.not_before) || differs(self.not_after, new.not_after)
     }
 }
 
-/// Iterates over the ids and times of a directory's keys. An entry that is not base64url is left out.
+/// Iterates over the ids and times of a directory's keys. Skips entries that are not base64url.
 pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Times)> {
     directory.token_keys.iter().filter_map(|listed| {
         let bytes = listed.key_bytes().ok()?;
@@ -48,9 +48,9 @@ pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Ti
 pub(crate) struct Seen {
     /// The directory's URL.
     issuer: String,
-    /// Time of the last look.
+    /// Time of the last comparison.
     looked: Option<UnixSeconds>,
-    /// By id, in hexadecimal.
+    /// Keys by id, in hexadecimal.
     keys: BTreeMap<String, KnownKey>,
 }
 
@@ -60,7 +60,7 @@ struct KnownKey {
     times: Times,
     since: UnixSeconds,
     seen: UnixSeconds,
-    /// A mirror has listed it in the same way.
+    /// `true` if a mirror has listed the key with the same times.
     #[serde(default)]
     is_confirmed: bool,
 }
@@ -70,15 +70,15 @@ struct KnownKey {
 pub(crate) struct News {
     /// Keys whose times have changed.
     pub(crate) changed: Vec<TokenKeyId>,
-    /// Keys that came into use before the last look, which did not see them.
+    /// Keys whose time began well before the last comparison, in which they were absent.
     pub(crate) unannounced: Vec<TokenKeyId>,
 }
 
 impl Seen {
-    /// Compares a directory with what was seen, and remembers new facts, but not changed times.
+    /// Compares a directory with the known keys. Stores new facts, but not changed times.
     pub(crate) fn look(&mut self, issuer: &str, directory: &Directory, now: UnixSeconds) -> News {
         if self.issuer != issuer {
-            // Keys are known by their bytes, wherever they are listed; when they were absent is known of one issuer.
+            // Keys are identified by their bytes, at any issuer; the time of the last comparison applies to one issuer only.
             (self.issuer, self.looked) = (issuer.to_owned(), None);
         }
         let mut news = News::default();
@@ -100,7 +100,7 @@ impl Seen {
         }
         self.looked = Some(now);
         while self.keys.len() > MOST_KEYS {
-            // Of those seen at the same time the newest: a long directory does not displace what was known before.
+            // Among keys last seen at the same time, the newest is removed: a long directory does not displace keys known before.
             let order = |known: &KnownKey| (known.seen, Reverse(known.since));
             let oldest = self.keys.iter().min_by_key(|(_, known)| order(known)).map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.keys.remove(&oldest));
@@ -121,39 +121,37 @@ impl Seen {
 
 /// The file, and the keys that are in it.
 pub(crate) struct SeenFile {
-    file: FileBeside,
+    pub(crate) file: FileBeside,
     seen: Seen,
 }
 
 impl SeenFile {
-    /// Reads the file beside `wallet`.
+    /// Reads the file next to `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Seen) {
-        let mut file = FileBeside::of(wallet, ".keys");
+        let losses = [
+            "The issuer's keys are compared with what is seen from now on",
+            "after a restart the issuer's keys are not compared with those of before",
+        ];
         let parse = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string());
-        let seen: Seen = file.load(parse, "The issuer's keys are compared with what is seen from now on");
+        let (file, seen): (_, Seen) = FileBeside::read(wallet, ".keys", losses, parse);
         (Self { file, seen: seen.clone() }, seen)
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    /// Saves what was seen, unless only the times of looking are new.
+    /// Saves `seen`, unless only times of comparison are new.
     pub(crate) async fn save(&mut self, seen: &Seen) {
         if self.seen.is_as_good_as(seen) {
             return;
         }
         // Strings and numbers only, which JSON can always represent.
         let text = serde_json::to_string_pretty(seen).unwrap_or_default();
-        let loss = "after a restart the issuer's keys are not compared with those of before";
-        if self.file.save(text, loss).await {
+        if self.file.save(text).await {
             self.seen = seen.clone();
         }
     }
 }
 
 impl Seen {
-    /// Tells whether `new` has nothing more but times of looking, which are written at most once an hour.
+    /// Returns `true` if `new` differs only in times of comparison, which are written at most once an hour.
     fn is_as_good_as(&self, new: &Self) -> bool {
         let hour = |seen: UnixSeconds| seen.0 / 3600;
         let same =
@@ -172,7 +170,7 @@ mod tests {
 
     const DAY: u64 = 86_400;
 
-    /// The key of rotation `number`, as an issuer with a new one every 30 days publishes it.
+    /// Returns the key of rotation `number`, of an issuer with a new key every 30 days.
     fn key(number: u64) -> DirectoryKey {
         let start = number * 30 * DAY;
         let spki = vec![u8::try_from(number % 251).unwrap(); 342];

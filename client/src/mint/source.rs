@@ -1,59 +1,52 @@
-//! Where tokens come from: the issuers of the configuration, or the one that the challenge names.
+//! The source of tokens: the issuers of the configuration, or the one that the challenge names.
 //!
-//! All issuers of a list sign with the same keys for the same account, so a token of one is as good as a token of another. The
-//! first issuer that is not away is used. An issuer is away when it cannot be reached, answers 5xx, or answers what no issuer
-//! does; and while it has no more for the account (429), for as long as it says: issuers that share accounts each give a part of
-//! the quota. An account that is refused (401, 403) is refused by all of them, and no other one is tried.
+//! All issuers of a list sign with the same keys for the same accounts, so their tokens are equivalent. The first issuer that is
+//! not away is used. An issuer is away if it cannot be reached, answers 5xx, or gives an answer that no issuer gives; and, if the
+//! account's quota there is used up (429), for the time in its `Retry-After`, up to a limit: issuers that share accounts each
+//! grant a part of the quota. A refused account (401, 403) is refused by all of them, and no other issuer is tried.
 
-use crate::config::IssuerConfig;
 use crate::mint::error::MintError;
 use crate::mint::issuer::IssuerClient;
-use crate::recorder::Attempts;
+use crate::settings::TokenSettings;
 use crate::wallet::challenge::CurrentChallenge;
 use http::StatusCode;
 use postern_admin::catalogue::LinkKind;
-use postern_admin::live::Live;
+use postern_admin::live::{Link, Live};
 use postern_daemon::backoff::Backoff;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Pauses for which a failed issuer is skipped.
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(30), longest: Duration::from_secs(600) };
-/// Limit on the time that an issuer is skipped for an exhausted quota, which may be raised meanwhile.
+/// Maximum time for which an issuer is skipped for an exhausted quota, which may be raised before its `Retry-After` is over.
 const LONGEST_SPENT: Duration = Duration::from_secs(240);
 
-/// Name in the link table of an issuer that only a challenge names. With the challenge's names a gateway could fill the
-/// table.
+/// Name in the link table of an issuer that only a challenge names. A gateway could fill the table with names of its choice.
 const BY_CHALLENGE: &str = "by challenge";
 
-/// The issuers that sign the tokens.
 pub(crate) struct TokenSource {
     live: Live,
-    config: IssuerConfig,
+    /// Trusted authorities for the issuer that a challenge names, and the recorder of its requests.
+    ca: Option<PathBuf>,
+    by_challenge: Option<Link>,
     /// The issuers of the configuration; none if only challenges name one.
-    issuers: Issuers<IssuerClient>,
-    /// Records the issuer that a challenge names.
-    attempts: Attempts,
+    pub(crate) issuers: Issuers<IssuerClient>,
     named: Option<(String, IssuerClient)>,
 }
 
 impl TokenSource {
-    /// Makes the clients of `config`, whose requests `live` shows.
-    pub(crate) fn new(config: IssuerConfig, live: &Live) -> Result<Self, MintError> {
-        let attempts = |address: &str| Attempts::over(live.link(LinkKind::Issuer, address));
-        let recorded = |client: IssuerClient| {
-            let attempts = attempts(&client.address());
-            client.recorded(attempts)
-        };
-        let issuers = Issuers::new(IssuerClient::all(&config)?.into_iter().map(recorded));
-        let attempts = if issuers.len() == 0 { attempts(BY_CHALLENGE) } else { Attempts::default() };
-        Ok(Self { live: live.clone(), config, issuers, attempts, named: None })
+    /// Takes the clients of `settings`. `live` shows their requests.
+    pub(crate) fn new(settings: &TokenSettings, live: &Live) -> Self {
+        let link = |address: &str| live.link(LinkKind::Issuer, address);
+        let recorded = |client: &IssuerClient| client.clone().recorded(Some(link(&client.address())));
+        let issuers = Issuers::new(settings.issuers.iter().map(recorded));
+        let by_challenge = settings.issuers.is_empty().then(|| link(BY_CHALLENGE));
+        Self { live: live.clone(), ca: settings.issuer_ca.clone(), by_challenge, issuers, named: None }
     }
 
-    /// Replaces the issuers, or the account there.
-    pub(crate) fn replace(&mut self, config: IssuerConfig) -> Result<(), MintError> {
-        *self = Self::new(config, &self.live)?;
-        Ok(())
+    pub(crate) fn replace(&mut self, settings: &TokenSettings) {
+        *self = Self::new(settings, &self.live);
     }
 
     /// Returns the number of issuers to try: at least one.
@@ -69,8 +62,8 @@ impl TokenSource {
         match &self.named {
             Some((name, client)) if *name == current.issuer_name => Ok(client.clone()),
             _ => {
-                let client = IssuerClient::named(&current.issuer_name, self.config.ca.clone())?;
-                let client = client.recorded(self.attempts.clone());
+                let client = IssuerClient::named(&current.issuer_name, self.ca.clone())?;
+                let client = client.recorded(self.by_challenge.clone());
                 self.named = Some((current.issuer_name.clone(), client.clone()));
                 Ok(client)
             }
@@ -84,15 +77,6 @@ impl TokenSource {
             tracing::warn!("{error}; the next issuer of the list is used meanwhile");
         }
         turns
-    }
-
-    /// Returns the time until an issuer of the list is not away.
-    pub(crate) fn back_in(&self) -> Option<Duration> {
-        self.issuers.back_in(Instant::now())
-    }
-
-    pub(crate) fn worked(&mut self) {
-        self.issuers.worked();
     }
 }
 
@@ -117,9 +101,9 @@ struct Away {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// It does not serve.
+    /// The issuer does not serve.
     Outage,
-    /// It gives the account no more at the moment.
+    /// The account's quota there is used up for now.
     Spent,
 }
 
@@ -143,17 +127,16 @@ impl<T> Issuers<T> {
         self.list.len()
     }
 
-    /// Chooses the first issuer that is not away, or the first that may have come back, or the one whose quota begins anew
-    /// first.
+    /// Chooses the first issuer that is not away; otherwise the first one with an outage, which may have ended; otherwise the one
+    /// whose quota returns first.
     pub(crate) fn choose(&mut self, now: Instant) -> Option<&T> {
-        let away = |listed: &ListedIssuer<T>| listed.away(now);
-        let present = self.list.iter().position(|listed| away(listed).is_none());
-        let is_out = |listed| away(listed).is_some_and(|away| away.cause == Cause::Outage);
-        let soonest = || {
-            let spent = self.list.iter().enumerate();
-            spent.min_by_key(|(_, listed)| away(listed).map(|away| away.until)).map(|(place, _)| place)
+        let rank = |listed: &ListedIssuer<T>| match listed.away(now) {
+            None => (0, None),
+            Some(Away { cause: Cause::Outage, .. }) => (1, None),
+            Some(Away { cause: Cause::Spent, until }) => (2, Some(until)),
         };
-        self.in_use = present.or_else(|| self.list.iter().position(is_out)).or_else(soonest).unwrap_or(0);
+        let first = self.list.iter().enumerate().min_by_key(|(_, listed)| rank(listed));
+        self.in_use = first.map_or(0, |(place, _)| place);
         self.list.get(self.in_use).map(|listed| &listed.issuer)
     }
 
@@ -176,7 +159,7 @@ impl<T> Issuers<T> {
         self.list.iter().any(|listed| !listed.is_away(now))
     }
 
-    /// Returns the time until an issuer is not away.
+    /// Returns the time until the first issuer is available again.
     pub(crate) fn back_in(&self, now: Instant) -> Option<Duration> {
         let left = |listed: &ListedIssuer<T>| {
             listed.away(now).map_or(Duration::ZERO, |away| away.until.saturating_duration_since(now))

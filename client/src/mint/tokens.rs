@@ -1,5 +1,5 @@
-//! Tokens from the issuer: many in one request (draft-ietf-privacypass-batched-tokens-09), or one by one at an issuer that does
-//! not know batches.
+//! Tokens from the issuer: many in one request (draft-ietf-privacypass-batched-tokens-09), or one by one from an issuer that does
+//! not support batches.
 
 use super::error::MintError;
 use super::issuer::{IssuerClient, MintKey};
@@ -18,27 +18,27 @@ const ANSWER_LIMIT: usize = 16 * 1024;
 /// Upper bound of a token's share in the response to a batch, in bytes.
 const BATCHED_LIMIT: usize = 300;
 
-/// Time after which an issuer that did not know batches is asked for one again.
+/// Time after which a batch is requested again from an issuer that did not support batches.
 const SINGLY_FOR: Duration = Duration::from_secs(3_600);
 
-/// The meaning of a refused batch, if a single token is given.
+/// The meaning of a refused batch, if the issuer signs a single token after it.
 enum BatchRefusal {
-    /// The issuer does not know batches.
+    /// The issuer does not support batches.
     NoBatches,
-    /// It asked for too many.
+    /// The batch was too large.
     TooMany,
 }
 
 impl IssuerClient {
-    /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), a hundred in one request, and hands
-    /// each to `on_each`. The first request is for `urgent` tokens at most, unless that is 0: those that tunnels wait for.
-    /// An issuer that does not know batches gets requests for single tokens, twice as many at a time as there are cores.
+    /// Mints up to `count` tokens for `challenge` (the exact bytes of the `TokenChallenge`), a hundred in one request, and passes
+    /// each to `on_each`. If `urgent` is not 0, the first request is for at most that many tokens: those that tunnels wait for.
+    /// An issuer without batches gets requests for single tokens, twice as many at a time as there are cores.
     ///
-    /// `on_each` may stop the minting: what is under way is still finished and handed over, because the issuer has counted it.
-    /// Returns how many came. Dropping the future loses the tokens under way.
+    /// `on_each` may stop the minting: requests under way are still finished and their tokens passed on, because the issuer has
+    /// counted them. Returns the number of tokens. Dropping the future loses the tokens under way.
     ///
     /// # Errors
-    /// The first error; tokens that came before it, and those that were under way, have been handed over.
+    /// The first error. Tokens that came before it, and those that were under way, have been passed on.
     pub async fn mint(
         &self,
         challenge: &[u8],
@@ -66,7 +66,7 @@ impl IssuerClient {
                 Ok(_) => {}
                 Err(error) => {
                     let Some(means) = BatchRefusal::of(&error) else { return Err(error) };
-                    minting.one().await?; // or the reason why there is none
+                    minting.one().await?; // or returns the reason why there is none
                     match means {
                         BatchRefusal::NoBatches => {
                             *self.singly_until.lock() = Some(Instant::now() + SINGLY_FOR)
@@ -83,7 +83,7 @@ impl IssuerClient {
         self.singly_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Mints one token, in a request of its own.
+    /// Mints one token, in a separate request.
     async fn mint_one(&self, challenge: ChallengeDigest, key: MintKey) -> Result<Token, MintError> {
         let url = self.request_url(&key)?;
         let (issuer_key, token_type) = (key.key.clone(), key.key.token_type());
@@ -91,7 +91,7 @@ impl IssuerClient {
             off_workers(url, BlindError::Blind, move || issuer_key.request(challenge)).await?;
         let post =
             self.http.post(url.clone()).header(CONTENT_TYPE, REQUEST_MEDIA_TYPE).body(request.serialize());
-        let (_, body) = self.send(url, self.authorized(post), ANSWER_LIMIT).await?;
+        let (_, body) = self.send(&[StatusCode::OK], url, self.authorized(post), ANSWER_LIMIT).await?;
         let response = TokenResponse::parse(token_type, &body)
             .map_err(|error| MintError::Unusable { url: url.clone(), reason: error.to_string() })?;
         off_workers(url, BlindError::BadResponse, move || pending.finalize(&response)).await
@@ -111,7 +111,7 @@ impl IssuerClient {
             self.http.post(url.clone()).header(CONTENT_TYPE, request.media_type()).body(request.serialize());
         let wanted = [StatusCode::OK, StatusCode::PARTIAL_CONTENT];
         let limit = ANSWER_LIMIT + size * BATCHED_LIMIT;
-        let (headers, body) = self.send_for(&wanted, url, self.authorized(post), limit).await?;
+        let (headers, body) = self.send(&wanted, url, self.authorized(post), limit).await?;
         let media_type = request.response_media_type();
         if headers.get(CONTENT_TYPE).is_none_or(|found| found != media_type) {
             let reason = format!("it answers a batch with another Content-Type than {media_type}");
@@ -120,7 +120,7 @@ impl IssuerClient {
         off_workers(url, BlindError::BadResponse, move || pending.finalize(&body)).await
     }
 
-    /// Returns the URL for token requests. The API key is for the issuer alone.
+    /// Returns the URL for token requests. Fails if an API key, which is for the issuer alone, would go to another origin.
     fn request_url<'k>(&self, key: &'k MintKey) -> Result<&'k Url, MintError> {
         let url = &key.request_url;
         if self.api_key.is_some() && url.origin() != self.url.origin() {
@@ -145,7 +145,7 @@ impl BatchRefusal {
     /// Interprets a refusal; `None` if a single token would be refused as well.
     fn of(refusal: &MintError) -> Option<Self> {
         match refusal {
-            // An issuer that reads any body as one request, and answers it as one.
+            // An issuer that parses any body as one request, and answers it as one.
             MintError::Unusable { .. } | MintError::Blind { source: BlindError::Form(_), .. } => {
                 Some(Self::NoBatches)
             }
@@ -167,12 +167,12 @@ impl BatchRefusal {
     }
 }
 
-/// A run of [`IssuerClient::mint`].
+/// The state of one call of [`IssuerClient::mint`].
 struct Minting<'m, F> {
     issuer: &'m IssuerClient,
     key: &'m MintKey,
     digest: ChallengeDigest,
-    /// Tokens that are still wanted.
+    /// Tokens still wanted.
     left: usize,
     minted: usize,
     on_each: F,
@@ -204,7 +204,7 @@ impl<F: FnMut(Token) -> ControlFlow<()>> Minting<'_, F> {
         Ok(not_issued)
     }
 
-    /// Mints all that are left, each in a request of its own.
+    /// Mints the remaining tokens, each in a separate request.
     async fn singly(&mut self) -> Result<(), MintError> {
         let at_a_time = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         let (mut to_request, mut failure) = (self.left, None);

@@ -1,4 +1,4 @@
-//! Files beside the wallet that outlive a restart. Their names are the wallet's with an ending.
+//! Files next to the wallet that survive a restart. Their names are the wallet's with a suffix.
 
 use postern_daemon::files::write_private;
 use std::ffi::OsString;
@@ -6,49 +6,46 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 
-/// A text file beside the wallet, and the text that it is known to hold.
+/// A text file next to the wallet, and its last known text.
 pub(crate) struct FileBeside {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     saved: String,
-    /// Whether a failure to write has been logged.
+    /// `true` if the last write failed, which has been logged.
     complained: bool,
+    /// Consequence of a failed write.
+    loss: &'static str,
 }
 
 impl FileBeside {
-    pub(crate) fn of(wallet: &Path, ending: &str) -> Self {
-        let mut name = OsString::from(wallet);
-        name.push(ending);
-        Self { path: name.into(), saved: String::new(), complained: false }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns what `parse` makes of the file's text, or the default without a file. Logs why a file cannot be used, and that
-    /// `loss` follows. Blocks on the disk.
-    pub(crate) fn load<T: Default>(
-        &mut self,
+    /// Reads and parses the file with this `ending`; returns the default without a file. If the file cannot be used, logs the
+    /// reason and what follows: `unread`. A failed write has the consequence `unwritten`. Blocks on the disk.
+    pub(crate) fn read<T: Default>(
+        wallet: &Path,
+        ending: &str,
+        [unread, unwritten]: [&'static str; 2],
         parse: impl FnOnce(&str) -> Result<T, String>,
-        loss: &str,
-    ) -> T {
-        let parsed = match std::fs::read_to_string(&self.path) {
-            Ok(text) => parse(&text).inspect(|_| self.saved = text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
+    ) -> (Self, T) {
+        let mut path = OsString::from(wallet);
+        path.push(ending);
+        let mut file = Self { path: path.into(), saved: String::new(), complained: false, loss: unwritten };
+        let parsed = match std::fs::read_to_string(&file.path) {
+            Ok(text) => parse(&text).inspect(|_| file.saved = text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (file, T::default()),
             Err(error) => Err(error.to_string()),
         };
-        parsed.unwrap_or_else(|reason| {
+        let parsed = parsed.unwrap_or_else(|reason| {
             tracing::warn!(
-                "{} is not used: {reason}. {loss}; delete the file, or mend it and start again",
-                self.path.display()
+                "{} is not used: {reason}. {unread}; delete the file, or mend it and start again",
+                file.path.display()
             );
             T::default()
-        })
+        });
+        (file, parsed)
     }
 
-    /// Replaces the file's text where it differs and is not empty, and returns whether the file holds it. Of failures in a row
-    /// the first is logged, with the `loss` that follows.
-    pub(crate) async fn save(&mut self, text: String, loss: &str) -> bool {
+    /// Writes `text` if it differs from the file's and is not empty; returns true unless the file could not be written. Of
+    /// consecutive failures, only the first is logged.
+    pub(crate) async fn save(&mut self, text: String) -> bool {
         if text.is_empty() || text == self.saved {
             return true;
         }
@@ -58,7 +55,8 @@ impl FileBeside {
             Ok(()) => (self.saved, self.complained) = (text, false),
             Err(error) => {
                 if !std::mem::replace(&mut self.complained, true) {
-                    tracing::warn!("cannot write {}: {error}; {loss}. Check the disk", self.path.display());
+                    let (path, loss) = (self.path.display(), self.loss);
+                    tracing::warn!("cannot write {path}: {error}; {loss}. Check the disk");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The challenge that tokens answer: for how long it may be relied on, and the file that keeps it for the next start.
+//! The challenge that tokens answer: its lifetime, and the file that keeps it for the next start.
 
 use super::beside::FileBeside;
 use postern_token::header::{Challenge, Quoting};
@@ -18,11 +18,11 @@ pub struct CurrentChallenge {
     /// The digest that its tokens carry.
     pub digest: ChallengeDigest,
     pub(crate) issuer_name: String,
-    /// It has a redemption context (RFC 9577, section 2.1.1.2) and may be another one each time: nothing is minted ahead.
+    /// `true` if it has a redemption context (RFC 9577, section 2.1.1.2) and may differ each time: nothing is minted ahead.
     pub(crate) has_context: bool,
     /// Its origins without the mark, joined by commas; `None` if it is for any origin.
     pub(crate) names: Option<String>,
-    /// Its last name is a mark below the first.
+    /// `true` if its last name is a mark below the first.
     pub(crate) is_marked: bool,
     /// The key that it names.
     pub key: Option<TokenKeyId>,
@@ -30,7 +30,7 @@ pub struct CurrentChallenge {
     learned: Option<Learned>,
 }
 
-/// The arrival of a challenge. One clock does not run while the machine sleeps, the other may be set.
+/// The arrival time of a challenge, by two clocks: one does not run while the machine sleeps, the other may be set.
 #[derive(Clone, Copy, Debug)]
 struct Learned {
     monotonic: Instant,
@@ -64,7 +64,7 @@ impl CurrentChallenge {
         })
     }
 
-    /// Tells whether tokens may be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
+    /// Returns `true` if tokens may be minted for it without fetching it again (`max-age`, RFC 9577, section 2.1).
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         let max_age = self.challenge.max_age.map_or(DEFAULT_MAX_AGE, Duration::from_secs);
@@ -74,40 +74,42 @@ impl CurrentChallenge {
         })
     }
 
-    /// Tells whether tokens for both come from the same key of the same issuer.
+    /// Returns `true` if tokens for both come from the same key of the same issuer.
     pub(crate) fn has_source_of(&self, other: &Self) -> bool {
         self.issuer_name == other.issuer_name && self.challenge.token_key == other.challenge.token_key
     }
 
-    /// Tells whether both are for the same tokens, regardless of their max-age.
+    /// Returns `true` if both are for the same tokens, regardless of their max-age.
     pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         self.challenge.bytes == other.challenge.bytes && self.has_source_of(other)
     }
 }
 
-/// Returns the mark of any gateway's challenge: the last of its names, below the first. A fleet may have several names.
+/// Returns the mark of any gateway's challenge: its last name, which is below the first. A fleet may have several names.
 pub(crate) fn mark_of(challenge: &TokenChallenge) -> Option<Mark> {
     let [first, .., last] = challenge.origin_info() else { return None };
     let pair = TokenChallenge::new(challenge.token_type(), "issuer", None, &[first, last]).ok()?;
     Mark::of_challenge(&pair, first)
 }
 
-/// The gateways' challenges in a file beside the wallet, so that an agent with tokens works from its first second.
+/// The gateways' challenges in a file next to the wallet, so that an agent with tokens works from its first second.
 ///
-/// Two lines of text for each gateway: its address, and the challenge as it stands in `Proxy-Authenticate`, which
-/// `postern token inspect` reads. A file with other contents is overwritten: it holds nothing of value.
+/// Two lines of text for each gateway: its address, and the challenge as in `Proxy-Authenticate`, which `postern token inspect`
+/// reads. A file with other contents is overwritten: it contains nothing of value.
 pub(crate) struct SavedChallenges {
     file: FileBeside,
-    /// What an earlier run saved.
+    /// The text that an earlier run saved.
     read: String,
 }
 
 impl SavedChallenges {
-    /// Reads the file beside `wallet`.
+    /// Reads the file next to `wallet`.
     pub(crate) fn read(wallet: &Path) -> Self {
-        let mut file = FileBeside::of(wallet, ".challenge");
-        let read = file
-            .load(|text| Ok(text.to_owned()), "The gateway's challenge is fetched before the first tunnel");
+        let losses = [
+            "The gateway's challenge is fetched before the first tunnel",
+            "the next start must fetch the gateway's challenge before its first tunnel",
+        ];
+        let (file, read) = FileBeside::read(wallet, ".challenge", losses, |text| Ok(text.to_owned()));
         Self { file, read }
     }
 
@@ -126,7 +128,7 @@ impl SavedChallenges {
 
     /// Saves the challenges. A failure only costs one request at the next start.
     pub(crate) async fn save(&mut self, challenges: &[(String, Arc<CurrentChallenge>)]) {
-        // One with a context may be another each time. Those that differ in max-age alone are the same.
+        // A challenge with a context may differ each time. Challenges that differ only in max-age are the same.
         let kept = challenges.iter().filter(|(_, current)| !current.has_context);
         let text: String = kept
             .map(|(url, current)| {
@@ -134,9 +136,7 @@ impl SavedChallenges {
                 format!("gateway {url}\n{}\n", challenge.format(Quoting::Quoted))
             })
             .collect();
-        self.file
-            .save(text, "the next start must fetch the gateway's challenge before its first tunnel")
-            .await;
+        self.file.save(text).await;
     }
 }
 
@@ -151,7 +151,7 @@ pub(crate) mod tests {
         Challenge { bytes, token_key: Some(vec![1; 342]), max_age }
     }
 
-    /// A challenge for `origins`, under the key of this number.
+    /// Returns a challenge for `origins`, under the key of this number.
     pub(crate) fn named(context: Option<[u8; 32]>, origins: &[&str], key: u8) -> CurrentChallenge {
         let bytes = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", context, origins).unwrap();
         let challenge =

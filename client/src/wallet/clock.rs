@@ -1,10 +1,10 @@
-//! The time by which keys are judged. A key's times are the issuer's, so where this machine's clock is wrong by more
-//! than a minute, the issuer's clock is used: an agent whose clock is wrong keeps working and reports it.
+//! The clock for the times of keys. Those times are the issuer's, so if this machine's clock is wrong by more than a minute, the
+//! issuer's clock is used: an agent whose clock is wrong keeps working and reports it.
 
+use parking_lot::Mutex;
 use postern_daemon::utc::rough;
 use postern_token::UnixSeconds;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Tolerated difference, due to the network and the whole seconds of a `Date`.
@@ -15,17 +15,23 @@ const TOLERATED: Duration = Duration::from_secs(60);
 pub struct Skew(i64);
 
 impl Skew {
-    /// Compares this machine's clock with the `Date` of an answer. Less than a minute counts as none.
+    /// Compares this machine's clock with the `Date` of an answer. A difference of up to a minute counts as none.
     #[must_use]
     pub fn between(ours: UnixSeconds, theirs: UnixSeconds) -> Self {
         let ahead = i64::try_from(i128::from(ours.0) - i128::from(theirs.0)).unwrap_or_default();
         Self(if ahead.unsigned_abs() > TOLERATED.as_secs() { ahead } else { 0 })
     }
 
-    /// Tells whether the clocks differ.
+    /// Returns `true` if the clocks differ.
     #[must_use]
     pub const fn is_some(self) -> bool {
         self.0 != 0
+    }
+
+    /// Returns the difference in words.
+    pub(crate) fn apart(self) -> String {
+        let direction = if self.0 > 0 { "ahead of" } else { "behind" };
+        format!("this machine's clock is {} {direction} the issuer's", rough(self.0.unsigned_abs()))
     }
 
     /// Converts this machine's time to the issuer's.
@@ -37,22 +43,17 @@ impl Skew {
 
 impl fmt::Display for Skew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let direction = if self.0 > 0 { "ahead of" } else { "behind" };
-        let amount = rough(self.0.unsigned_abs());
         write!(
             f,
-            "this machine's clock is {amount} {direction} the issuer's; set it right (for example with NTP), \
-             or the times of keys and certificates are misread"
+            "{}; set it right (for example with NTP), or the times of keys and certificates are misread",
+            self.apart()
         )
     }
 }
 
-/// The corrected clock of one agent.
+/// The corrected clock of one agent: the skew of the issuer's last answer.
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
-    skew: AtomicI64,
-    is_compared: AtomicBool,
-}
+pub(crate) struct Clock(Mutex<Option<Skew>>);
 
 impl Clock {
     /// Returns the present time by the issuer's clock.
@@ -61,20 +62,18 @@ impl Clock {
     }
 
     pub(crate) fn skew(&self) -> Skew {
-        Skew(self.skew.load(Relaxed))
+        self.0.lock().unwrap_or_default()
     }
 
-    /// Tells whether an answer of the issuer has been compared. Until then nothing irreversible may depend on this clock.
+    /// Returns `true` once an answer of the issuer has been compared. Until then nothing irreversible may depend on this clock.
     pub(crate) fn is_compared(&self) -> bool {
-        self.is_compared.load(Relaxed)
+        self.0.lock().is_some()
     }
 
-    /// Sets the skew of an answer; returns it if it is news.
+    /// Sets the skew of an answer; returns it if it differs from the previous one by more than a minute.
     pub(crate) fn set(&self, skew: Skew) -> Option<Skew> {
-        let before = Skew(self.skew.swap(skew.0, Relaxed));
-        self.is_compared.store(true, Relaxed);
-        let moved = before.0.abs_diff(skew.0) > TOLERATED.as_secs();
-        moved.then_some(skew)
+        let before = self.0.lock().replace(skew).unwrap_or_default();
+        (before.0.abs_diff(skew.0) > TOLERATED.as_secs()).then_some(skew)
     }
 }
 

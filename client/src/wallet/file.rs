@@ -1,7 +1,7 @@
-//! The wallet: unspent tokens in a file that survives a crash without ever giving one out twice.
+//! The wallet: unspent tokens in a file that survives a crash and never gives a token out twice.
 //!
-//! A token is taken by zeroing its slot with one write, and only then handed out; so a process killed at any point
-//! either still has the token, unsent, or has lost it. [`mod@format`] has the bytes.
+//! A token is taken by zeroing its slot with one write, and handed out only after that; so a process killed at any point either
+//! still has the token, unsent, or has lost it. [`mod@format`] defines the bytes.
 
 use super::format::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use crate::catalogue::{self, Position};
@@ -17,13 +17,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Unspent tokens on disk, of any challenge and key. One process has it open, and one value in that process.
+/// Unspent tokens on disk, of any challenge and key. Only one value in one process has the file open.
 ///
 /// Every call that writes does so before it returns: some microseconds into the page cache, or with `fsync` the
 /// milliseconds of a flush.
 pub(crate) struct Wallet {
     path: PathBuf,
-    fsync: bool,
+    /// `true` if a write waits for the disk, and so belongs on a blocking thread.
+    pub(crate) fsync: bool,
     contents: Mutex<Contents>,
     level: Arc<ReadableGauge>,
 }
@@ -39,34 +40,39 @@ struct Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
-        let _ = self.file.unlock(); // it is unlocked at the latest when the process ends
+        // Closing alone is not enough: a child process that is being started holds the descriptor until it executes its program.
+        let _ = self.file.unlock(); // the end of the process unlocks it at the latest
     }
 }
 
-/// A token and the slot that it is in.
+/// Tokens that were removed: not given out any more. If a slot could not be zeroed, they may return at the next start.
+pub(crate) struct Dropped {
+    pub(crate) count: usize,
+    pub(crate) written: Result<(), WalletError>,
+}
+
 struct Held {
     slot: u64,
     unspent: Unspent,
 }
 
-/// Tokens of one key. It has nothing of the tokens themselves.
+/// Tokens of one key, counted. Contains nothing of the tokens themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyTokens {
     /// The first four bytes of the token key id, 8 hex digits.
     pub key: String,
     /// The token type's number and name.
     pub token_type: String,
-    /// How many.
+    /// The number of tokens.
     pub tokens: usize,
-    /// When they are no longer accepted, if the issuer's directory said so.
+    /// End of the key, if the issuer's directory has it.
     pub not_after: Option<UnixSeconds>,
 }
 
 /// The reason why a wallet cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
-    /// Another process has it open.
+    /// Another process has the wallet open.
     #[error(
         "another postern has the wallet {} open: stop it, or choose another file with wallet.path", path.display()
     )]
@@ -74,7 +80,7 @@ pub enum WalletError {
         /// The wallet file.
         path: PathBuf,
     },
-    /// The file is something else, or damaged. It is left as it is.
+    /// The file is something else, or damaged. It is left unchanged.
     #[error(
         "{} {reason}; it has been left as it is. Choose another file with wallet.path, or move this one away \
          (tokens in it are lost) and start again", path.display()
@@ -82,15 +88,15 @@ pub enum WalletError {
     NotAWallet {
         /// The wallet file.
         path: PathBuf,
-        /// What is wrong, to be read after the path.
+        /// The fault, as a phrase that follows the path.
         reason: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what} the wallet {}: {source}; check the disk, and that this user may write there", path.display())]
     Io {
         /// The wallet file.
         path: PathBuf,
-        /// What could not be done to it.
+        /// The failed operation, as a verb.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -126,12 +132,7 @@ impl Wallet {
         Ok(wallet)
     }
 
-    /// Tells whether a write waits for the disk, and so belongs on a blocking thread.
-    pub(crate) fn blocks(&self) -> bool {
-        self.fsync
-    }
-
-    /// Returns the number of tokens of any challenge, as metrics and live page show it.
+    /// Returns the gauge of tokens of any challenge, for metrics and live page.
     pub(crate) fn shown(&self) -> &Arc<ReadableGauge> {
         &self.level
     }
@@ -152,11 +153,11 @@ impl Wallet {
         contents.held.iter().filter_map(|held| held.unspent.not_after).filter(|moment| *moment > now).min()
     }
 
-    /// Takes the token for `challenge` whose key retires first, if the key is neither retired at `now` nor one of
-    /// `doubted`. On return it is no longer in the file, and nothing will return it again.
+    /// Takes the token for `challenge` whose key retires first, if the key is neither retired at `now` nor one of `doubted`. On
+    /// return, the token is no longer in the file, and is never returned again.
     ///
     /// # Errors
-    /// The slot could not be zeroed. The token stays in the file, and is not given out by this value again.
+    /// The slot could not be zeroed. The token is lost: it stays in the file, and is not given out by this value again.
     pub(crate) fn take(
         &self,
         challenge: ChallengeDigest,
@@ -192,10 +193,10 @@ impl Wallet {
         Ok(())
     }
 
-    /// Keeps a token: a new one, or one that was taken and never sent.
+    /// Stores a token: a new one, or one that was taken and never sent.
     ///
     /// # Errors
-    /// It could not be written, and is lost.
+    /// The token could not be written, and is lost.
     pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
         let mut contents = self.contents.lock();
         let slot = contents.free.pop().unwrap_or_else(|| {
@@ -203,48 +204,46 @@ impl Wallet {
             contents.slots - 1
         });
         // Not flushed: a power loss here loses a token that was never sent.
-        contents.write(slot, &format::encode(&unspent)).map_err(|source| self.unwritable(source))?;
+        if let Err(source) = contents.write(slot, &format::encode(&unspent)) {
+            contents.free.push(slot);
+            return Err(self.unwritable(source));
+        }
         contents.held.push(Held { slot, unspent });
         self.show(&contents);
         Ok(())
     }
 
-    /// Drops the tokens that `gone` names and returns how many there were.
-    ///
-    /// # Errors
-    /// A slot could not be zeroed.
-    fn drop_where(&self, gone: impl Fn(&Held) -> bool) -> Result<usize, WalletError> {
+    /// Drops the tokens for which `gone` is true.
+    fn drop_where(&self, gone: impl Fn(&Held) -> bool) -> Dropped {
         let mut contents = self.contents.lock();
         let (dropped, kept): (Vec<_>, Vec<_>) = contents.held.drain(..).partition(gone);
         contents.held = kept;
         self.show(&contents);
-        if dropped.is_empty() {
-            return Ok(0);
-        }
-        self.clear(&mut contents, dropped.iter().map(|held| held.slot))?;
-        Ok(dropped.len())
+        let is_none = dropped.is_empty();
+        let slots = dropped.iter().map(|held| held.slot);
+        let written = if is_none { Ok(()) } else { self.clear(&mut contents, slots) };
+        Dropped { count: dropped.len(), written }
     }
 
-    /// Drops the tokens whose key is retired at `now`.
-    pub(crate) fn drop_retired(&self, now: UnixSeconds) -> Result<usize, WalletError> {
+    pub(crate) fn drop_retired(&self, now: UnixSeconds) -> Dropped {
         self.drop_where(|held| held.retired(now))
     }
 
-    /// Drops the tokens of one key for one challenge: the gateway no longer takes them.
-    pub(crate) fn drop_key(&self, challenge: ChallengeDigest, key: TokenKeyId) -> Result<usize, WalletError> {
+    /// Drops the tokens of these keys for one challenge: the gateway no longer takes them.
+    pub(crate) fn drop_keys(&self, challenge: ChallengeDigest, keys: &[TokenKeyId]) -> Dropped {
         self.drop_where(|held| {
-            held.unspent.token.challenge_digest() == challenge && held.unspent.token.token_key_id() == key
+            let token = &held.unspent.token;
+            token.challenge_digest() == challenge && keys.contains(&token.token_key_id())
         })
     }
 
-    /// Drops the tokens for one challenge.
-    pub(crate) fn drop_challenge(&self, challenge: ChallengeDigest) -> Result<usize, WalletError> {
+    pub(crate) fn drop_challenge(&self, challenge: ChallengeDigest) -> Dropped {
         self.drop_where(|held| held.unspent.token.challenge_digest() == challenge)
     }
 
     /// Drops tokens for other challenges than `sent` while there are more than `most` of them, so that a gateway that
     /// keeps changing its challenge does not fill the disk.
-    pub(crate) fn trim_others(&self, sent: &[ChallengeDigest], most: usize) -> Result<usize, WalletError> {
+    pub(crate) fn trim_others(&self, sent: &[ChallengeDigest], most: usize) -> Dropped {
         let other = |held: &Held| !sent.contains(&held.unspent.token.challenge_digest());
         let others = self.contents.lock().held.iter().filter(|held| other(held)).count();
         let excess = std::cell::Cell::new(others.saturating_sub(most));
@@ -265,18 +264,21 @@ impl Wallet {
         contents: &mut Contents,
         slots: impl IntoIterator<Item = u64>,
     ) -> Result<(), WalletError> {
+        let mut written = Ok(());
         for slot in slots {
-            contents.write(slot, &FREE).map_err(|source| self.unwritable(source))?;
-            contents.free.push(slot);
+            match contents.write(slot, &FREE) {
+                Ok(()) => contents.free.push(slot),
+                Err(source) => written = Err(source),
+            }
         }
         if self.fsync {
-            contents.file.sync_data().map_err(|source| self.unwritable(source))?;
+            written = written.and(contents.file.sync_data());
         }
-        Ok(())
+        written.map_err(|source| self.unwritable(source))
     }
 
-    /// Publishes the number of tokens. Called under the lock, so that concurrent changes are shown in order, and also those
-    /// whose caller has gone away.
+    /// Publishes the number of tokens. Called under the lock, so that concurrent changes appear in order, including those whose
+    /// caller was cancelled.
     fn show(&self, contents: &Contents) {
         self.level.set(i64::try_from(contents.held.len()).unwrap_or(i64::MAX));
     }
@@ -300,7 +302,7 @@ impl Held {
 }
 
 impl Contents {
-    /// Reads every slot after the header. `length` is that of the file before the header was written, if it was.
+    /// Reads every slot after the header. `length` is that of the file before a new header was written.
     fn read(file: File, length: u64) -> io::Result<Self> {
         let slots = slots_in(length);
         let mut contents = Self { file, held: Vec::new(), free: Vec::new(), slots };
@@ -311,7 +313,7 @@ impl Contents {
                     contents.held.push(Held { slot, unspent: *unspent });
                 }
                 Slot::Free => contents.free.push(slot),
-                // Torn, or a copy that only a damaged disk could have made.
+                // Torn, or a duplicate, which only a damaged disk could have made.
                 Slot::Torn | Slot::Holds(_) => {
                     contents.write(slot, &FREE)?;
                     contents.free.push(slot);
@@ -327,7 +329,7 @@ impl Contents {
     }
 }
 
-/// Turns the outcome of taking the lock into our error.
+/// Converts the result of an attempt to lock the file.
 fn locked(path: &Path, taken: Result<(), TryLockError>) -> Result<(), WalletError> {
     let path = || path.to_owned();
     taken.map_err(|error| match error {
@@ -336,7 +338,7 @@ fn locked(path: &Path, taken: Result<(), TryLockError>) -> Result<(), WalletErro
     })
 }
 
-/// Counts the slots of a file. A part of one at the end is an append that a power loss cut, which will be overwritten.
+/// Counts the whole slots of a file. A part of one at the end is an append that a power loss cut off; it will be overwritten.
 fn slots_in(length: u64) -> u64 {
     (length / SECTOR as u64).saturating_sub(1)
 }
@@ -347,7 +349,7 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Slot> {
     Ok(format::decode(&sector))
 }
 
-/// Tells whether a power loss interrupted the making of the wallet: its length reached the disk, its header did not.
+/// Returns `true` if a power loss interrupted the creation of the wallet: its length reached the disk, its header did not.
 fn is_unwritten(file: &File, length: u64) -> io::Result<bool> {
     let mut sector = FREE;
     let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -374,10 +376,10 @@ fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError
     checked.map_err(|error| WalletError::NotAWallet { path: path.to_owned(), reason: error.to_string() })
 }
 
-/// Counts the tokens in the wallet file at `path` by key. It writes nothing, and holds the wallet's lock while it reads.
+/// Counts the tokens in the wallet file at `path` by key. Writes nothing, and holds a shared lock while reading.
 ///
 /// # Errors
-/// There is no such file, an agent has it open, or it is no wallet.
+/// There is no such file, an agent has it open, or it is not a wallet.
 pub fn wallet_by_key(path: &Path) -> Result<Vec<KeyTokens>, WalletError> {
     let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
     let file = File::open(path).map_err(failed("open"))?;
@@ -410,7 +412,7 @@ fn by_key<'a>(tokens: impl Iterator<Item = &'a Unspent>) -> Vec<KeyTokens> {
 }
 
 #[cfg(test)]
-#[path = "power_loss.rs"]
+#[path = "tests/power_loss.rs"]
 mod power_loss;
 #[cfg(test)]
 #[path = "tests.rs"]

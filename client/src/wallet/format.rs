@@ -9,13 +9,12 @@
 //! slot:   crc32 of what follows | token length u16 | zeros[2] | not-after u64, 0 if unknown | token[354] | zeros
 //! ```
 //!
-//! Integers are little-endian. A free slot is all zeros. Challenge digest and token key id stand in the token.
+//! Integers are little-endian. A free slot is all zeros. Challenge digest and token key id are parts of the token.
 
 use postern_token::{MAX_TOKEN_LEN, Token, UnixSeconds};
 
 /// The size of the header and of every slot, in bytes.
 pub(crate) const SECTOR: usize = 512;
-/// A sector.
 pub(crate) type Sector = [u8; SECTOR];
 /// The contents of a free slot.
 pub(crate) const FREE: Sector = [0; SECTOR];
@@ -41,7 +40,7 @@ pub(crate) enum Slot {
     Torn,
 }
 
-/// A fault of a header, to be read after the file's name.
+/// A fault of a header, as a phrase that follows the file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("is not a postern wallet")]
@@ -132,7 +131,7 @@ mod tests {
         assert!(matches!(decode(&FREE), Slot::Free));
     }
 
-    /// Whatever part of a write reached the disk, the slot is the old one, the new one, or torn.
+    /// After any partial write, the slot is the old one, the new one, or torn.
     #[test]
     fn a_torn_slot_is_never_a_token() {
         let whole = encode(&unspent(Some(UnixSeconds(5))));

@@ -1,5 +1,5 @@
-//! The tokens and the challenge that they answer. `supply` gives them out, `guard` follows each until it is sent, and `file` keeps
-//! them on the disk.
+//! The tokens, and the challenge that they answer. `supply` hands tokens out, `guard` tracks each one until it is sent, and
+//! `file` stores them on the disk.
 
 pub(crate) mod beside;
 pub(crate) mod challenge;

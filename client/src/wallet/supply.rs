@@ -1,11 +1,12 @@
 //! The supply of tokens: the challenge they answer, the wallet that holds them, and the requests that wait for one.
 //!
-//! [`refill`](crate::mint::refill) fills the wallet; this module has everything that a tunnel needs.
+//! [`refill`](crate::mint::refill) fills the wallet; this module serves the tunnels.
 
+pub(crate) use crate::recorder::Failure;
 use crate::recorder::{Fate, Recorder};
 use crate::wallet::challenge::CurrentChallenge;
 use crate::wallet::clock::Clock;
-use crate::wallet::file::{KeyTokens, Wallet, WalletError};
+use crate::wallet::file::{Dropped, Wallet, WalletError};
 use crate::wallet::format::Unspent;
 use crate::wallet::guard::ReservedToken;
 use parking_lot::Mutex;
@@ -19,14 +20,14 @@ use tokio::time::{Instant, timeout_at};
 
 /// Longest wait of a request for a token.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// A key's last second, in which its tokens are not used: clocks are cut to whole seconds, and a token needs time to reach
+/// Margin before a key's end, in which its tokens are not used: clocks are cut to whole seconds, and a token needs time to reach
 /// its gateway.
 const LAST_SECOND: Duration = Duration::from_secs(1);
 
 /// Tokens for the gateway's present challenge, shared by all connections.
 pub(crate) struct Supply {
-    wallet: Arc<Wallet>,
-    /// The issuer's clock, as its answers show it.
+    pub(crate) wallet: Arc<Wallet>,
+    /// The issuer's clock, derived from its answers.
     pub(crate) clock: Clock,
     recorder: Arc<Recorder>,
     state: Mutex<SupplyState>,
@@ -43,31 +44,20 @@ struct SupplyState {
     /// Challenges of older marks, oldest first. Their tokens are sent before those for the present one.
     older: Vec<ChallengeDigest>,
     waiting: usize,
-    /// A request began to wait after the last attempt began.
+    /// `true` if a request began to wait after the last attempt began.
     asked_anew: bool,
     failure: Option<Failure>,
     attempts: u64,
-    /// Keys whose tokens the gateway refused for the key's sake, until the issuer's directory has been compared.
+    /// Keys whose tokens the gateway refused because of the key; doubted until the issuer's directory has been compared.
     doubted: BTreeSet<TokenKeyId>,
-}
-
-/// The failure of the last attempt to mint.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) sentence: String,
-    /// The gateway gave no challenge, without which there is no tunnel.
-    pub(crate) is_gateway: bool,
-    /// The gateway's marks are the cause. Another challenge may be acceptable, and a retry costs nothing.
-    pub(crate) is_of_marks: bool,
-    pub(crate) next_attempt: Instant,
 }
 
 /// The tokens that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Those of older marks first.
+    /// All, those of older marks first.
     Any,
-    /// Those for the present challenge.
+    /// Only those for the present challenge.
     Current,
 }
 
@@ -75,14 +65,26 @@ pub(crate) enum Wanted {
 #[derive(Clone, Debug)]
 pub(crate) struct Demand {
     pub(crate) current: Option<Arc<CurrentChallenge>>,
-    /// Tokens for the present challenge, and of older marks.
+    /// Tokens for the present challenge (`level`), and of older marks (`older`).
     pub(crate) level: usize,
     pub(crate) older: usize,
     pub(crate) waiting: usize,
     pub(crate) asked_anew: bool,
-    /// There are keys to compare with the issuer's directory.
+    /// `true` if there are keys to compare with the issuer's directory.
     pub(crate) has_doubts: bool,
     pub(crate) failure: Option<Failure>,
+}
+
+impl Demand {
+    /// Counts the tokens that may be sent.
+    pub(crate) fn held(&self) -> usize {
+        self.level + self.older
+    }
+
+    /// Returns `true` if requests need not wait for what is minted ahead.
+    pub(crate) fn is_stocked(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.has_context || self.held() > 0)
+    }
 }
 
 /// The reason why there is no token.
@@ -116,7 +118,7 @@ impl Supply {
         }
     }
 
-    /// Takes a token, if there is one now. It is no longer on disk when this returns.
+    /// Takes a token, if there is one now. On return, the token is no longer on the disk.
     pub(crate) async fn take(&self, wanted: Wanted) -> Result<Option<ReservedToken>, WalletError> {
         let (digests, doubted) = {
             let state = self.state.lock();
@@ -125,11 +127,12 @@ impl Supply {
             (older.chain(current).collect::<Vec<_>>(), state.doubted.clone())
         };
         let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
-        let blocks = wallet.blocks();
-        // Wrapped in `ReservedToken` here, so that a request that is dropped meanwhile returns the token.
+        let blocks = wallet.fsync;
+        // `ReservedToken` wraps the token inside the closure, so that the token returns to the wallet if the request is dropped.
         let take = move || {
             for digest in digests {
-                if let Some(unspent) = wallet.take(digest, now, &doubted)? {
+                let taken = wallet.take(digest, now, &doubted);
+                if let Some(unspent) = taken.inspect_err(|_| recorder.fate(Fate::Unwritten, 1))? {
                     return Ok(Some(ReservedToken::new(unspent, wallet, recorder)));
                 }
             }
@@ -145,7 +148,7 @@ impl Supply {
         taken
     }
 
-    /// Returns the time until which a key must be good for its tokens to be used.
+    /// Returns the time at which a key must still be valid for its tokens to be used.
     fn now(&self) -> UnixSeconds {
         self.clock.now().saturating_add(LAST_SECOND)
     }
@@ -166,7 +169,7 @@ impl Supply {
             let _waiting = Waiting::begin(self, is_new);
             is_new = false;
             self.is_hopeless(attempts_before, deadline)?;
-            // The sender lives in `self`, so it is only the deadline that can end this with an error.
+            // `self` holds the sender, so an error means the deadline.
             if timeout_at(deadline, progress.changed()).await.is_err() {
                 return Err(self.state.lock().failure.as_ref().map_or(Shortage::Slow, Failure::shortage));
             }
@@ -176,7 +179,7 @@ impl Supply {
     fn is_hopeless(&self, attempts_before: u64, deadline: Instant) -> Result<(), Shortage> {
         let state = self.state.lock();
         let Some(failure) = &state.failure else { return Ok(()) };
-        // A new waiter makes the refill ask the gateway again immediately, so an older failure proves nothing.
+        // A new waiter makes the refill try again immediately, so an older failure is not final.
         let is_old = failure.is_retried_on_demand() && state.attempts == attempts_before;
         match !is_old && (failure.is_gateway || failure.next_attempt >= deadline) {
             true => Err(failure.shortage()),
@@ -184,15 +187,15 @@ impl Supply {
         }
     }
 
-    /// Doubts the key of `token`, because the gateway requires another one. Its other tokens stay in the wallet, unused,
+    /// Doubts the key of `token`, because the gateway requires another one. The key's other tokens stay in the wallet, unused,
     /// until the issuer's directory shows whether the gateway is ahead or behind.
     pub(crate) fn doubt(&self, token: &Token) {
         self.state.lock().doubted.insert(token.token_key_id());
         self.wanted.notify_one();
     }
 
-    /// Drops the tokens of doubted keys for `challenge` if the gateway `is_up_to_date` or nobody redeems the key. A gateway
-    /// that is behind will require the key again.
+    /// Settles the doubts of keys that are no longer valid (`redeems`), or of all keys if the gateway `is_up_to_date`: drops
+    /// their tokens for `challenge`. A gateway that is behind will require its key again.
     pub(crate) fn settle_doubts(
         &self,
         challenge: ChallengeDigest,
@@ -204,34 +207,30 @@ impl Supply {
             state.doubted.extract_if(.., |key| is_up_to_date || !redeems(*key)).collect()
         };
         if !over.is_empty() {
-            self.in_wallet(Fate::Retired, move |wallet| {
-                over.into_iter().try_fold(0, |sum, key| Ok(sum + wallet.drop_key(challenge, key)?))
-            });
+            self.in_wallet(Fate::Retired, move |wallet| wallet.drop_keys(challenge, &over));
         }
     }
 
-    /// Mints for this challenge from now on, and sends tokens of `older` digests as well. Tokens for others stay in the
-    /// wallet until they are current again. `is_taken`: its mark is no obstacle to minting.
+    /// Sets the challenge to mint for, and the `older` digests whose tokens are sent as well. Tokens for others stay in the
+    /// wallet until their challenge is current again. `is_taken`: marks do not prevent minting for this challenge.
     pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>, older: Vec<ChallengeDigest>, is_taken: bool) {
         let mut state = self.state.lock();
         state.older = older;
         state.failure.take_if(|failure| failure.is_of_marks && is_taken);
-        if let Some(asked) = current.challenge.token_key.as_deref().map(TokenKeyId::of) {
-            state.doubted.remove(&asked);
-        }
+        state.doubted.retain(|key| Some(*key) != current.key);
         let present = state.current.replace(current.clone());
         if present.as_ref().is_some_and(|present| present.is_same_as(&current)) {
             return;
         }
         if is_taken && present.is_none_or(|present| !present.has_source_of(&current)) {
-            state.failure = None; // it was another issuer's, or another key's
+            state.failure = None; // it concerned another issuer or key
         }
         drop(state);
         self.wanted.notify_one();
         self.progress.send_modify(|count| *count += 1);
     }
 
-    /// Lets what failed be tried again without a pause.
+    /// Clears the failure, so that the next attempt comes without a pause.
     pub(crate) fn forgive(&self) {
         self.state.lock().failure = None;
     }
@@ -263,11 +262,7 @@ impl Supply {
         }
     }
 
-    pub(crate) fn by_key(&self) -> Vec<KeyTokens> {
-        self.wallet.by_key()
-    }
-
-    /// Returns the time until the next tokens spoil, if any do.
+    /// Returns the time until the next key of a token ends, if any.
     pub(crate) fn spoils_in(&self) -> Option<Duration> {
         let now = self.now();
         self.wallet.next_retirement(now).map(|moment| now.until(moment))
@@ -286,11 +281,7 @@ impl Supply {
         self.progress.send_modify(|count| *count += 1);
     }
 
-    pub(crate) fn reserve(&self, count: usize) -> Result<(), WalletError> {
-        self.wallet.reserve(count)
-    }
-
-    /// Keeps a minted token, and wakes those who wait.
+    /// Stores a minted token, and wakes the waiting requests.
     pub(crate) fn add(&self, unspent: Unspent) -> Result<(), WalletError> {
         self.recorder.minted();
         let added = self.wallet.add(unspent);
@@ -301,8 +292,8 @@ impl Supply {
         added
     }
 
-    /// Drops what has spoiled: tokens of retired keys, once the clock has been compared with the issuer's, and of other
-    /// challenges more than `most`.
+    /// Drops useless tokens: those of retired keys, once the clock has been compared with the issuer's, and those of other
+    /// challenges beyond `most`.
     pub(crate) fn tidy(&self, most: usize) {
         if self.clock.is_compared() {
             let now = self.now();
@@ -322,22 +313,19 @@ impl Supply {
         self.in_wallet(Fate::Superseded, move |wallet| wallet.drop_challenge(digest));
     }
 
-    /// Drops tokens, on a blocking thread if writing waits for the disk. `work` returns how many tokens met this `fate`.
-    fn in_wallet(
-        &self,
-        fate: Fate,
-        work: impl FnOnce(&Wallet) -> Result<usize, WalletError> + Send + 'static,
-    ) {
+    /// Drops tokens, which meet this `fate`, on a blocking thread if writing waits for the disk.
+    fn in_wallet(&self, fate: Fate, work: impl FnOnce(&Wallet) -> Dropped + Send + 'static) {
         let (wallet, recorder) = (self.wallet.clone(), self.recorder.clone());
-        let work = move || match work(&wallet) {
-            Ok(dropped) => recorder.fate(fate, dropped),
-            Err(error) => {
+        let work = move || {
+            let Dropped { count, written } = work(&wallet);
+            recorder.fate(fate, count);
+            if let Err(error) = written {
                 tracing::warn!(
                     "tokens that are of no use any more cannot be removed from the wallet, and are not sent: {error}"
                 );
             }
         };
-        if self.wallet.blocks() {
+        if self.wallet.fsync {
             spawn_blocking(work);
         } else {
             work();
@@ -346,7 +334,7 @@ impl Supply {
 }
 
 impl Failure {
-    /// Tells whether a later request is a reason to try again at once.
+    /// Returns `true` if a new request triggers a retry at once.
     pub(crate) fn is_retried_on_demand(&self) -> bool {
         self.is_gateway || self.is_of_marks
     }

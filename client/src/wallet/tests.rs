@@ -1,4 +1,7 @@
 use super::*;
+use crate::recorder::{Fate, Recorder};
+use crate::wallet::challenge::tests::named;
+use crate::wallet::supply::{Supply, Wanted};
 use postern_token::{MAX_TOKEN_LEN, Token, TokenInput, TokenType};
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
@@ -87,7 +90,7 @@ fn challenges_are_kept_apart_and_retired_keys_are_passed_over() {
     assert_eq!(wallet.level(OURS, NOW, &BTreeSet::new()), 2);
     let taken: Vec<_> = std::iter::from_fn(|| take(&wallet, OURS)).map(|t| t.nonce().0[0]).collect();
     assert_eq!(taken, [4, 3], "the token that spoils first goes first");
-    assert_eq!(wallet.drop_retired(NOW).unwrap(), 1);
+    assert_eq!(wallet.drop_retired(NOW).count, 1);
     assert_eq!(wallet.shown().get(), 1);
     assert_eq!(take(&wallet, OTHER).unwrap().nonce(), Nonce([1; 32]));
 }
@@ -106,13 +109,13 @@ fn the_level_shown_follows_every_change() {
     drop(wallet);
     let wallet = open(&path);
     assert_eq!(wallet.shown().get(), 4, "what lay in the file");
-    wallet.drop_retired(NOW).unwrap();
+    wallet.drop_retired(NOW);
     assert_eq!(wallet.shown().get(), 3);
     take(&wallet, OURS).unwrap();
     assert_eq!(wallet.shown().get(), 2);
-    wallet.trim_others(&[OURS], 1).unwrap();
+    wallet.trim_others(&[OURS], 1);
     assert_eq!(wallet.shown().get(), 1);
-    wallet.drop_key(OTHER, KEY).unwrap();
+    wallet.drop_keys(OTHER, &[KEY]);
     assert_eq!(wallet.shown().get(), 0);
 }
 
@@ -126,8 +129,8 @@ fn a_key_or_an_excess_of_parked_tokens_can_be_dropped() {
         add(&wallet, token(number + 10, OTHER, KEY), None);
     }
     add(&wallet, token(5, OURS, newer), None);
-    assert_eq!(wallet.drop_key(OURS, KEY).unwrap(), 4);
-    assert_eq!(wallet.trim_others(&[OURS], 3).unwrap(), 1);
+    assert_eq!(wallet.drop_keys(OURS, &[KEY]).count, 4);
+    assert_eq!(wallet.trim_others(&[OURS], 3).count, 1);
     drop(wallet);
     let wallet = open(&path);
     assert_eq!(
@@ -165,4 +168,28 @@ fn another_file_is_refused_and_left_alone() {
         assert!(error.contains("is not a postern wallet") && error.contains("move this one away"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), contents);
     }
+}
+
+#[tokio::test]
+async fn a_failed_write_loses_its_tokens_and_counts_them_and_no_slot() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    for number in 1..=4 {
+        add(&wallet, token(number, OURS, KEY), None);
+    }
+    take(&wallet, OURS).unwrap();
+    wallet.contents.lock().file = File::open(&path).unwrap(); // cannot be written
+    wallet.add(Unspent { token: token(5, OURS, KEY), not_after: None }).unwrap_err();
+    assert_eq!(wallet.contents.lock().free.len(), 1);
+    let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
+    let supply = Supply::new(wallet, recorder.clone());
+    supply.adopt(Arc::new(named(None, &[], 1)), vec![OURS], true);
+    assert!(supply.take(Wanted::Any).await.is_err());
+    supply.give_up(OURS);
+    assert!(supply.add(Unspent { token: token(5, OURS, KEY), not_after: None }).is_err());
+    let fates = |fate| recorder.fates(fate);
+    assert_eq!((fates(Fate::Unwritten), fates(Fate::Superseded), recorder.wallet()), (2, 2, 0));
+    let contents =
+        Contents::read(File::open(&path).unwrap(), std::fs::metadata(&path).unwrap().len()).unwrap();
+    assert_eq!((contents.held.len(), contents.free.len()), (3, 1));
 }

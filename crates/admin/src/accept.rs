@@ -1,12 +1,12 @@
-//! The format of `/metrics`: OpenMetrics for a scraper that prefers it, as Prometheus does, and Prometheus' older text format for
-//! everything else.
+//! The format of `/metrics`: OpenMetrics for a scraper that prefers it, such as Prometheus, and otherwise Prometheus's older text
+//! format.
 
 use http::{HeaderMap, header};
 
-/// The content type of OpenMetrics.
 pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether `Accept` (RFC 9110, 12.5.1) wants OpenMetrics 1.0 at least as much as plain text. A wildcard never means it.
+/// Returns `true` if `Accept` (RFC 9110, section 12.5.1) prefers OpenMetrics 1.0 to plain text, or ranks both equally. Wildcards
+/// do not count.
 pub(crate) fn prefers_open_metrics(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let (mut open, mut plain) = (0.0, 0.0);
@@ -21,7 +21,7 @@ pub(crate) fn prefers_open_metrics(headers: &HeaderMap) -> bool {
     open > 0.0 && open >= plain
 }
 
-/// A media range: type, `version`, `q`. None when its `q` is no number.
+/// Parses a media range into type, `version` and `q`; `None` if its `q` is not a number.
 fn range(text: &str) -> Option<(&str, Option<&str>, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let (media_type, mut version, mut weight) = (parts.next()?, None, 1.0);

@@ -1,15 +1,16 @@
-//! The metrics of links, and what links lead to.
+//! Metrics of links, and the kinds of links.
 
 use postern_telemetry::catalogue::ADDRESS;
 
-/// A link: from 10 µs on one machine to 10 s around the world, with both sides of 40 ms.
+/// Upper bounds of link durations in seconds: from 10 µs on one machine to 10 s around the world, with bounds on both sides of 40
+/// ms.
 pub const LINK_BUCKETS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.038,
     0.042, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
 
 postern_telemetry::catalogue! {
-    /// Every metric of links.
+    /// All metrics of links.
     pub METRICS;
 
     /// Attempts to get an answer: commands, fetches, connections.
@@ -23,7 +24,7 @@ postern_telemetry::catalogue! {
 }
 
 postern_telemetry::label! {
-    /// What a link leads to.
+    /// The remote end of a link.
     pub LinkKind = "link" {
         /// An address of the shared double-spend store.
         Store = "store",

@@ -1,7 +1,7 @@
-//! The admin side of a process: the listener with `/livez`, `/readyz`, `/metrics`, and the live page on it.
+//! The admin side of a process: the listener with `/livez`, `/readyz`, `/metrics` and the live page.
 //!
-//! A process makes one [`ProcessContext`] and shares it with its daemons: they add gates to its readiness and sections
-//! to its [live page](live), and [`Admin`] shows them.
+//! A process creates one [`ProcessContext`] and shares it with its daemons: they add gates to its readiness and sections to its
+//! [live page](live), and [`Admin`] serves them.
 //!
 //! ```
 //! use postern_admin::{Admin, ProcessContext, catalogue};
@@ -25,8 +25,6 @@ pub mod catalogue;
 mod listener;
 pub mod live;
 mod process;
-mod status;
 
 pub use listener::Admin;
-pub use process::ProcessContext;
-pub use status::Reports;
+pub use process::{ProcessContext, Reports};

@@ -11,35 +11,40 @@ use futures_util::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use postern_daemon::BoxFuture;
 use postern_daemon::client_stream::ClientStream;
-use postern_daemon::exchange::{Exchange, Patience};
-use postern_daemon::farewell;
+use postern_daemon::exchange::Patience;
+use postern_daemon::farewell::last_answer;
 use postern_daemon::http::{is_for_this_machine, text};
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::{Bounds, Places};
+use postern_daemon::rates::Rates;
+use postern_daemon::serve::h1::builder;
+use postern_daemon::serve::{self, Endpoint, Limits, Parts, TurnedAway, Visitor};
 use postern_daemon::sources::SourceLimits;
+use postern_daemon::tls::Accepted;
 use postern_telemetry::metrics::Exporter;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 
-/// A header that takes longer than this closes the connection, and so does a client that reads nothing for so long.
+/// Time limit for a request's header, and for a client that reads nothing.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one more connection the oldest gives way that asks nothing: a scraper or two and a browser need a handful.
+/// Maximum number of connections. A further one displaces the oldest without a request; a scraper or two and a browser need a
+/// handful.
 const MAX_CONNECTIONS: usize = 64;
-/// Of these from one address, unless it is on this machine.
+/// Maximum number of connections from one address, except from this machine.
 const MAX_OF_SOURCE: usize = 32;
-/// Browsers that may watch the live page at once: fewer, so that a scraper always finds a place.
+/// Maximum number of browsers on the live page; smaller, so that a scraper always finds a place.
 const MAX_WATCHERS: usize = 48;
-/// The listener's name in the log and in errors.
+/// Name of the listener in logs and errors.
 const WHAT: &str = "the admin listener";
 
 /// The admin listener, open but not yet serving.
@@ -52,10 +57,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Opens the listener.
+    /// Binds the listener.
     ///
     /// # Errors
-    /// When the address cannot be bound.
+    /// Fails if the address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         process: &ProcessContext,
@@ -66,95 +71,87 @@ impl Admin {
         Ok(Self { listener, local, process: process.clone(), exporter })
     }
 
-    /// The address it listens on, with the real port in place of 0.
+    /// Returns the bound address, with the actual port in place of 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Serves until the state is *stopped*: through the drain, so that it can be watched. Spawn it beside the work, not
-    /// on the tracker.
+    /// Serves until the state is *stopped*, so that the drain can be observed. Spawn it next to the work, not on the tracker.
     pub fn serve(self) -> BoxFuture<'static, ()> {
         Box::pin(self.accept())
     }
 
     async fn accept(self) {
-        let (places, sources) =
-            (Places::default(), SourceLimits { connections: MAX_OF_SOURCE, ..SourceLimits::default() });
-        let shutdown = self.process.shutdown.clone();
-        let pages = Arc::new(Pages {
+        let pages = Pages {
             process: self.process,
             exporter: self.exporter,
             watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
             is_loopback: self.local.ip().is_loopback(),
-        });
-        let accepting = async {
-            loop {
-                let (stream, from) = match self.listener.accept().await {
-                    Ok(accepted) => accepted,
-                    Err(error) => {
-                        listen::pause(WHAT, &error).await;
-                        continue;
-                    }
-                };
-                let exchange = Exchange::new(Patience { answer: HEADER_TIMEOUT, stream: HEADER_TIMEOUT });
-                let bounds = Bounds { connections: MAX_CONNECTIONS, sources: &sources };
-                let (shutdown, pages) = (shutdown.clone(), pages.clone());
-                match places.wait(Some(from.ip()), bounds, &exchange).await {
-                    Ok(place) => tokio::spawn(async move {
-                        shutdown.until_stopped(connection(stream, pages, &exchange)).await;
-                        drop(place);
-                    }),
-                    Err(_) => {
-                        let Some(leaving) = places.leave(MAX_CONNECTIONS) else { continue };
-                        tokio::spawn(async move {
-                            shutdown.until_stopped(farewell::part(stream, &too_many())).await;
-                            drop(leaving);
-                        })
-                    }
-                };
-            }
+            places: Places::default(),
+            rates: Rates::default(),
+            sources: SourceLimits { connections: MAX_OF_SOURCE, refusals: 0, ..SourceLimits::default() },
         };
-        shutdown.until_stopped(accepting).await;
+        let (shutdown, connections) = (pages.process.shutdown.clone(), TaskTracker::new());
+        let accepting =
+            serve::accept(Arc::new(pages), (WHAT, self.listener), &connections, shutdown.stopped());
+        let _ = accepting.await; // fails only after the stop
     }
 }
 
-/// What a client reads whose address has too many connections.
-fn too_many() -> Vec<u8> {
-    let sentence = "Too many connections are open from this address. Close some, or try again later.\n";
-    farewell::later(StatusCode::TOO_MANY_REQUESTS, 1, sentence)
-}
+impl Endpoint for Pages {
+    const WAITS: bool = true; // an answer takes milliseconds, so a place is free soon
 
-async fn connection(stream: TcpStream, pages: Arc<Pages>, exchange: &Exchange) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let pages = pages.clone();
-        async move { Ok::<_, Infallible>(exchange.answer(async { pages.answer(&request) }).await) }
-    });
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new()) // without it the header timeout is silently off
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(16 * 1024)
-        .serve_connection(TokioIo::new(ClientStream::new(stream, exchange.clone())), service);
-    tokio::select! {
-        served = serving => if let Err(error) = served {
-            tracing::debug!("an admin connection ended early: {error}");
-        },
-        () = exchange.displaced() => tracing::debug!("an admin connection gave way to another"),
+    fn parts(&self) -> Parts<'_> {
+        Parts { places: &self.places, rates: &self.rates, shutdown: &self.process.shutdown }
+    }
+
+    fn with_limits<T>(&self, read: impl FnOnce(Limits<'_>) -> T) -> T {
+        let bounds = Bounds { connections: MAX_CONNECTIONS, sources: &self.sources };
+        read(Limits { bounds, patience: Patience { answer: HEADER_TIMEOUT, stream: HEADER_TIMEOUT } })
+    }
+
+    fn record(&self, reason: TurnedAway) {
+        tracing::debug!("an admin connection is turned away: {reason:?}");
+    }
+
+    fn answer(&self, _: TurnedAway) -> Vec<u8> {
+        let sentence = "Too many connections are open from this address. Close some, or try again later.\n";
+        last_answer(StatusCode::TOO_MANY_REQUESTS, Some(1), sentence)
+    }
+
+    /// hyper alone drives the connection: a drain, which can be observed here, does not end it.
+    async fn serve(&self, stream: Accepted, Visitor { place: _place, exchange, .. }: Visitor) {
+        let answering = &exchange;
+        let service = service_fn(|request: Request<Incoming>| async move {
+            Ok::<_, Infallible>(answering.answer(async { self.respond(&request) }).await)
+        });
+        let stream = TokioIo::new(ClientStream::new(stream, exchange.clone()));
+        let serving = builder(HEADER_TIMEOUT, 16 * 1024).serve_connection(stream, service);
+        tokio::select! {
+            served = self.process.shutdown.until_stopped(serving) => if let Some(Err(error)) = served {
+                tracing::debug!("an admin connection ended early: {error}");
+            },
+            () = exchange.displaced() => self.record(TurnedAway::Displaced),
+        }
     }
 }
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What the listener answers.
 struct Pages {
     process: ProcessContext,
     exporter: Exporter,
     watchers: Arc<Semaphore>,
     is_loopback: bool,
+    places: Places,
+    /// Empty: requests are not limited by a rate.
+    rates: Rates,
+    sources: SourceLimits,
 }
 
 impl Pages {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
         if method == Method::CONNECT {
             let sentence = "This is an admin listener of Postern, no proxy: give the address of the gateway or the agent.\n";
@@ -203,7 +200,7 @@ impl Pages {
         text(StatusCode::OK, lines("ready\n".to_owned(), "degraded: ", &self.process.readiness.degraded()))
     }
 
-    /// The reports of the daemons, and what `/readyz` says.
+    /// Returns the daemons' reports and the state of `/readyz`, as JSON.
     fn status(&self) -> String {
         self.process.readiness.look();
         let mut status = self.process.reports.collect();
@@ -213,7 +210,7 @@ impl Pages {
         serde_json::Value::Object(status).to_string()
     }
 
-    /// The live page's stream: the one answer here without an end.
+    /// Returns the live page's stream, the only answer without an end.
     fn events(&self, method: &Method) -> Response<Body> {
         if method == Method::HEAD {
             return whole(of_type(EVENT_STREAM, ""));
@@ -222,7 +219,7 @@ impl Pages {
             let sentence = format!("{MAX_WATCHERS} pages are open already: close one.\n");
             return whole(text(StatusCode::SERVICE_UNAVAILABLE, sentence));
         };
-        // The place is given back with the stream.
+        // Dropping the stream releases the place.
         let events = live::events(&self.process.live).map(move |event| {
             let _place = &place;
             event
@@ -237,7 +234,7 @@ impl Pages {
 
 const PATHS: [&str; 7] = ["/", "/livez", "/readyz", "/metrics", "/live.json", "/status.json", "/events"];
 const EVENT_STREAM: &str = "text/event-stream";
-/// Nothing from elsewhere, and nothing to elsewhere.
+/// Forbids content from other origins and requests to them.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

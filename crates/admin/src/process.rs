@@ -1,26 +1,55 @@
-//! What the daemons of one process share.
-
 use crate::live::Live;
-use crate::status::Reports;
+use parking_lot::Mutex;
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_daemon::systemd::Pulse;
+use serde_json::{Map, Value};
+use std::fmt;
+use std::sync::Arc;
 
-/// The stop switch, the readiness, the live page and the file descriptors that all daemons of a process share. Clones share
-/// them.
+/// The shutdown, the readiness, the live page and the file descriptors that all daemons of a process share. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessContext {
-    /// When to drain, reload and stop.
+    /// Signals to drain, reload and stop.
     pub shutdown: Shutdown,
-    /// What has to be ready.
+    /// Gates of the process's readiness.
     pub readiness: Readiness,
-    /// What the live page shows.
+    /// The live page.
     pub live: Live,
-    /// What its status command reads.
+    /// Reports for the status command.
     pub reports: Reports,
-    /// How many connections they may have.
+    /// The budget of file descriptors for connections.
     pub descriptors: Descriptors,
-    /// Signs of life of its runtimes, for systemd.
+    /// Signs of life of the process's runtimes, for systemd.
     pub pulse: Pulse,
+}
+
+/// A daemon's report. It is called for each request, so it must not block.
+type Report = Box<dyn Fn() -> Value + Send>;
+
+/// The reports of the daemons to their status commands, in `/status.json`, made at the time of the request. Clones share them.
+///
+/// The live page is for people and up to a second old. A report contains what a command needs to explain what a daemon does next.
+/// It must not contain destinations, clients or tokens.
+#[derive(Clone, Default)]
+pub struct Reports(Arc<Mutex<Vec<(&'static str, Report)>>>);
+
+impl Reports {
+    /// Adds a report under a name.
+    pub fn add(&self, name: &'static str, report: impl Fn() -> Value + Send + 'static) {
+        self.0.lock().push((name, Box::new(report)));
+    }
+
+    /// Returns all reports by name.
+    #[must_use]
+    pub fn collect(&self) -> Map<String, Value> {
+        self.0.lock().iter().map(|(name, report)| ((*name).to_owned(), report())).collect()
+    }
+}
+
+impl fmt::Debug for Reports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reports({})", self.0.lock().len())
+    }
 }

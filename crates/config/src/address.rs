@@ -1,98 +1,74 @@
-//! Addresses to listen on, written with a name or a number: `localhost:8080`, `127.0.0.1:8080`, `[::1]:8080`.
+//! Listen addresses, written with a name or numbers: `localhost:8080`, `127.0.0.1:8080`, `[::1]:8080`.
 
 use crate::text_value;
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 const ACCEPTED: &str =
     "an address and a port, such as \"127.0.0.1:8080\", \"[::1]:8080\" or \"localhost:8080\"";
 
-/// An address and a port that was written as either numbers or a name. A name is resolved when it is read, and stays
-/// what it was then; where it has several addresses an IPv4 one is taken, and `localhost` is always 127.0.0.1.
+/// An address and a port, written as numbers or a name. A name is resolved once, when it is read; IPv4 is preferred if the name
+/// has several addresses, and `localhost` is always 127.0.0.1.
 ///
-/// In a configuration: `#[serde(with = "postern_config::address")]` and
-/// `#[schemars(with = "postern_config::Address")]` on a `SocketAddr`, or `address::optional` on an
-/// `Option<SocketAddr>`. On the command line: `value_parser = postern_config::address::argument`.
+/// In a configuration: `#[serde(with = "postern_config::address")]` and `#[schemars(with = "postern_config::Address")]` on a
+/// `SocketAddr`. On the command line: `value_parser = postern_config::address::argument`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub SocketAddr);
 
-/// Why a text names no address to listen on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    /// "localhost", "8080", "127.0.0.1"
-    #[error("it has no port")]
-    NoPort,
-    /// ":8080"
-    #[error("it has no address before the port")]
-    NoHost,
-    /// "http://127.0.0.1:8080"
-    #[error("it is a URL")]
-    Url,
-    /// "localhost:http", "localhost:80800"
-    #[error("\"{0}\" is no port, which is a number from 0 to 65535")]
-    Port(String),
-    /// "::1:8080"
-    #[error("an IPv6 address stands in brackets")]
-    Brackets,
-    /// A name that leads nowhere.
-    #[error("the name \"{host}\" cannot be resolved ({reason})")]
-    Unresolved {
-        /// The name.
-        host: String,
-        /// The resolver's error.
-        reason: String,
-    },
-}
-
-/// The address that `text` stands for. Blocks on the resolver where it is a name other than `localhost`.
-fn parse(text: &str) -> Result<SocketAddr, AddressError> {
+/// Parses an address. Blocks on the resolver if it is a name other than `localhost`.
+fn parse(text: &str) -> Result<SocketAddr, String> {
+    let no_port = || "it has no port".to_owned();
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
     if text.contains("://") {
-        return Err(AddressError::Url);
+        return Err("it is a URL".to_owned());
     }
-    let (host, port) = text.rsplit_once(':').ok_or(AddressError::NoPort)?;
-    if host.contains(':') || text.parse::<IpAddr>().is_ok() {
-        return Err(AddressError::Brackets);
+    let (host, port) = text.rsplit_once(':').ok_or_else(no_port)?;
+    if text.ends_with(']') {
+        return Err(no_port());
     }
-    let port: u16 = port.parse().map_err(|_| AddressError::Port(port.to_owned()))?;
+    let is_bracketed = host.starts_with('[') && host.ends_with(']');
+    if host.contains(':') && !is_bracketed || text.parse::<IpAddr>().is_ok() {
+        return Err("an IPv6 address stands in brackets".to_owned());
+    }
+    let port: u16 =
+        port.parse().map_err(|_| format!("\"{port}\" is no port, which is a number from 0 to 65535"))?;
     match host {
-        "" => Err(AddressError::NoHost),
+        "" => Err("it has no address before the port".to_owned()),
         "localhost" => Ok((Ipv4Addr::LOCALHOST, port).into()),
         name => lookup(name, port),
     }
 }
 
-/// The address that an argument of the command line stands for. Blocks on the resolver where it is a name other than
-/// `localhost`.
+/// Parses an argument of the command line. Blocks on the resolver if it is a name other than `localhost`.
 ///
 /// # Errors
-/// A sentence.
+/// A sentence: what is wrong, and what to write.
 pub fn argument(text: &str) -> Result<SocketAddr, String> {
     parse(text).map_err(|error| format!("{error}; write {ACCEPTED}"))
 }
 
-fn lookup(name: &str, port: u16) -> Result<SocketAddr, AddressError> {
-    let unresolved = |reason| AddressError::Unresolved { host: name.to_owned(), reason };
+fn lookup(name: &str, port: u16) -> Result<SocketAddr, String> {
+    let unresolved = |reason: &dyn Display| format!("the name \"{name}\" cannot be resolved ({reason})");
     let found: Vec<SocketAddr> =
-        (name, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?.collect();
+        (name, port).to_socket_addrs().map_err(|error| unresolved(&error))?.collect();
     let preferred = found.iter().find(|address| address.is_ipv4()).or(found.first());
-    preferred.copied().ok_or_else(|| unresolved("it has no address".to_owned()))
+    preferred.copied().ok_or_else(|| unresolved(&"it has no address"))
 }
 
 impl FromStr for Address {
-    type Err = AddressError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         parse(text).map(Self)
     }
 }
 
-impl fmt::Display for Address {
+impl Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -103,40 +79,17 @@ text_value!(Address, ACCEPTED);
 /// Reads a `SocketAddr` as an [`Address`].
 ///
 /// # Errors
-/// See [`AddressError`].
+/// A text that is not an address.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     Address::deserialize(deserializer).map(|address| address.0)
 }
 
-/// Writes it in numbers.
+/// Writes the address in numbers.
 ///
 /// # Errors
 /// Those of the serializer.
 pub fn serialize<S: serde::Serializer>(address: &SocketAddr, serializer: S) -> Result<S::Ok, S::Error> {
     address.serialize(serializer)
-}
-
-/// The same for an address that may be absent: beside `#[serde(default)]`.
-pub mod optional {
-    use super::{Address, SocketAddr};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    /// Reads an address, where there is one.
-    ///
-    /// # Errors
-    /// See [`super::AddressError`].
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
-        Ok(Option::<Address>::deserialize(deserializer)?.map(|address| address.0))
-    }
-
-    /// Writes it in numbers.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    #[allow(clippy::ref_option, reason = "serde calls it so")]
-    pub fn serialize<S: Serializer>(address: &Option<SocketAddr>, serializer: S) -> Result<S::Ok, S::Error> {
-        address.serialize(serializer)
-    }
 }
 
 #[cfg(test)]
@@ -158,22 +111,24 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         for (text, error) in [
-            ("localhost", AddressError::NoPort),
-            ("8080", AddressError::NoPort),
-            ("127.0.0.1", AddressError::NoPort),
-            ("", AddressError::NoPort),
-            (":8080", AddressError::NoHost),
-            ("http://127.0.0.1:8080", AddressError::Url),
-            ("localhost:http", AddressError::Port("http".to_owned())),
-            ("localhost:65536", AddressError::Port("65536".to_owned())),
-            ("localhost:", AddressError::Port(String::new())),
-            ("::1:8080", AddressError::Brackets),
-            ("::1", AddressError::Brackets),
+            ("localhost", "it has no port"),
+            ("8080", "it has no port"),
+            ("127.0.0.1", "it has no port"),
+            ("", "it has no port"),
+            (":8080", "it has no address before the port"),
+            ("http://127.0.0.1:8080", "it is a URL"),
+            ("localhost:http", "\"http\" is no port, which is a number from 0 to 65535"),
+            ("localhost:65536", "\"65536\" is no port, which is a number from 0 to 65535"),
+            ("localhost:", "\"\" is no port, which is a number from 0 to 65535"),
+            ("[::1]:80800", "\"80800\" is no port, which is a number from 0 to 65535"),
+            ("[::1]", "it has no port"),
+            ("::1:8080", "an IPv6 address stands in brackets"),
+            ("::1", "an IPv6 address stands in brackets"),
         ] {
             assert_eq!(parse(text).unwrap_err(), error, "{text}");
         }
-        // Reserved for names that do not exist (RFC 6761, section 6.4).
-        let said = parse("nowhere.invalid:80").unwrap_err().to_string();
+        // `.invalid` never resolves (RFC 6761, section 6.4).
+        let said = parse("nowhere.invalid:80").unwrap_err();
         assert!(said.starts_with("the name \"nowhere.invalid\" cannot be resolved ("), "{said}");
     }
 }

@@ -1,26 +1,23 @@
 //! The differences between two readings of a configuration, as sentences for operators. Trees here may hold secrets;
 //! the sentences do not.
 
+use super::document::cut;
 use super::schema::Schema;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-/// The most characters of a value that are shown.
-const SHOWN: usize = 60;
-/// The most names of a list that are shown.
+/// Maximum number of names of a list in a sentence.
 const NAMED: usize = 10;
 /// The keys that identify a table in a list; the first that is present is used.
 const NAMES: [&str; 2] = ["name", "url"];
 
-/// A difference between two readings.
 pub(super) struct Change {
-    /// Its dotted path.
+    /// Dotted path.
     pub(super) key: String,
     pub(super) sentence: String,
 }
 
-/// The differences from `old` to `new`, one for each key.
+/// Returns the differences from `old` to `new`, one for each key.
 pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
     let paths: BTreeSet<&Vec<String>> = old.keys().chain(new.keys()).collect();
@@ -34,7 +31,8 @@ pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<Change> 
         .collect()
 }
 
-/// Copies what `old` has under `key` to `tree`. A section that only one of them has comes or goes with the key.
+/// Sets `key` in `tree` to its value in `old`. If only one of the two has the section of `key`, the whole section is added or
+/// removed.
 pub(super) fn keep(tree: &mut Value, old: &Value, key: &str) {
     let (step, rest) = key.split_once('.').map_or((key, None), |(step, rest)| (step, Some(rest)));
     let (Value::Object(now), Value::Object(before)) = (&mut *tree, old) else {
@@ -48,7 +46,7 @@ pub(super) fn keep(tree: &mut Value, old: &Value, key: &str) {
     }
 }
 
-/// Every value that is not a section, by its path. Unset keys are absent.
+/// Returns every value that is not a section, by its path. Unset keys are absent.
 fn leaves(tree: &Value) -> BTreeMap<Vec<String>, &Value> {
     let mut found = BTreeMap::new();
     collect(tree, &[], &mut found);
@@ -89,57 +87,39 @@ fn sentence(path: &[String], old: Option<&Value>, new: Option<&Value>, schema: &
     }
 }
 
-/// A value, shortened if it is long.
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    cut(value.to_string())
 }
 
-/// What happened to a list of tables, by the names of its entries; nothing when it is no such list.
+/// Summarizes the changes of a list of tables by the names of its entries. `None` if a value is not such a list.
 fn tables(old: Option<&Value>, new: Option<&Value>) -> Option<String> {
     let (old, new) = (by_name(old)?, by_name(new)?);
     if old.is_empty() && new.is_empty() {
         return None;
     }
-    let added = new.keys().filter(|name| !old.contains_key(*name)).map(|name| quoted(name)).collect();
-    let removed = old.keys().filter(|name| !new.contains_key(*name)).map(|name| quoted(name)).collect();
+    let added = new.keys().filter(|name| !old.contains_key(*name)).map(|name| format!("{name:?}")).collect();
+    let removed =
+        old.keys().filter(|name| !new.contains_key(*name)).map(|name| format!("{name:?}")).collect();
     let changed = new.iter().filter_map(|(name, table)| {
         let before = old.get(name).filter(|before| *before != table)?;
         let differs = |key: &&String| before.get(*key) != table.get(*key);
         let keys: BTreeSet<&String> = before.keys().chain(table.keys()).filter(differs).collect();
         let keys: Vec<&str> = keys.into_iter().map(String::as_str).collect();
-        Some(format!("{} ({})", quoted(name), keys.join(", ")))
+        Some(format!("{name:?} ({})", keys.join(", ")))
     });
-    let mut summary = String::new();
-    for (what, entries) in [("added", added), ("removed", removed), ("changed", changed.collect())] {
-        describe(&mut summary, what, entries);
-    }
-    if summary.is_empty() {
-        summary.push_str("in another order");
-    }
-    Some(summary)
+    let kinds: [(_, Vec<String>); 3] =
+        [("added", added), ("removed", removed), ("changed", changed.collect())];
+    let said: Vec<String> = kinds.into_iter().filter_map(|(what, entries)| list(what, &entries)).collect();
+    Some(if said.is_empty() { "in another order".to_owned() } else { said.join("; ") })
 }
 
-fn quoted(name: &str) -> String {
-    format!("{name:?}")
+fn list(what: &str, entries: &[String]) -> Option<String> {
+    let (named, rest) = entries.split_at(entries.len().min(NAMED));
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    (!named.is_empty()).then(|| format!("{what} {}{more}", named.join(", ")))
 }
 
-fn describe(summary: &mut String, what: &str, entries: Vec<String>) {
-    if entries.is_empty() {
-        return;
-    }
-    let separator = if summary.is_empty() { "" } else { "; " };
-    let list = entries.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let _ = write!(summary, "{separator}{what} {list}"); // writing to a String cannot fail
-    if entries.len() > NAMED {
-        let _ = write!(summary, " and {} more", entries.len() - NAMED);
-    }
-}
-
-/// The tables of a list by what names them, else by their place; nothing when something in it is no table.
+/// Returns the tables of a list by name, or by position if they have none. `None` if an entry is not a table.
 fn by_name(list: Option<&Value>) -> Option<BTreeMap<String, &Map<String, Value>>> {
     let entries = match list {
         None => &[],

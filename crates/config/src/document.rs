@@ -1,11 +1,46 @@
-//! The file as written, with the place of everything in it.
+//! The TOML file as written, with the position of everything in it.
 
-use super::error::ConfigError;
 use std::ops::Range;
+use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A TOML file.
+/// A configuration that cannot be used, as sentences. Daemons exit with 64 on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .sentences.join("\n"))]
+pub struct ConfigError {
+    sentences: Vec<String>,
+}
+
+impl ConfigError {
+    /// Creates an error of one sentence about `place` (a file, or a file and a key), for a daemon's own checks:
+    /// "place: sentence".
+    #[must_use]
+    pub fn new(place: &str, sentence: impl std::fmt::Display) -> Self {
+        Self { sentences: vec![format!("{place}: {sentence}")] }
+    }
+
+    pub(super) fn from_sentences(sentences: Vec<String>) -> Result<(), Self> {
+        if sentences.is_empty() { Ok(()) } else { Err(Self { sentences }) }
+    }
+}
+
+/// Maximum number of characters of a value in a sentence.
+const SHOWN: usize = 60;
+
+/// Returns the text, cut to `SHOWN` characters.
+pub(super) fn cut(text: String) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+pub(super) fn read_text(path: &Path, name: &str) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::new(name, format!("cannot read the configuration: {error}")))
+}
+
 pub(super) struct Document<'a> {
     pub(super) name: &'a str,
     text: &'a str,
@@ -20,17 +55,17 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The values alone.
+    /// Returns the values without their positions.
     pub(super) fn values(&self) -> Result<toml::Table, ConfigError> {
         toml::from_str(self.text).map_err(|error| not_toml(self.name, self.text, &error))
     }
 
-    /// The place of a byte of the file: "gateway.toml, line 3".
+    /// Returns the line of a byte of the file: "gateway.toml, line 3".
     pub(super) fn place(&self, offset: usize) -> String {
         place(self.name, self.text, offset)
     }
 
-    /// The place of the key at `path`, or of the nearest one above it; the file alone when there is none.
+    /// Returns the line of the key at `path`, or of its nearest existing ancestor; only the file's name if there is neither.
     pub(super) fn place_of(&self, path: &[String]) -> String {
         match self.find(path).0 {
             Some(span) => self.place(span.start),
@@ -38,7 +73,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The path to the smallest value around `span`; empty when there is none, which means the whole file.
+    /// Returns the path of the smallest value around `span`; empty if there is none, which stands for the whole file.
     pub(super) fn path_at(&self, span: Option<Range<usize>>) -> Vec<String> {
         let mut found = None;
         let Some(span) = span else { return Vec::new() };
@@ -48,52 +83,43 @@ impl<'a> Document<'a> {
         found.map(|(_, path)| path).unwrap_or_default()
     }
 
-    /// The value at `path` as it was written, on one line and not too long; nothing for a section.
+    /// Returns the value at `path` as written, on one line, cut to 60 characters. `None` for a section.
     pub(super) fn written(&self, path: &[String]) -> Option<String> {
         let (_, value) = self.find(path);
         let written = self.text.get(value?)?;
-        let line = written.split_whitespace().collect::<Vec<_>>().join(" ");
-        Some(match line.char_indices().nth(60) {
-            Some((end, _)) => format!("{}…", &line[..end]),
-            None => line,
-        })
+        Some(cut(written.split_whitespace().collect::<Vec<_>>().join(" ")))
     }
 
-    /// The place of the last key of `path` that exists, and that of the value when the whole path leads to one.
+    /// Returns the span of the last existing key of `path`, and the value's span if the whole path leads to a value.
     fn find(&self, path: &[String]) -> (Option<Range<usize>>, Option<Range<usize>>) {
-        let mut key_span = None;
-        let mut steps = path.iter();
-        let Some(first) = steps.next().and_then(|key| self.root.get_key_value(key.as_str())) else {
-            return (None, None);
-        };
-        key_span.replace(first.0.span());
-        let mut value = first.1;
-        for step in steps {
-            value = match value.get_ref() {
-                DeValue::Table(table) => match table.get_key_value(step.as_str()) {
-                    Some((key, inner)) => {
-                        key_span = Some(key.span());
-                        inner
-                    }
-                    None => return (key_span, None),
-                },
-                DeValue::Array(list) => match step.parse().ok().and_then(|index: usize| list.get(index)) {
-                    Some(inner) => {
-                        key_span = Some(inner.span());
-                        inner
-                    }
-                    None => return (key_span, None),
-                },
-                _ => return (key_span, None),
+        let mut found: Option<(Range<usize>, &Spanned<DeValue<'_>>)> = None;
+        for step in path {
+            let next = match found.as_ref().map(|(_, value)| value.get_ref()) {
+                None => in_table(&self.root, step),
+                Some(DeValue::Table(table)) => in_table(table, step),
+                Some(DeValue::Array(list)) => {
+                    step.parse().ok().and_then(|index: usize| list.get(index)).map(|item| (item.span(), item))
+                }
+                Some(_) => None,
             };
+            if next.is_none() {
+                return (found.map(|(key, _)| key), None);
+            }
+            found = next;
         }
+        let Some((key, value)) = found else { return (None, None) };
         let is_section = matches!(value.get_ref(), DeValue::Table(_));
-        (key_span, (!is_section).then(|| value.span()))
+        (Some(key), (!is_section).then(|| value.span()))
     }
 }
 
-/// Puts `path` into `found`, or one below it, if its value is the smallest around `span` so far. A section's own span is that of
-/// its header, so its values are not within it.
+/// Returns the span of a key in a table, and its value.
+fn in_table<'a, 'b>(table: &'b DeTable<'a>, key: &str) -> Option<(Range<usize>, &'b Spanned<DeValue<'a>>)> {
+    table.get_key_value(key).map(|(key, value)| (key.span(), value))
+}
+
+/// Sets `found` to the path of the smallest value around `span`, searching `value` and everything below it. The span of a section
+/// is that of its header, and does not contain its values.
 fn around(
     span: &Range<usize>,
     path: &[String],
@@ -136,7 +162,7 @@ fn place(name: &str, text: &str, offset: usize) -> String {
     format!("{name}, line {line}")
 }
 
-/// `egress.ports[1]`
+/// Returns a path as text: `egress.ports[1]`.
 pub(super) fn dotted(path: &[String]) -> String {
     let mut full = String::new();
     for step in path {

@@ -1,15 +1,14 @@
-//! The environment variables that a configuration is read under, and those that look like ours and name no key.
+//! Environment variables of a configuration, and those with our prefix that name no key.
 //!
-//! A slip of the pen in a variable's name must not be passed over. But one environment may serve several daemons, and
-//! Kubernetes and Docker put variables for each service there: those are left alone.
+//! A misspelt variable must not be ignored. But one environment may serve several daemons, and Kubernetes and Docker add
+//! variables for each service: those are skipped.
 
-use super::overrides::environment;
-use super::schema::{Leaf, Schema, VARIABLE_PREFIX};
+use super::schema::{Leaf, Schema, VARIABLE_PREFIX, bare_variable};
 use super::unknown::nearest;
 use schemars::JsonSchema;
 use std::collections::BTreeMap;
 
-/// What the project's other programs read: `postern token`, scripts, load tests and tests.
+/// Prefixes of the variables of the project's other programs: `postern token`, scripts, load tests and tests.
 const OTHERS: &[&str] = &[
     "API_KEY",
     "BINARY",
@@ -34,32 +33,31 @@ pub struct Environment {
     elsewhere: Vec<String>,
 }
 
-/// Errors for variables that name no key.
+/// Messages about variables that name no key.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Strays {
-    /// They name a section of this configuration, so this daemon is meant.
+    /// Errors: the variable names a section of this configuration, so it is meant for this daemon.
     pub(super) refused: Vec<String>,
-    /// They may be another program's.
+    /// Warnings: the variable may belong to another program.
     pub(super) ignored: Vec<String>,
 }
 
-/// The variables of the configuration `T`.
+/// Returns the names of the variables of the configuration `T`.
 #[must_use]
 pub fn variables<T: JsonSchema>() -> Vec<String> {
     Schema::of::<T>().leaves().iter().map(Leaf::variable).collect()
 }
 
 impl Environment {
-    /// The variables of this process, in which those named in `elsewhere` belong to other daemons.
+    /// Reads the variables of this process. Those named in `elsewhere` belong to other daemons. Bytes that are not UTF-8 become
+    /// replacement characters, so that such a value is rejected with the variable's name rather than ignored.
     #[must_use]
     pub fn of_process(elsewhere: Vec<String>) -> Self {
-        Self { variables: environment().into_iter().collect(), elsewhere }
-    }
-
-    /// These variables and no others.
-    #[must_use]
-    pub fn of(variables: impl IntoIterator<Item = (String, String)>, elsewhere: Vec<String>) -> Self {
-        Self { variables: variables.into_iter().collect(), elsewhere }
+        let variables = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+            .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
+            .collect();
+        Self { variables, elsewhere }
     }
 
     pub(super) fn variables(&self) -> BTreeMap<String, String> {
@@ -68,13 +66,12 @@ impl Environment {
 
     pub(super) fn strays(&self, schema: &Schema) -> Strays {
         let keys: Vec<String> = schema.leaves().iter().map(Leaf::variable).collect();
-        let sections = Sections::of(schema);
         let mut strays = Strays::default();
         for (name, value) in &self.variables {
             let Some(bare) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
             if keys.contains(name)
                 || self.elsewhere.contains(name)
-                || is_another_programs(bare)
+                || OTHERS.iter().any(|other| is_in(bare, other))
                 || is_link(name, value)
             {
                 continue;
@@ -85,7 +82,7 @@ impl Environment {
                 Some(near) => format!("did you mean {VARIABLE_PREFIX}{near}?"),
                 None => "docs/reference/configuration.md has every variable".to_owned(),
             };
-            match sections.above(bare) {
+            match section_above(schema, bare) {
                 Some(section) => strays.refused.push(format!(
                     "the environment variable {name}: {section} has no key of this name that a variable can set; {advice}"
                 )),
@@ -98,42 +95,19 @@ impl Environment {
     }
 }
 
-impl std::fmt::Debug for Environment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.variables.keys()).finish() // the values may be secret
-    }
+/// Returns the header of the innermost section that the variable `bare` names or is in.
+fn section_above(schema: &Schema, bare: &str) -> Option<String> {
+    let sections = schema.sections().into_iter().filter(|section| !section.path.is_empty());
+    let above = sections.filter(|section| is_in(bare, &bare_variable(&section.path)));
+    above.max_by_key(|section| bare_variable(&section.path).len()).map(|section| section.header())
 }
 
-/// The sections of a configuration by what their variables begin with, as they are written in the file.
-struct Sections(Vec<(String, String)>);
-
-impl Sections {
-    fn of(schema: &Schema) -> Self {
-        let named = schema.sections().into_iter().filter(|section| !section.path.is_empty()).map(|section| {
-            let dotted = section.path.join(".");
-            let written = if section.in_list { format!("[[{dotted}]]") } else { format!("[{dotted}]") };
-            (section.path.join("_").to_uppercase().replace('-', "_"), written)
-        });
-        Self(named.collect())
-    }
-
-    /// The innermost section that a name lies in, or is.
-    fn above(&self, bare: &str) -> Option<&str> {
-        let is_in = |prefix: &str| {
-            bare.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-        };
-        let found = self.0.iter().filter(|(prefix, _)| is_in(prefix)).max_by_key(|(prefix, _)| prefix.len());
-        found.map(|(_, written)| written.as_str())
-    }
+/// `true` if the variable `bare` has this name, or one below it.
+fn is_in(bare: &str, prefix: &str) -> bool {
+    bare.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-fn is_another_programs(bare: &str) -> bool {
-    OTHERS
-        .iter()
-        .any(|other| bare.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
-}
-
-/// Whether this is what Kubernetes and Docker set for a service called postern, or postern-something:
+/// `true` if Kubernetes or Docker sets such a variable for a service called postern, or postern-something:
 /// `POSTERN_GATEWAY_SERVICE_HOST`, `POSTERN_GATEWAY_PORT=tcp://10.0.0.1:8080`, `POSTERN_GATEWAY_PORT_8080_TCP_ADDR`.
 pub(super) fn is_link(name: &str, value: &str) -> bool {
     if name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT") || name.contains("_SERVICE_PORT_") {
@@ -150,6 +124,56 @@ pub(super) fn is_link(name: &str, value: &str) -> bool {
         number && words.next().is_some_and(|word| ["TCP", "UDP", "SCTP"].contains(&word))
     });
     of_port || name.contains("_ENV_")
+}
+
+/// The applied variables: from a key's path to the variable's name and raw value.
+pub(super) type Overrides = BTreeMap<Vec<String>, (String, String)>;
+
+pub(super) fn lay_over(
+    values: &mut toml::Table,
+    schema: &Schema,
+    env: impl IntoIterator<Item = (String, String)>,
+) -> Overrides {
+    let env: BTreeMap<String, String> = env.into_iter().collect();
+    let mut overrides = Overrides::new();
+    for leaf in schema.leaves() {
+        let name = leaf.variable();
+        if let Some(raw) = env.get(&name)
+            && set(values, &leaf.path, value_of(&leaf, raw))
+        {
+            overrides.insert(leaf.path, (name, raw.clone()));
+        }
+    }
+    overrides
+}
+
+/// Parses a variable's text as a TOML value. Other text stays a string, which deserialization rejects with what the key
+/// accepts.
+fn value_of(leaf: &Leaf<'_>, raw: &str) -> toml::Value {
+    let text = || toml::Value::String(raw.to_owned());
+    if leaf.node.is_text() {
+        return text();
+    }
+    toml::de::ValueDeserializer::parse(raw)
+        .and_then(<toml::Value as serde::Deserialize>::deserialize)
+        .unwrap_or_else(|_| text())
+}
+
+/// Sets the value at `path`. Returns `false` if the file has something other than a table on the way, which is rejected later.
+fn set(table: &mut toml::Table, path: &[String], value: toml::Value) -> bool {
+    match path {
+        [] => false,
+        [key] => {
+            table.insert(key.clone(), value);
+            true
+        }
+        [key, rest @ ..] => {
+            match table.entry(key.clone()).or_insert_with(|| toml::Value::Table(toml::Table::new())) {
+                toml::Value::Table(inner) => set(inner, rest, value),
+                _ => false,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -185,7 +209,7 @@ mod tests {
     fn strays(variables: &[(&str, &str)]) -> Strays {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let elsewhere = vec!["POSTERN_ISSUER_API_KEY".to_owned(), "POSTERN_KEYS_ROTATE_EVERY".to_owned()];
-        Environment::of(variables, elsewhere).strays(&Schema::of::<Config>())
+        Environment { variables: variables.collect(), elsewhere }.strays(&Schema::of::<Config>())
     }
 
     #[test]

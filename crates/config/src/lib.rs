@@ -1,10 +1,9 @@
-//! Configuration: a TOML file, every value of which an environment variable can override.
+//! Configuration: a TOML file whose values environment variables can override.
 //!
 //! A daemon's configuration is a struct that derives `Deserialize`, `Serialize` (for the defaults in the
-//! reference) and `JsonSchema`; `#[serde(default)]` on a section makes it optional. The schema is where names come
-//! from: which keys exist, what the nearest known one is, which environment variable stands for which value, and
-//! the text of [`reference()`]. A field may describe what it accepts with
-//! `#[schemars(extend("x-accepted" = "a port, such as 443"))]`.
+//! reference) and `JsonSchema`; `#[serde(default)]` makes a section optional. The schema provides all names: the
+//! existing keys, the nearest known key, the environment variable of each value, and the text of [`reference()`].
+//! A field may describe what it accepts with `#[schemars(extend("x-accepted" = "a port, such as 443"))]`.
 //!
 //! The variable of `[store.memcached] addresses` is `POSTERN_STORE_MEMCACHED_ADDRESSES`. It holds a TOML value
 //! (`["127.0.0.1:5000"]`, `true`, `10`), or the bare text where a string is expected. Keys inside lists of tables and
@@ -32,10 +31,7 @@ pub mod address;
 mod change;
 mod document;
 mod environment;
-mod error;
-mod fit;
 mod load;
-mod overrides;
 mod reference;
 mod reload;
 mod schema;
@@ -46,12 +42,11 @@ pub mod text;
 mod units;
 mod unknown;
 
-pub use address::{Address, AddressError};
+pub use address::Address;
+pub use document::ConfigError;
 pub use environment::{Environment, variables};
-pub use error::ConfigError;
-pub use fit::{Fit, fit};
 pub use load::{load, parse};
-pub use overrides::environment;
 pub use reference::reference;
 pub use reload::{ConfigFile, Fixed, Reading, differ, open};
-pub use units::{ConfigDuration, Secret, Size, UnitError};
+pub use units::{ConfigDuration, Secret, Size};
+pub use unknown::{Fit, fit};

@@ -1,8 +1,7 @@
-//! Reading a configuration: the file, the variables over it, and the checks.
+//! Loads a configuration: parses the file, applies the variables, and checks the result.
 
-use super::document::{Document, dotted};
-use super::error::ConfigError;
-use super::overrides::{Overrides, lay_over};
+use super::document::{ConfigError, Document, dotted, read_text};
+use super::environment::{Overrides, lay_over};
 use super::schema::{Leaf, Node, Schema};
 use super::unknown::refuse_unknown_keys;
 use schemars::JsonSchema;
@@ -10,10 +9,10 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Reads the file at `path`, lays the variables of `env` over it, and checks everything.
+/// Reads the file at `path`, applies the variables of `env`, and checks everything.
 ///
 /// # Errors
-/// Sentences, one a line, that name the file, the line, the key, and what to write instead.
+/// Sentences, one per line, that name the file, the line, the key, and what to write instead.
 pub fn load<T: DeserializeOwned + JsonSchema>(
     path: &Path,
     env: impl IntoIterator<Item = (String, String)>,
@@ -30,12 +29,7 @@ pub(super) fn read<T: DeserializeOwned + JsonSchema>(
     parse_with_values(&name, &text, env)
 }
 
-pub(super) fn read_text(path: &Path, name: &str) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path)
-        .map_err(|error| ConfigError::new(name, format!("cannot read the configuration: {error}")))
-}
-
-/// As [`load`], from `text`; `name` stands for the file in errors.
+/// Parses `text` as [`load`] does; `name` stands for the file in errors.
 ///
 /// # Errors
 /// As [`load`].
@@ -47,7 +41,7 @@ pub fn parse<T: DeserializeOwned + JsonSchema>(
     parse_with_values(name, text, env).map(|(config, _)| config)
 }
 
-/// The configuration, and the values that it was made of: those of the file under those of the variables.
+/// Returns the configuration, and the values it was read from: the file's, overridden by variables.
 fn parse_with_values<T: DeserializeOwned + JsonSchema>(
     name: &str,
     text: &str,
@@ -59,19 +53,18 @@ fn parse_with_values<T: DeserializeOwned + JsonSchema>(
     let mut values = document.values()?;
     let overrides = lay_over(&mut values, &schema, env);
     refuse_missing_keys(&document, &schema, &values)?;
-    // Written again, because a value of a variable needs a place, too: that is how a refusal finds its key.
+    // Serialized again because values of variables need a span, too: the span of an error leads to its key.
     let merged = toml::to_string(&values).map_err(|error| ConfigError::new(name, error))?;
     let values = Value::Table(values);
     let config = toml::from_str(&merged).map_err(|error| {
         let path =
             Document::parse(name, &merged).map_or_else(|_| Vec::new(), |merged| merged.path_at(error.span()));
-        Refusal { document: &document, schema: &schema, overrides: &overrides, values: &values }
-            .of(&path, error.message())
+        refusal(&document, &schema, (&overrides, &values), &path, error.message())
     })?;
     Ok((config, values))
 }
 
-/// All of the required keys that are absent, in one error. `values` holds those of the variables, too.
+/// Reports all missing required keys in one error. `values` includes those of variables.
 fn refuse_missing_keys(document: &Document<'_>, schema: &Schema, values: &Table) -> Result<(), ConfigError> {
     let mut absent = Vec::new();
     search_table(values, &schema.root(), &[], &mut absent);
@@ -113,38 +106,31 @@ fn missing(document: &Document<'_>, schema: &Schema, path: &[String]) -> String 
     format!("{place}: {full} is missing; write {}{or_set}", node.accepted())
 }
 
-/// A value that the configuration's types refuse, with what it is explained with. Whether the schema alone explains it is decided
-/// by holding the value against the schema. serde's message is shown, never interpreted, and only where the value fits the schema:
-/// then it comes from the type's own parser.
-struct Refusal<'a> {
-    document: &'a Document<'a>,
-    schema: &'a Schema,
-    overrides: &'a Overrides,
-    /// What was deserialized: the file with the variables laid over it.
-    values: &'a Value,
-}
-
-impl Refusal<'_> {
-    /// The deserializer's message about the value at `path`, with the place in the file or the variable that it came from.
-    fn of(&self, path: &[String], message: &str) -> ConfigError {
-        let node = self.schema.at(path);
-        let from_env = (1..=path.len()).rev().find_map(|length| self.overrides.get(&path[..length]));
-        let (place, written) = match from_env {
-            Some((variable, raw)) => {
-                (format!("the environment variable {variable}"), Some(format!("{raw:?}")))
-            }
-            None => (self.document.place_of(path), self.document.written(path)),
-        };
-        let full = dotted(path);
-        let subject = match written {
-            _ if path.is_empty() => "the configuration".to_owned(),
-            _ if node.as_ref().is_some_and(Node::is_secret) => full,
-            Some(written) => format!("{full} = {written}"),
-            None => format!("[{full}]"),
-        };
-        let why = why(node.as_ref(), value_at(self.values, path), message);
-        ConfigError::new(&place, format!("{subject} is not accepted{why}"))
-    }
+/// Returns the error about the value at `path`, which the configuration's types reject, with the line of the file or the variable
+/// that the value came from. If the value does not fit the schema, the schema explains the error. Otherwise serde's message comes
+/// from the type's own parser; it is shown, never interpreted. `values` are the file's, overridden by variables.
+fn refusal(
+    document: &Document<'_>,
+    schema: &Schema,
+    (overrides, values): (&Overrides, &Value),
+    path: &[String],
+    message: &str,
+) -> ConfigError {
+    let node = schema.at(path);
+    let from_env = (1..=path.len()).rev().find_map(|length| overrides.get(&path[..length]));
+    let (place, written) = match from_env {
+        Some((variable, raw)) => (format!("the environment variable {variable}"), Some(format!("{raw:?}"))),
+        None => (document.place_of(path), document.written(path)),
+    };
+    let full = dotted(path);
+    let subject = match written {
+        _ if path.is_empty() => "the configuration".to_owned(),
+        _ if node.as_ref().is_some_and(Node::is_secret) => full,
+        Some(written) => format!("{full} = {written}"),
+        None => format!("[{full}]"),
+    };
+    let why = why(node.as_ref(), value_at(values, path), message);
+    ConfigError::new(&place, format!("{subject} is not accepted{why}"))
 }
 
 fn value_at<'a>(values: &'a Value, path: &[String]) -> Option<&'a Value> {
@@ -154,7 +140,7 @@ fn value_at<'a>(values: &'a Value, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// The reason, and what to write instead. A value that does not fit the schema needs no reason but the schema's own.
+/// Returns the reason, and what to write instead. A value that does not fit the schema is explained by the schema alone.
 fn why(node: Option<&Node<'_>>, value: Option<&Value>, reason: &str) -> String {
     let Some(node) = node else { return format!(": {reason}") };
     let accepted = node.accepted();

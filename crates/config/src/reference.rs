@@ -1,4 +1,4 @@
-//! The reference of a configuration in Markdown, from its schema.
+//! Generates the reference of a configuration in Markdown from its schema.
 
 use super::reload::{Fixed, fixed_by};
 use super::schema::{Leaf, Schema, Section};
@@ -6,9 +6,8 @@ use super::units::{DURATION_ACCEPTED, SIZE_ACCEPTED};
 use schemars::JsonSchema;
 use serde_json::Value;
 
-/// The reference of `T`: a heading `## title`, then a table for each section with every key, what it accepts, its
-/// default, and its doc comment, with the reason where a change waits for a restart. Defaults show when `T` implements
-/// `Serialize`.
+/// Returns the reference of `T`: a heading `## title`, then a list for each section with every key, what it accepts, its
+/// default and its doc comment, and the reason if a change needs a restart. Defaults show if `T` implements `Serialize`.
 #[must_use]
 pub fn reference<T: JsonSchema>(title: &str, fixed: &[Fixed]) -> String {
     let schema = Schema::of::<T>();
@@ -21,11 +20,8 @@ pub fn reference<T: JsonSchema>(title: &str, fixed: &[Fixed]) -> String {
 }
 
 fn write_section(text: &mut String, section: &Section<'_>, fixed: &[Fixed]) {
-    let path = section.path.join(".");
-    match (path.is_empty(), section.in_list) {
-        (true, _) => {}
-        (false, true) => text.push_str(&format!("\n### `[[{path}]]`\n")),
-        (false, false) => text.push_str(&format!("\n### `[{path}]`\n")),
+    if !section.path.is_empty() {
+        text.push_str(&format!("\n### `{}`\n", section.header()));
     }
     let description = section.node.description();
     if !description.is_empty() {
@@ -34,7 +30,7 @@ fn write_section(text: &mut String, section: &Section<'_>, fixed: &[Fixed]) {
     if section.leaves.is_empty() {
         return;
     }
-    text.push_str("\n| key | value | default | |\n|---|---|---|---|\n");
+    text.push('\n');
     for leaf in &section.leaves {
         write_leaf(text, leaf, fixed);
     }
@@ -43,23 +39,21 @@ fn write_section(text: &mut String, section: &Section<'_>, fixed: &[Fixed]) {
 fn write_leaf(text: &mut String, leaf: &Leaf<'_>, fixed: &[Fixed]) {
     let key = leaf.path.last().map_or("", String::as_str);
     let default = match leaf.default {
-        Some(Value::Null) => "none".to_owned(),
-        Some(value) => format!("`{}`", cell(&value.to_string())),
-        None if leaf.required => "required".to_owned(),
-        None => "none".to_owned(),
+        Some(value) if *value != Value::Null => format!(", `{value}`"),
+        None if leaf.required => ", required".to_owned(),
+        _ => String::new(),
     };
     // The page explains the units once.
     let accepted =
-        cell(&leaf.node.accepted()).replace(DURATION_ACCEPTED, "duration").replace(SIZE_ACCEPTED, "size");
+        one_line(&leaf.node.accepted()).replace(DURATION_ACCEPTED, "duration").replace(SIZE_ACCEPTED, "size");
     let accepted = accepted.strip_prefix("a ").unwrap_or(&accepted);
-    let mut description = cell(leaf.node.description());
+    let mut description = one_line(leaf.node.description());
     if let Some(fixed) = fixed_by(&leaf.path.join("."), fixed) {
         description.push_str(&format!(" A change needs a restart: {}.", fixed.why));
     }
-    text.push_str(&format!("| `{key}` | {accepted} | {default} | {description} |\n"));
+    text.push_str(&format!("- `{key}` ({accepted}{default}): {description}\n"));
 }
 
-/// Text that may stand in a table: on one line, without a bare bar.
-fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

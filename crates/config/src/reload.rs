@@ -1,11 +1,11 @@
-//! A configuration file that is read again while the daemon runs.
+//! Reads a configuration file again while the daemon runs.
 //!
-//! A daemon declares which keys it cannot change while it runs, and why. These keep their values until a restart, so what
-//! a reload gives is always a configuration that the daemon can really run with. A file that cannot be used changes nothing.
+//! A daemon declares the keys that it cannot change while it runs, and why. These keep their values until a restart, so a reload
+//! always gives a configuration that the daemon can run with. A file that cannot be used changes nothing.
 
 use super::change::{Change, changes, keep};
+use super::document::ConfigError;
 use super::environment::Environment;
-use super::error::ConfigError;
 use super::load::read;
 use super::schema::{Node, Schema};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// Where a configuration was read, and its contents.
+/// A configuration file that can be read again, and the values in force.
 pub struct ConfigFile<T> {
     path: PathBuf,
     environment: Environment,
@@ -26,11 +26,11 @@ pub struct ConfigFile<T> {
     of: PhantomData<fn() -> T>,
 }
 
-/// Reads the file at `path` as [`super::load()`] does, refuses variables that only seem to be of this configuration, and
-/// keeps what it takes to read the file again.
+/// Reads the file at `path` as [`super::load()`] does, rejects variables that only seem to belong to this configuration, and
+/// returns the file for later reloads.
 ///
 /// # Errors
-/// As [`super::load()`], and for a variable whose name is that of a section with a key that the section does not have.
+/// As [`super::load()`], and for a variable that names a section of this configuration but no key of it.
 pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
     path: &Path,
     environment: Environment,
@@ -49,13 +49,13 @@ pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
 }
 
 impl<T> ConfigFile<T> {
-    /// Where it was read.
+    /// Returns the file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Warnings for the operator: variables that look like ours but name no key.
+    /// Returns warnings for the operator about variables that begin with `POSTERN_` but name no key.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -68,40 +68,39 @@ impl<T> fmt::Debug for ConfigFile<T> {
     }
 }
 
-/// Whether two values of a section differ. Neither may hold a secret, which would redact itself.
+/// `true` if two values of a section differ. Neither may hold a secret: secrets redact themselves and look equal.
 pub fn differ<T: Serialize>(one: &T, other: &T) -> bool {
-    // Both can be written: they were read.
+    // Serialization cannot fail: both values were deserialized.
     serde_json::to_value(one).ok() != serde_json::to_value(other).ok()
 }
 
 /// A key, or a section, that a running process cannot change.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
-    /// Its dotted path, such as "listen.address".
+    /// The dotted path, such as "listen.address".
     pub key: &'static str,
-    /// Why only a restart changes it, as the end of a sentence for the operator.
+    /// The reason that a change needs a restart, as the end of a sentence for the operator.
     pub why: &'static str,
 }
 
-/// What reading a file again has come to.
+/// The result of reading a file again.
 #[derive(Debug)]
 pub struct Reading<T> {
-    /// What to run with from now on: as the file has it, but the fixed keys as they were.
+    /// The configuration to run with from now on: the file's values, except that fixed keys keep theirs.
     pub config: T,
-    /// The changes that can be put in force now, a sentence each.
+    /// Changes that can be applied now, a sentence each.
     pub changed: Vec<String>,
-    /// Those that wait for a restart, each with its reason.
+    /// Changes that need a restart, each with its reason.
     pub pending: Vec<String>,
     /// The values of `config`.
     effective: Value,
 }
 
 impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
-    /// Reads the file again. `fixed` are the keys that wait for a restart; `check` is what a start would refuse. Blocks on the
-    /// disk.
+    /// Reads the file again. `fixed` are the keys that need a restart; `check` rejects what a start would. Blocks on the disk.
     ///
     /// # Errors
-    /// Sentences. What was read before stays in force.
+    /// Sentences for the operator. The configuration in force stays as it is.
     pub fn read_again<E: Display>(
         &self,
         fixed: &[Fixed],
@@ -117,7 +116,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
         let changed = changes(&self.in_force, &effective, &schema);
         let changed = changed.into_iter().map(|change| change.sentence).collect();
         let waiting = |change: Change| {
-            // What is not below a fixed key came or went with the section of one.
+            // A change outside all fixed keys added or removed the section of one.
             let is_beside = |fixed: &&Fixed| fixed.key.split('.').next() == change.key.split('.').next();
             let why = fixed_by(&change.key, fixed)
                 .or_else(|| fixed.iter().find(is_beside))
@@ -128,7 +127,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
         let config = if pending.is_empty() {
             fresh
         } else {
-            // A change that is fine with one that waits for a restart may be wrong without it.
+            // A change that is valid together with a pending one may be invalid without it.
             let config: T = serde_json::from_value(effective.clone()).map_err(|error| {
                 format!("its changes cannot be put in force one without the other: {error}")
             })?;
@@ -144,19 +143,19 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
         Ok(Reading { config, changed, pending, effective })
     }
 
-    /// What was read is in force now: the next reading is compared with it.
+    /// Marks a reading as in force: the next reading is compared with it.
     pub fn adopt(&mut self, reading: Reading<T>) {
         self.in_force = reading.effective;
     }
 }
 
-/// The fixed key that has this dotted path, or is above it.
+/// Returns the fixed key that is `path` or contains it.
 pub(super) fn fixed_by<'a>(path: &str, fixed: &'a [Fixed]) -> Option<&'a Fixed> {
     let is_below = |rest: &str| rest.is_empty() || rest.starts_with('.');
     fixed.iter().find(|fixed| path.strip_prefix(fixed.key).is_some_and(is_below))
 }
 
-/// A configuration, and its values with their defaults.
+/// Reads a configuration, and its values with their defaults.
 fn read_tree<T: DeserializeOwned + Serialize + JsonSchema>(
     path: &Path,
     environment: &Environment,
@@ -168,7 +167,7 @@ fn read_tree<T: DeserializeOwned + Serialize + JsonSchema>(
     Ok((config, tree))
 }
 
-/// Puts the secrets back, which redact themselves when they are serialized: a change of one must be seen.
+/// Restores the secrets, which redact themselves when serialized: a changed secret must be detected.
 fn reveal(tree: &mut Value, raw: &toml::Value, node: &Node<'_>) {
     match raw {
         toml::Value::Table(table) => {

@@ -1,14 +1,12 @@
-//! The JSON schema of a configuration, read the way its file is written: sections, keys, lists of sections.
+//! The JSON schema of a configuration, structured as its file is: sections, keys, lists of sections.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What the name of every environment variable begins with.
 pub(super) const VARIABLE_PREFIX: &str = "POSTERN_";
 
-/// A whole configuration.
 pub(super) struct Schema(Value);
 
 impl Schema {
@@ -21,7 +19,7 @@ impl Schema {
         Node::new(&self.0)
     }
 
-    /// The node at a path of keys; list positions are passed over.
+    /// Returns the node at a path of keys. All positions of a list have one node.
     pub(super) fn at(&self, path: &[String]) -> Option<Node<'_>> {
         path.iter().try_fold(self.root(), |node, key| match key.parse::<usize>() {
             Ok(_) if node.items().is_some() => node.items(),
@@ -29,7 +27,7 @@ impl Schema {
         })
     }
 
-    /// Every section, the top level first, each before the ones inside it.
+    /// Returns every section, the top level first, each before the sections inside it.
     pub(super) fn sections(&self) -> Vec<Section<'_>> {
         let mut sections = Vec::new();
         let root = Leaf { path: Vec::new(), node: self.root(), default: None, required: true };
@@ -37,7 +35,7 @@ impl Schema {
         sections
     }
 
-    /// Every value that a variable can set.
+    /// Returns every value that a variable can set.
     pub(super) fn leaves(&self) -> Vec<Leaf<'_>> {
         self.sections()
             .into_iter()
@@ -51,7 +49,7 @@ impl Schema {
 pub(super) struct Section<'a> {
     pub(super) path: Vec<String>,
     pub(super) node: Node<'a>,
-    /// Whether it is a list of tables, or inside one.
+    /// `true` if it is a list of tables, or inside one.
     pub(super) in_list: bool,
     pub(super) leaves: Vec<Leaf<'a>>,
 }
@@ -65,10 +63,22 @@ pub(super) struct Leaf<'a> {
 }
 
 impl Leaf<'_> {
-    /// The environment variable that overrides it.
+    /// Returns the name of the environment variable that overrides the key.
     pub(super) fn variable(&self) -> String {
-        let path = self.path.join("_").to_uppercase().replace('-', "_");
-        format!("{VARIABLE_PREFIX}{path}")
+        format!("{VARIABLE_PREFIX}{}", bare_variable(&self.path))
+    }
+}
+
+/// Returns the name of the variable for a path, without the prefix.
+pub(super) fn bare_variable(path: &[String]) -> String {
+    path.join("_").to_uppercase().replace('-', "_")
+}
+
+impl Section<'_> {
+    /// Returns the line that begins the section in the file.
+    pub(super) fn header(&self) -> String {
+        let path = self.path.join(".");
+        if self.in_list { format!("[[{path}]]") } else { format!("[{path}]") }
     }
 }
 
@@ -93,7 +103,7 @@ fn collect<'a>(table: Leaf<'a>, in_list: bool, sections: &mut Vec<Section<'a>>) 
     }
 }
 
-/// One place in a schema: itself and every alternative under it (`anyOf`, `oneOf`, `allOf`), null left out.
+/// One place in a schema: the schema itself and every alternative under it (`anyOf`, `oneOf`, `allOf`), except null.
 #[derive(Clone)]
 pub(super) struct Node<'a>(Vec<&'a Value>);
 
@@ -110,7 +120,7 @@ impl<'a> Node<'a> {
         Self(alternatives)
     }
 
-    /// The keys of a section. A key of several alternatives has the alternatives of all.
+    /// Returns the keys of a section. A key of several alternatives combines those of all.
     pub(super) fn keys(&self) -> BTreeMap<&'a str, Node<'a>> {
         let mut keys = BTreeMap::<&str, Node<'_>>::new();
         for properties in self.each("properties").filter_map(Value::as_object) {
@@ -122,15 +132,11 @@ impl<'a> Node<'a> {
     }
 
     pub(super) fn key(&self, name: &str) -> Option<Node<'a>> {
-        self.keys().remove(name).or_else(|| self.map_values())
+        let map_values = || self.each("additionalProperties").find(|value| value.is_object()).map(Self::new);
+        self.keys().remove(name).or_else(map_values)
     }
 
-    /// For a map: what its values are.
-    pub(super) fn map_values(&self) -> Option<Node<'a>> {
-        self.each("additionalProperties").find(|value| value.is_object()).map(Self::new)
-    }
-
-    /// Whether keys that the schema does not know belong here: a map, or a value of any shape.
+    /// `true` if keys that the schema does not have are allowed: in a map, or in a value of any shape.
     pub(super) fn is_open(&self) -> bool {
         self.each("additionalProperties").any(|value| value.is_object() || *value == Value::Bool(true))
     }
@@ -139,12 +145,11 @@ impl<'a> Node<'a> {
         self.each("properties").next().is_some()
     }
 
-    /// For a list: what its items are.
     pub(super) fn items(&self) -> Option<Node<'a>> {
         self.each("items").next().map(Self::new)
     }
 
-    /// Whether only a string will do.
+    /// `true` if only a string is accepted.
     pub(super) fn is_text(&self) -> bool {
         let types = self.types();
         !types.is_empty() && types.iter().all(|name| *name == "string")
@@ -154,7 +159,7 @@ impl<'a> Node<'a> {
         self.each("format").any(|format| format == "secret")
     }
 
-    /// Whether a section must have `key`: in each shape, where it has several.
+    /// `true` if a section requires `key`; in each shape, if it has several.
     pub(super) fn requires(&self, key: &str) -> bool {
         let requires = |shape: &Value| {
             shape
@@ -166,7 +171,7 @@ impl<'a> Node<'a> {
         shapes.peek().is_some() && shapes.all(|shape| requires(shape))
     }
 
-    /// The keys that a section must have, in each of its shapes.
+    /// Returns the keys that a section requires in each of its shapes.
     pub(super) fn required(&self) -> Vec<&'a str> {
         self.keys().into_keys().filter(|key| self.requires(key)).collect()
     }
@@ -179,18 +184,18 @@ impl<'a> Node<'a> {
         self.0.first().and_then(|value| value.get("default"))
     }
 
-    /// The same node under the description of the list that holds it.
+    /// Returns the node with the description of the list that holds it.
     fn described_by(&self, list: &Self) -> Self {
         let wrapper = list.0.first().filter(|value| value.get("description").is_some());
         Self(wrapper.into_iter().chain(&self.0).copied().collect())
     }
 
-    /// The field's own description of what it accepts.
+    /// Returns the field's own description of what it accepts ("x-accepted").
     pub(super) fn accepted_in_words(&self) -> Option<&'a str> {
         self.each("x-accepted").find_map(Value::as_str)
     }
 
-    /// The values of an enum, as TOML.
+    /// Returns the values of an enum, as TOML.
     pub(super) fn choices(&self) -> Vec<String> {
         let listed = self.each("enum").filter_map(Value::as_array).flatten();
         let mut choices: Vec<_> =
@@ -199,7 +204,7 @@ impl<'a> Node<'a> {
         choices
     }
 
-    /// What may be written here, to follow "write".
+    /// Returns what may be written here, to follow "write".
     pub(super) fn accepted(&self) -> String {
         if let Some(words) = self.accepted_in_words() {
             return words.to_owned();
@@ -227,8 +232,8 @@ impl<'a> Node<'a> {
         accepted.join(", or ")
     }
 
-    /// Whether a value has the type, is among the choices and is in the range that the schema states. The types that
-    /// read it may refuse it for more than that.
+    /// `true` if a value has the type, is among the choices and is in the range that the schema states. The type that parses the
+    /// value may be stricter.
     pub(super) fn admits(&self, value: &toml::Value) -> bool {
         let types = self.types();
         match value {
@@ -251,7 +256,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Why a value that the schema does not admit is wrong, where the schema has a reason ("x-number").
+    /// Returns the schema's reason ("x-number") to reject a number, if it has one.
     pub(super) fn reason_against(&self, value: &toml::Value) -> Option<&'a str> {
         let number = matches!(value, toml::Value::Integer(_) | toml::Value::Float(_));
         if number { self.each("x-number").find_map(Value::as_str) } else { None }
@@ -277,7 +282,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The JSON types of all alternatives, each once, null left out.
+    /// Returns the JSON types of all alternatives, each once, except null.
     fn types(&self) -> Vec<&'a str> {
         let mut types = Vec::new();
         for value in self.each("type") {

@@ -148,7 +148,7 @@ fn every_shape_is_read() {
     .unwrap();
     assert_eq!(whole.listen.address, ([127, 0, 0, 1], 1).into());
     assert_eq!(whole.listen.header_timeout, ConfigDuration::millis(250));
-    assert_eq!(whole.listen.max_header.get(), 65_536);
+    assert_eq!(whole.listen.max_header.0, 65_536);
     assert_eq!(whole.store.kind, StoreKind::Memcached);
     assert_eq!(whole.store.memcached.addresses, ["a:1", "unix:/b"]);
     assert_eq!(whole.egress.ports, Ports::Word(Any::Any));
@@ -232,14 +232,14 @@ fn the_reference_lists_every_key_with_its_default() {
     for line in [
         "## postern gateway",
         "### `[listen]`\n\nWhere it listens.",
-        "| `address` | string | `\"0.0.0.0:8080\"` | The public address \\| port. |",
-        "| `header_timeout` | duration | `\"10s\"` | How long a client may take over its header. |",
-        "| `kind` | \"embedded\" or \"memcached\" | `\"embedded\"` |",
+        "- `address` (string, `\"0.0.0.0:8080\"`): The public address | port.",
+        "- `header_timeout` (duration, `\"10s\"`): How long a client may take over its header.",
+        "- `kind` (\"embedded\" or \"memcached\", `\"embedded\"`):",
         "### `[store.memcached]`",
-        "| `ports` | \"any\", or a list, each item a whole number from 0 to 65535 | `[80,443]` |",
-        "| `certificate` | string | required |",
+        "- `ports` (\"any\", or a list, each item a whole number from 0 to 65535, `[80,443]`):",
+        "- `certificate` (string, required):",
         "### `[[accounts]]`\n\nWho may ask for tokens.",
-        "| `quota` | whole number, 0 or more | required |",
+        "- `quota` (whole number, 0 or more, required):",
     ] {
         assert!(text.contains(line), "{line}\nis not in\n{text}");
     }

@@ -1,10 +1,11 @@
-//! Values that a configuration writes as text, in a form of their own.
+//! Types that a configuration writes as strings.
 
 #[doc(hidden)]
 pub use {schemars, serde};
 
-/// Makes a type a string in files and in the schema: its `FromStr` reads it, its `Display` writes it, and `accepted` says what it may
-/// be, for the reference and for refusals. Further keys go into the schema as they are.
+/// Implements `Serialize`, `Deserialize` and `JsonSchema` for a type that is a string in files: its `FromStr` reads it, its
+/// `Display` writes it, and `$accepted` describes it in the reference and in errors. Further keys are added to the schema as they
+/// are.
 #[macro_export]
 macro_rules! text_value {
     ($type:ident, $accepted:expr $(, $key:literal: $value:expr)* $(,)?) => {

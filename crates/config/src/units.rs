@@ -1,4 +1,4 @@
-//! Values with units, and values that redact themselves.
+//! Durations and sizes with units, and secrets that redact themselves.
 
 use crate::text_value;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -18,7 +18,7 @@ pub struct ConfigDuration(pub Duration);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
-/// What a [`Secret`] is serialized as.
+/// The serialized form of a [`Secret`].
 pub(super) const REDACTED: &str = "(redacted)";
 
 /// A string that is never shown: not by `Debug`, not when serialized, not in errors.
@@ -35,37 +35,43 @@ const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB",
 pub(crate) const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
 
 impl ConfigDuration {
-    /// A duration in milliseconds.
+    /// Creates a duration from milliseconds.
     #[must_use]
     pub const fn millis(number: u64) -> Self {
         Self(Duration::from_millis(number))
     }
 
-    /// A duration in seconds.
+    /// Creates a duration from seconds.
     #[must_use]
     pub const fn secs(number: u64) -> Self {
         Self(Duration::from_secs(number))
     }
 
-    /// A duration in minutes.
+    /// Returns `N` seconds, for `#[serde(default = "ConfigDuration::of_secs::<10>")]`.
+    #[must_use]
+    pub const fn of_secs<const N: u64>() -> Self {
+        Self::secs(N)
+    }
+
+    /// Creates a duration from minutes.
     #[must_use]
     pub const fn minutes(number: u64) -> Self {
         Self::secs(number * 60)
     }
 
-    /// A duration in hours.
+    /// Creates a duration from hours.
     #[must_use]
     pub const fn hours(number: u64) -> Self {
         Self::minutes(number * 60)
     }
 
-    /// A duration in days of 24 hours.
+    /// Creates a duration from days of 24 hours.
     #[must_use]
     pub const fn days(number: u64) -> Self {
         Self::hours(number * 24)
     }
 
-    /// The duration.
+    /// Returns the duration.
     #[must_use]
     pub const fn get(self) -> Duration {
         self.0
@@ -73,25 +79,19 @@ impl ConfigDuration {
 }
 
 impl Size {
-    /// A size in KiB of 1,024 bytes.
+    /// Creates a size from KiB of 1,024 bytes.
     #[must_use]
     pub const fn kib(number: u64) -> Self {
         Self(number << 10)
     }
 
-    /// A size in MiB of 1,048,576 bytes.
+    /// Creates a size from MiB of 1,048,576 bytes.
     #[must_use]
     pub const fn mib(number: u64) -> Self {
         Self(number << 20)
     }
 
-    /// The bytes.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The bytes, for a buffer or a limit in memory; `usize::MAX` where the number is larger.
+    /// Returns the number of bytes for a buffer or a limit in memory; `usize::MAX` if it is larger.
     #[must_use]
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
@@ -105,76 +105,62 @@ impl Secret {
         Self(secret.into())
     }
 
-    /// The secret itself: for sending or hashing it, never for showing it.
+    /// Returns the secret itself, for sending or hashing it, never for showing it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-/// Why a value with a unit was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnitError {
-    /// "10"
-    #[error("a bare number has no unit")]
-    NoUnit,
-    /// "10 parsecs"
-    #[error("the unit is not one of {0}")]
-    UnknownUnit(&'static str),
-    /// "s", "-1s", "1.5s"
-    #[error("it does not begin with a whole number")]
-    NoNumber,
-    /// More than 64 bits hold.
-    #[error("the number is too large")]
-    TooLarge,
-}
+/// The reason to reject a number alone.
+const NO_UNIT: &str = "a bare number has no unit";
 
-fn parse_with_unit(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, UnitError> {
+fn parse_with_unit(text: &str, units: &[(&str, u64)], names: &str) -> Result<u64, String> {
+    let too_large = || "the number is too large".to_owned();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     if digits.is_empty() || unit.starts_with(['.', ',', '_']) {
-        return Err(UnitError::NoNumber);
+        return Err("it does not begin with a whole number".to_owned());
     }
-    let number: u64 = digits.parse().map_err(|_| UnitError::TooLarge)?;
+    let number: u64 = digits.parse().map_err(|_| too_large())?;
     let unit = unit.strip_prefix(' ').unwrap_or(unit);
     if unit.is_empty() {
-        return Err(UnitError::NoUnit);
+        return Err(NO_UNIT.to_owned());
     }
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit).ok_or(UnitError::UnknownUnit(names))?;
-    number.checked_mul(*factor).ok_or(UnitError::TooLarge)
+    let (_, factor) = units
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(|| format!("the unit is not one of {names}"))?;
+    number.checked_mul(*factor).ok_or_else(too_large)
 }
 
-/// In the largest unit that leaves no fraction.
+/// Writes a value in the largest unit that leaves no fraction.
 fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let smallest = units.len() - 1;
-    let unit = units
-        .iter()
-        .enumerate()
-        .find(|(i, (_, factor))| *i == smallest || (value >= *factor && value.is_multiple_of(*factor)));
-    match unit {
-        Some((_, (name, factor))) => write!(f, "{}{name}", value / factor),
+    let fits = |(_, factor): &&(&str, u64)| value >= *factor && value.is_multiple_of(*factor);
+    match units.iter().find(fits).or(units.last()) {
+        Some((name, factor)) => write!(f, "{}{name}", value / factor),
         None => write!(f, "{value}"),
     }
 }
 
 impl FromStr for ConfigDuration {
-    type Err = UnitError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UnitError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         parse_with_unit(text, DURATION_UNITS, "ms, s, m, h and d").map(Self::millis)
     }
 }
 
 impl FromStr for Size {
-    type Err = UnitError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UnitError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         parse_with_unit(text, SIZE_UNITS, "B, KiB, MiB and GiB").map(Self)
     }
 }
 
 impl fmt::Display for ConfigDuration {
-    /// Whole milliseconds, rounded down.
+    /// Writes whole milliseconds, rounded down.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         if millis == 0 { f.write_str("0s") } else { write_with_unit(f, millis, DURATION_UNITS) }
@@ -187,7 +173,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// The traits that [`ConfigDuration`] and [`Size`] share: text in files, a sentence in the schema.
+/// Implements the traits that [`ConfigDuration`] and [`Size`] share: text in files, a sentence in the schema.
 macro_rules! with_unit {
     ($type:ident, $accepted:ident) => {
         impl fmt::Debug for $type {
@@ -196,7 +182,7 @@ macro_rules! with_unit {
             }
         }
 
-        text_value!($type, $accepted, "x-number": UnitError::NoUnit.to_string());
+        text_value!($type, $accepted, "x-number": NO_UNIT);
     };
 }
 
@@ -251,18 +237,19 @@ mod tests {
             assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
         }
         for (text, error) in [
-            ("10", UnitError::NoUnit),
-            ("", UnitError::NoNumber),
-            ("s", UnitError::NoNumber),
-            ("-1s", UnitError::NoNumber),
-            ("1.5s", UnitError::NoNumber),
-            ("1w", UnitError::UnknownUnit("ms, s, m, h and d")),
-            ("99999999999999999999s", UnitError::TooLarge),
-            ("9999999999999999999d", UnitError::TooLarge),
+            ("10", NO_UNIT),
+            ("", "it does not begin with a whole number"),
+            ("s", "it does not begin with a whole number"),
+            ("-1s", "it does not begin with a whole number"),
+            ("1.5s", "it does not begin with a whole number"),
+            ("1w", "the unit is not one of ms, s, m, h and d"),
+            ("99999999999999999999s", "the number is too large"),
+            ("9999999999999999999d", "the number is too large"),
         ] {
-            assert_eq!(text.parse::<ConfigDuration>(), Err(error), "{text}");
+            assert_eq!(text.parse::<ConfigDuration>(), Err(error.to_owned()), "{text}");
         }
-        assert_eq!("64KB".parse::<Size>(), Err(UnitError::UnknownUnit("B, KiB, MiB and GiB")));
+        let unknown = "the unit is not one of B, KiB, MiB and GiB";
+        assert_eq!("64KB".parse::<Size>(), Err(unknown.to_owned()));
     }
 
     #[test]

@@ -1,14 +1,35 @@
-//! Keys and names that a configuration does not know, and the nearest ones that it does.
+//! Keys that a configuration does not have, and the nearest ones that it does.
 
-use super::document::Document;
-use super::error::ConfigError;
+use super::document::{ConfigError, Document, read_text};
 use super::schema::{Node, Schema};
+use schemars::JsonSchema;
+use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// All of the keys that the schema does not know, in one error.
+/// The match between a file and a configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fit {
+    /// Sections and keys of the file that the configuration has.
+    pub known: usize,
+    /// Sections and keys that the configuration does not have, not counting those below an unknown section.
+    pub unknown: usize,
+}
+
+/// Compares the keys of the file at `path` with those of the configuration `T`, regardless of values.
+///
+/// # Errors
+/// The file cannot be read or is not TOML.
+pub fn fit<T: JsonSchema>(path: &Path) -> Result<Fit, ConfigError> {
+    let name = path.display().to_string();
+    let text = read_text(path, &name)?;
+    let (document, schema) = (Document::parse(&name, &text)?, Schema::of::<T>());
+    let search = Search::of(&document, &schema);
+    Ok(Fit { known: search.known, unknown: search.found.len() })
+}
+
+/// Reports all keys that the schema does not have in one error.
 pub(super) fn refuse_unknown_keys(document: &Document<'_>, schema: &Schema) -> Result<(), ConfigError> {
-    let mut search = Search { document, schema, found: Vec::new() };
-    search.table(&document.root, &schema.root(), &[]);
+    let mut search = Search::of(document, schema);
     search.found.sort();
     ConfigError::from_sentences(search.found.into_iter().map(|(_, sentence)| sentence).collect())
 }
@@ -16,16 +37,26 @@ pub(super) fn refuse_unknown_keys(document: &Document<'_>, schema: &Schema) -> R
 struct Search<'a> {
     document: &'a Document<'a>,
     schema: &'a Schema,
-    /// Where each key stands, and its sentence.
+    known: usize,
+    /// (offset of the key in the file, sentence) of each unknown key
     found: Vec<(usize, String)>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn of(document: &'a Document<'a>, schema: &'a Schema) -> Self {
+        let mut search = Self { document, schema, known: 0, found: Vec::new() };
+        search.table(&document.root, &schema.root(), &[]);
+        search
+    }
+
     fn table(&mut self, table: &DeTable<'_>, node: &Node<'_>, path: &[String]) {
         for (key, value) in table {
             let path = [path, &[key.get_ref().clone().into_owned()]].concat();
             match node.key(key.get_ref()) {
-                Some(inner) => self.value(value.get_ref(), &inner, &path),
+                Some(inner) => {
+                    self.known += 1;
+                    self.value(value.get_ref(), &inner, &path);
+                }
                 None if node.is_open() => {}
                 None => {
                     let start = key.span().start;
@@ -69,7 +100,7 @@ fn unknown_key(place: &str, schema: &Schema, section: &Node<'_>, path: &[String]
     }
 }
 
-/// The nearest known name, within one edit for every three letters, two at least.
+/// Returns the nearest known name that is within one edit for every three letters of `key`, or within two edits.
 pub(super) fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (key.chars().count() / 3).max(2);
     known

@@ -1,4 +1,4 @@
-//! How long to leave a server alone after failures in a row. No I/O and no chance: counts and jitter are arguments.
+//! Pauses after consecutive failures of a server. No I/O and no randomness: counts and jitter are arguments.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use std::time::Duration;
 pub struct Backoff {
     /// The pause after the first failure.
     pub first: Duration,
-    /// No pause is longer.
+    /// The maximum pause.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The pause after a failure that `failures` others precede.
+    /// Returns the pause after a failure that `failures` others precede.
     #[must_use]
     pub fn pause(self, failures: u32) -> Duration {
         self.first.saturating_mul(1 << failures.min(31)).min(self.longest)
     }
 }
 
-/// Shortens `pause` by up to a half, but not below the server's `Retry-After`, which is lengthened by up to a fifth.
-/// `jitter` is from 0 to 1 and chosen at random: clients that failed together must not come back together.
+/// Shortens `pause` by up to a half, but not below the server's `Retry-After`, which is lengthened by up to a fifth. `jitter` is
+/// random, from 0 to 1: clients that failed together must not retry together.
 #[must_use]
 pub fn jittered(pause: Duration, retry_after: Duration, jitter: f64) -> Duration {
     pause.mul_f64(0.5 + jitter / 2.0).max(retry_after.mul_f64(1.0 + jitter / 5.0))

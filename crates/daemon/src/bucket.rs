@@ -1,20 +1,20 @@
-//! A token bucket. Its caller has the clock, and the limits, which may be others each time.
+//! A token bucket. The caller supplies the clock and the limits, which may differ on each call.
 
 use std::time::{Duration, Instant};
 
-/// What may still be taken. It begins full.
+/// A token bucket, initially full.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bucket {
     level: f64,
-    /// When `level` was right.
+    /// Time of `level`; `None` before the first use.
     at: Option<Instant>,
 }
 
 impl Bucket {
-    /// Takes up to `most_wanted` of what the bucket holds: `rate` a second flow in, and `most` is all that it can hold.
+    /// Takes up to `most_wanted` tokens. The bucket gains `rate` tokens a second and holds at most `most`.
     ///
     /// # Errors
-    /// How long until the bucket holds one again.
+    /// The time until the bucket holds one token again.
     pub fn take(&mut self, rate: f64, most: f64, most_wanted: u64, now: Instant) -> Result<u64, Duration> {
         self.level = match self.at {
             None => most,

@@ -1,5 +1,9 @@
-//! The stream under hyper: a deadline on writing, no more reading ahead than there is use for, and interim answers, which hyper cannot
-//! send. hyper has a deadline for reading a header, and none for a client that does not read its answers.
+//! The stream under hyper: a deadline on writes, limited read-ahead, interim answers, which hyper cannot send, and none of the
+//! answers that hyper generates. hyper has a deadline for reading a header, but none for a client that does not read its answers.
+//!
+//! hyper answers an unparsable request with a bare status line and closes. Every refusal by Postern has a body with advice, so
+//! bytes that hyper generates are discarded, and the connection's task writes the last answer once hyper has returned the
+//! connection. [`Exchange`] distinguishes the two: while no answer is in progress, hyper has no answer of the service to write.
 
 use crate::exchange::Exchange;
 use crate::http;
@@ -11,24 +15,28 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Heads of requests are read in pieces of this size at most, in bytes. hyper keeps two buffers of what it reads at once for a
-/// client that sends requests ahead.
+/// Maximum read of request heads, in bytes. For a client that sends requests ahead, hyper keeps two buffers of the size of one
+/// read.
 const HEAD_PIECE: usize = 4096;
 
-/// A client's connection. Writes to it fail with [`io::ErrorKind::TimedOut`] when the client leaves them unread for longer than
-/// the patience of its [`Exchange`]; meanwhile nothing is read.
+/// A client's connection. Writes to it fail with [`io::ErrorKind::TimedOut`] if the client leaves them unread for longer than the
+/// patience of its [`Exchange`]. While a write waits, nothing is read, unless the answer is streamed.
 ///
-/// Most answers are written at once: only a write that has to wait costs an alarm.
+/// Most answers are written at once: only a write that has to wait costs a timer.
 #[derive(Debug)]
 pub struct ClientStream<S> {
+    /// Bytes that were read before.
+    early: Bytes,
     stream: S,
     exchange: Exchange,
-    /// The heads of interim answers, as far as they are not written.
+    /// `true` if writes are discarded while no answer is in progress.
+    answers_only: bool,
+    /// Unwritten heads of interim answers.
     interim: Bytes,
     waiting: Option<Waiting>,
 }
 
-/// Something that was written waits for the peer to read.
+/// A write that waits for the peer to read.
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
@@ -36,17 +44,32 @@ struct Waiting {
 }
 
 impl<S> ClientStream<S> {
-    /// Bounds what is written to `stream`, and read from it.
+    /// Limits the writes to `stream`, and the reads from it.
     pub fn new(stream: S, exchange: Exchange) -> Self {
-        Self { stream, exchange, interim: Bytes::new(), waiting: None }
+        Self::after(Bytes::new(), stream, exchange)
     }
 
-    /// The stream without bounds: a tunnel has its own.
+    /// Limits as [`ClientStream::new`] does a stream from which `early` was read before, and returns that first.
+    pub fn after(early: Bytes, stream: S, exchange: Exchange) -> Self {
+        Self { early, stream, exchange, answers_only: false, interim: Bytes::new(), waiting: None }
+    }
+
+    /// Limits as [`ClientStream::new`] does, and discards writes while `exchange` has no answer in progress.
+    pub fn answers_only(stream: S, exchange: Exchange) -> Self {
+        Self { answers_only: true, ..Self::new(stream, exchange) }
+    }
+
+    /// Returns the stream without limits: a tunnel has others.
     pub fn into_inner(self) -> S {
         self.stream
     }
 
-    /// A write cannot go on: waits with it, until the deadline.
+    /// `true` if bytes to be written now are not those of an answer.
+    fn discards(&self) -> bool {
+        self.answers_only && self.exchange.is_silent()
+    }
+
+    /// Keeps a blocked write waiting until the deadline.
     fn stuck<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let exchange = &self.exchange;
         let waiting = self.waiting.get_or_insert_with(|| {
@@ -74,15 +97,15 @@ impl<S> ClientStream<S> {
         }
         if self.waiting.take().is_some() {
             self.exchange.set_unread(false);
-            cx.waker().wake_by_ref(); // the service may wait for it
+            cx.waker().wake_by_ref(); // the service may wait for this
         }
         done
     }
 }
 
 impl<S: AsyncWrite + Unpin> ClientStream<S> {
-    /// Writes the interim answers that came. hyper has nothing unwritten of another message while a service works on an answer
-    /// ([`Exchange::begin`] waits until the one before is taken), and it flushes whenever it has polled the service.
+    /// Writes the pending interim answers. While a service works on an answer, hyper has nothing unwritten of another message
+    /// ([`Exchange::begin`] waits until the previous one is read), and it flushes whenever it has polled the service.
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             while self.interim.has_remaining() {
@@ -100,7 +123,7 @@ impl<S: AsyncWrite + Unpin> ClientStream<S> {
         }
     }
 
-    /// What `poll` does with the stream, behind the interim answers that came.
+    /// Writes the pending interim answers, then applies `poll` to the stream.
     fn poll_behind_interim<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -117,9 +140,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // What follows would only be kept. An answer that is streamed may be one to a request that is still coming.
+        // Further bytes would only be buffered. A streamed answer may belong to a request that is still arriving.
         if self.waiting.is_some() && !self.exchange.is_streaming() {
             return Poll::Pending; // `emptied` wakes the task
+        }
+        if !self.early.is_empty() {
+            let length = self.early.len().min(buf.remaining());
+            let rest = self.early.split_off(length);
+            buf.put_slice(&std::mem::replace(&mut self.early, rest));
+            return Poll::Ready(Ok(()));
         }
         if self.exchange.is_answering() {
             return Pin::new(&mut self.stream).poll_read(cx, buf); // a request's body
@@ -135,6 +164,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.discards() {
+            return Poll::Ready(Ok(buf.len()));
+        }
         let written = self.poll_behind_interim(cx, |stream, cx| stream.poll_write(cx, buf));
         self.wrote(cx, written)
     }
@@ -144,6 +176,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.discards() {
+            return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
+        }
         let written = self.poll_behind_interim(cx, |stream, cx| stream.poll_write_vectored(cx, bufs));
         self.wrote(cx, written)
     }
@@ -152,7 +187,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes when nothing is left in its own buffer.
+    /// Marks the answer as flushed: hyper flushes once its buffer is empty.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.exchange.flushed();
         let done = self.poll_behind_interim(cx, |stream, cx| stream.poll_flush(cx));
@@ -160,133 +195,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.answers_only {
+            return Poll::Ready(Ok(())); // the connection's task ends the stream, after the last answer
+        }
         let done = Pin::new(&mut self.stream).poll_shutdown(cx);
         self.emptied(cx, done)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::exchange::Patience;
-    use std::time::Duration;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::time::{sleep, timeout};
-
-    const SECOND: Duration = Duration::from_secs(1);
-    /// More than the pipe of 16 bytes takes.
-    const LONG: [u8; 200] = [b'x'; 200];
-
-    fn stream() -> (DuplexStream, ClientStream<DuplexStream>, Exchange) {
-        let (far, near) = duplex(16);
-        let exchange = Exchange::new(Patience { answer: 10 * SECOND, stream: 60 * SECOND });
-        (far, ClientStream::new(near, exchange.clone()), exchange)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_read_while_an_answer_is_left_unread_unless_it_is_streamed() {
-        for is_streamed in [false, true] {
-            let (mut far, mut stream, exchange) = stream();
-            let _answering = exchange.begin().await;
-            if is_streamed {
-                exchange.stream();
-            }
-            far.write_all(b"next").await.unwrap();
-            assert!(timeout(SECOND, stream.write_all(&LONG)).await.is_err(), "the pipe is full");
-            let mut next = [0; 4];
-            let read = timeout(SECOND, stream.read(&mut next)).await;
-            assert_eq!(read.is_ok(), is_streamed);
-            if !is_streamed {
-                far.read_exact(&mut [0; 16]).await.unwrap();
-                stream.flush().await.unwrap();
-                stream.read_exact(&mut next).await.unwrap();
-            }
-            assert_eq!(&next, b"next");
-        }
-    }
-
-    #[tokio::test]
-    async fn heads_are_read_in_pieces_and_bodies_whole() {
-        let (mut far, near) = duplex(1 << 20);
-        let exchange = Exchange::new(Patience { answer: SECOND, stream: SECOND });
-        let mut stream = ClientStream::new(near, exchange.clone());
-        far.write_all(&[b'x'; 3 * HEAD_PIECE]).await.unwrap();
-        let mut bytes = [0; 3 * HEAD_PIECE];
-        assert_eq!(stream.read(&mut bytes).await.unwrap(), HEAD_PIECE);
-        let _answering = exchange.begin().await;
-        assert_eq!(stream.read(&mut bytes).await.unwrap(), 2 * HEAD_PIECE);
-    }
-
-    /// Reads `size` bytes at a time with a pause before each, until the other side is gone; returns how many came.
-    async fn read_slowly(mut far: DuplexStream, size: usize, pause: Duration) -> usize {
-        let (mut total, mut bytes) = (0, vec![0; size]);
-        loop {
-            sleep(pause).await;
-            match far.read(&mut bytes).await.unwrap() {
-                0 => return total,
-                read => total += read,
-            }
-        }
-    }
-
-    /// Writes LONG for a peer that reads `size` bytes every `pause` seconds: how it ended, after how many seconds.
-    async fn written(size: usize, pause: u32, is_streamed: bool) -> (Result<usize, io::ErrorKind>, u64) {
-        let (far, mut stream, exchange) = stream();
-        let answering = exchange.begin().await;
-        if is_streamed {
-            exchange.stream();
-        }
-        let began = Instant::now();
-        let reading = tokio::spawn(read_slowly(far, size, pause * SECOND));
-        let wrote = async {
-            stream.write_all(&LONG).await?;
-            stream.flush().await
-        };
-        let wrote = wrote.await.map_err(|error| error.kind());
-        let took = began.elapsed().as_secs();
-        drop((answering, stream));
-        let read = reading.await.unwrap();
-        (wrote.map(|()| read), took)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_not_read_fails_after_its_patience_and_one_that_is_read_slowly_arrives_whole() {
-        assert_eq!(written(16, 1000, false).await, (Err(io::ErrorKind::TimedOut), 10));
-        assert_eq!(written(16, 1000, true).await, (Err(io::ErrorKind::TimedOut), 60));
-        assert_eq!(written(16, 3, false).await, (Ok(200), 36)); // longer than the patience, never silent for so long
-        assert_eq!(written(16, 50, true).await, (Ok(200), 600));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_read_byte_by_byte_fails_after_a_while_and_a_streamed_one_does_not() {
-        assert_eq!(written(1, 9, false).await, (Err(io::ErrorKind::TimedOut), 40));
-        assert_eq!(written(1, 9, true).await, (Ok(200), 184 * 9));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_service_waits_until_the_client_has_taken_the_answers_before() {
-        let (mut far, mut stream, exchange) = stream();
-        let answering = exchange.begin().await;
-        let next = exchange.clone();
-        let both = async {
-            let write = async {
-                stream.write_all(&LONG).await.unwrap();
-                stream.flush().await.unwrap();
-            };
-            let wait = async {
-                tokio::task::yield_now().await;
-                let _next = next.begin().await;
-                Instant::now()
-            };
-            tokio::join!(write, wait).1
-        };
-        let began = Instant::now();
-        let read = async {
-            sleep(5 * SECOND).await;
-            far.read_exact(&mut [0; 200]).await.unwrap();
-        };
-        let (begun, _) = tokio::join!(both, read);
-        drop(answering);
-        assert_eq!((begun - began).as_secs(), 5);
-    }
-}
+mod tests;

@@ -1,14 +1,14 @@
-//! File descriptors: how many this process may have, and for how many connections they are enough.
+//! File descriptors: the limit of this process, and the number of connections for which it suffices.
 //!
 //! A process without a free descriptor accepts no connection, and a gateway without one spends tokens for tunnels that it cannot
-//! open. So what connections may take is known from the start, and the rest is left to everything else.
+//! open. So the share of connections is fixed at the start, and the rest is left to everything else.
 
 use crate::places::most_leaving;
 
-/// What is left beside connections, for listeners, workers, stores, logs, pipes of tunnels and the admin listener: a quarter, and
-/// this much at most.
+/// Maximum reserve for everything but connections: listeners, workers, stores, logs, pipes of tunnels and the admin listener.
+/// Below it the reserve is a quarter of the limit.
 const RESERVE: usize = 512;
-/// The share of this process's file descriptors that a daemon may use. By default it knows no limit.
+/// A daemon's share of this process's file descriptors. Unlimited by default.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors {
     files: usize,
@@ -22,15 +22,15 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// Raises the soft limit of this process to its hard one, and divides it between `daemons`. The soft limit is low for
-    /// programs that use `select`, which none here does.
+    /// Raises the soft limit of this process to the hard one, and divides it between `daemons`. The soft limit is low for
+    /// programs that use `select`; Postern does not.
     #[must_use]
     pub fn raise(daemons: usize) -> Self {
         Self { files: raised_limit().unwrap_or(usize::MAX), daemons: daemons.max(1) }
     }
 
-    /// How many connections there may be, `wanted` at most, when each takes `each` descriptors. Fewer than wanted are reported;
-    /// `key` is the setting that asks for them.
+    /// Returns the number of connections that the share allows, at most `wanted`, at `each` descriptors per connection. Logs a
+    /// number below `wanted`; `key` is its setting.
     #[must_use]
     pub fn connections(self, key: &str, wanted: usize, each: usize) -> usize {
         let enough_for = self.most(each);
@@ -45,14 +45,14 @@ impl Descriptors {
         wanted.min(enough_for)
     }
 
-    /// The most connections that there can be when each takes `each` descriptors; one at least.
+    /// Returns the maximum number of connections at `each` descriptors per connection; at least one.
     #[must_use]
     pub fn most(self, each: usize) -> usize {
         enough_for(self.files / self.daemons, each).max(1)
     }
 }
 
-/// `None` where there is no limit.
+/// Returns `None` if there is no limit, or none that can be read.
 #[cfg(unix)]
 fn raised_limit() -> Option<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -62,20 +62,20 @@ fn raised_limit() -> Option<usize> {
     usize::try_from(if raised { hard } else { soft }).ok()
 }
 
-/// Windows bounds the handles of a process by its memory.
+/// Returns `None`: Windows bounds the handles of a process by its memory.
 #[cfg(windows)]
 fn raised_limit() -> Option<usize> {
     None
 }
 
-/// How many descriptors a daemon needs when it may have this number of connections, with `each` descriptors in use by each.
+/// Returns the number of descriptors that a daemon needs for `connections`, at `each` descriptors per connection.
 #[must_use]
 pub fn needed(connections: usize, each: usize) -> usize {
     let taken = connections.saturating_mul(each).saturating_add(most_leaving(connections));
     taken.saturating_add(taken.div_ceil(3).min(RESERVE))
 }
 
-/// The most connections for which `files` descriptors are enough.
+/// Returns the maximum number of connections for which `files` descriptors suffice.
 pub(crate) fn enough_for(files: usize, each: usize) -> usize {
     let (mut enough, mut too_many) = (0, (files / each.max(1)).saturating_add(1));
     while too_many - enough > 1 {

@@ -1,31 +1,55 @@
-//! Stopping: drain first, then stop, within a deadline.
+//! Graceful shutdown: drain first, then stop, within a deadline.
 //!
-//! A daemon goes through three states, in this order and never back: *running*, *draining* (accept nothing new,
-//! finish what is open), *stopped* (end what is still open). SIGTERM or SIGINT starts the drain, a second one stops
-//! at once, SIGHUP requests a reload ([`crate::signals`] has what other systems have).
+//! A daemon passes through three states, in this order only: *running*, *draining* (accepts nothing new, finishes what is open),
+//! *stopped* (ends what is still open). SIGTERM or SIGINT starts the drain, a second one stops immediately, SIGHUP requests a
+//! reload; see [`crate::signals`] for other systems.
 //!
-//! hyper's own graceful shutdown loses sight of a connection once it is upgraded to a tunnel, so everything that
-//! must be finished is spawned through [`Shutdown::tracker`].
+//! hyper's own graceful shutdown does not track a connection after its upgrade to a tunnel, so all work that must finish is
+//! spawned through [`Shutdown::tracker`].
 
-mod config;
 mod progress;
-
-pub use config::DrainConfig;
 
 use crate::signals::{ReloadSignals, StopSignal, StopSignals};
 use parking_lot::Mutex;
-use progress::{Cut, Progress};
+use postern_config::ConfigDuration;
+use progress::{Progress, seconds};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The stop switch of a process. Clones share one state, across threads and runtimes.
+/// Time in which a connection without a request may still bring one when a drain begins: the request may be in transit, or in
+/// the kernel's queue.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
+
+/// Shutdown on SIGTERM. `SECONDS` is the default of the deadline.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainConfig<const SECONDS: u64> {
+    /// Time that open tunnels and requests may continue.
+    #[serde(default = "deadline::<SECONDS>")]
+    pub deadline: ConfigDuration,
+}
+
+impl<const SECONDS: u64> Default for DrainConfig<SECONDS> {
+    fn default() -> Self {
+        Self { deadline: deadline::<SECONDS>() }
+    }
+}
+
+fn deadline<const SECONDS: u64>() -> ConfigDuration {
+    ConfigDuration::secs(SECONDS)
+}
+
+/// The shutdown state of a process. Clones share it, across threads and runtimes.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(Arc<State>);
 
@@ -36,11 +60,10 @@ struct State {
     tracker: TaskTracker,
     reloads: watch::Sender<u64>,
     tunnels: Mutex<Vec<CountTunnels>>,
-    /// The deadline of a configuration that was read again.
+    /// Deadline from a reloaded configuration; overrides the argument of [`Shutdown::wait`].
     deadline: Mutex<Option<Duration>>,
 }
 
-/// A daemon's count of its open tunnels.
 struct CountTunnels(Box<dyn Fn() -> usize + Send + Sync>);
 
 impl fmt::Debug for CountTunnels {
@@ -49,27 +72,27 @@ impl fmt::Debug for CountTunnels {
     }
 }
 
-/// How a drain ended.
+/// The outcome of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// All tracked tasks ended before the deadline.
     Finished,
-    /// The deadline passed, or a second signal came, with this many tracked tasks open. They were cancelled.
+    /// The deadline passed, or a second signal arrived, while this many tracked tasks were open. They were cancelled.
     CutOff(usize),
 }
 
 impl Shutdown {
-    /// A switch in the running state.
+    /// Creates the state *running*.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Drains on SIGTERM and SIGINT, stops at once on the second of them, and reports SIGHUP to
-    /// [`Shutdown::reloads`]. Call it once, inside the runtime that lives longest.
+    /// Drains on SIGTERM and SIGINT, stops immediately on the second of them, and reports SIGHUP to [`Shutdown::reloads`]. Call
+    /// it once, inside the runtime that lives longest.
     ///
     /// # Errors
-    /// When the system refuses a signal handler.
+    /// The system refuses a signal handler.
     pub fn on_signals(&self) -> io::Result<()> {
         let (mut stops, mut reloads) = (StopSignals::new()?, ReloadSignals::new()?);
         let shutdown = self.clone();
@@ -100,66 +123,79 @@ impl Shutdown {
         self.0.draining.cancel();
     }
 
-    /// Stops at once: [`Shutdown::stopped`] completes, and so does [`Shutdown::draining`].
+    /// Stops immediately: completes [`Shutdown::stopped`] and [`Shutdown::draining`].
     pub fn stop(&self) {
         self.0.draining.cancel();
         self.0.stopped.cancel();
     }
 
-    /// Whether the drain has begun.
+    /// `true` if the drain has begun.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.draining.is_cancelled()
     }
 
-    /// Completes when the drain begins: stop accepting. Cancel safe.
+    /// Completes when the drain begins; callers then stop accepting. Cancel safe.
     pub async fn draining(&self) {
         self.0.draining.cancelled().await;
     }
 
-    /// Completes when what is open must end now: the deadline passed or a second signal came. Cancel safe.
+    /// Completes when a drain has begun, and `begun`, a connection's first request, has come or is not awaited any longer.
+    pub async fn draining_after(&self, begun: impl Future<Output = ()>) {
+        self.draining().await;
+        let _ = timeout(FIRST_REQUEST, begun).await;
+    }
+
+    /// Runs a step before the first request of a connection. `None` if it was cut off, by the stop or because a drain awaits the
+    /// request no longer. The step is boxed.
+    pub fn before_request<F: Future>(&self, step: F) -> impl Future<Output = Option<F::Output>> {
+        let mut step = Box::pin(step);
+        async move {
+            tokio::select! {
+                output = &mut step => Some(output),
+                () = self.stopped() => None,
+                () = self.draining_after(pending()) => None,
+            }
+        }
+    }
+
+    /// Completes when open work must end: the deadline passed or a second signal arrived. Cancel safe.
     pub async fn stopped(&self) {
         self.0.stopped.cancelled().await;
     }
 
-    /// The drain as a token, for code that must own its future (`token.cancelled_owned()`).
-    #[must_use]
-    pub fn drain_token(&self) -> CancellationToken {
-        self.0.draining.clone()
-    }
-
-    /// Where accept loops, connections, tunnels and other work that a drain waits for are spawned. The accept loops
-    /// too: a drain that begins between an accept and the spawn of its connection would otherwise miss it.
+    /// Returns the tracker that spawns work which a drain waits for: accept loops, connections, tunnels. Accept loops are
+    /// included because a drain that begins between an accept and the spawn of its connection would otherwise miss the
+    /// connection.
     #[must_use]
     pub fn tracker(&self) -> &TaskTracker {
         &self.0.tracker
     }
 
-    /// Asks every [`Reloads`] to reload, as SIGHUP does.
+    /// Requests a reload from every [`Reloads`], as SIGHUP does.
     pub fn reload(&self) {
         self.0.reloads.send_modify(|count| *count += 1);
     }
 
-    /// The reload requests from now on. Requests that come while one is handled count as one.
+    /// Subscribes to reload requests from now on. Requests that arrive while one is handled count as one.
     #[must_use]
     pub fn reloads(&self) -> Reloads {
         Reloads { seen: self.0.reloads.subscribe(), _alive: self.clone() }
     }
 
-    /// Waits for the drain to begin and then for everything tracked to end, `deadline` at most. What is open after
-    /// that, or after [`Shutdown::stop`], is cancelled and not awaited: the caller drops the runtime. When this
-    /// returns, the state is *stopped*.
+    /// Waits for the drain to begin and then for all tracked work to end, at most `deadline`. Work that is open after that, or
+    /// after [`Shutdown::stop`], is cancelled and not awaited: the caller drops the runtime. On return the state is *stopped*.
     pub async fn wait(&self, deadline: Duration) -> Drained {
         self.wait_reporting(deadline, |_, _| {}).await
     }
 
-    /// A drain that has not begun lasts this long at most, whatever its caller was going to wait.
+    /// Sets the maximum duration of a drain that has not begun; it overrides the argument of [`Shutdown::wait`].
     pub fn set_deadline(&self, deadline: Duration) {
         *self.0.deadline.lock() = Some(deadline);
     }
 
-    /// As [`Shutdown::wait`], and calls `report` with what it waits for and for how long: as soon as there is something
-    /// to wait for, then every few seconds, and at the end what was cut off, which is the only warning.
+    /// Waits as [`Shutdown::wait`] does, and calls `report` with what is awaited and the time left: shortly after the start, then
+    /// every few seconds, and at the end. Only work that was cut off is reported as a warning.
     pub async fn wait_reporting(
         &self,
         deadline: Duration,
@@ -175,48 +211,48 @@ impl Shutdown {
             tokio::select! {
                 biased;
                 () = &mut finishing => break None,
-                () = &mut stopping => break Some(Cut::Signal),
-                () = progress.over() => break Some(Cut::Deadline),
+                () = &mut stopping => break Some("by the second signal".to_owned()),
+                () = progress.over() => break Some(format!("after {}", seconds(deadline))),
                 () = progress.due() => progress.waiting(self.open_tunnels()),
             }
         };
         let (left, tunnels) = (self.0.tracker.len(), self.open_tunnels());
         self.stop();
-        progress.ended(cut, tunnels);
+        progress.ended(cut.as_deref(), tunnels);
         if cut.is_none() { Drained::Finished } else { Drained::CutOff(left) }
     }
 
-    /// Adds a daemon's count of its open tunnels, for people to read while they wait.
+    /// Adds a daemon's count of open tunnels, for progress reports.
     pub fn count_tunnels(&self, count: impl Fn() -> usize + Send + Sync + 'static) {
         self.0.tunnels.lock().push(CountTunnels(Box::new(count)));
     }
 
-    /// The largest count: where agent and gateway are one process, most tunnels are open in both.
+    /// Returns the largest count: if agent and gateway are one process, most tunnels are open in both.
     fn open_tunnels(&self) -> usize {
         self.0.tunnels.lock().iter().map(|count| count.0()).max().unwrap_or(0)
     }
 
-    /// Runs `work` until it ends or the state is *stopped*, whichever is first; `None` when it was cut off.
+    /// Runs `work` until it ends or the state is *stopped*; `None` if it was cut off.
     ///
-    /// The work is boxed: an async function keeps its argument's room beside that of what it awaits, and each such
-    /// layer around a connection would double the memory of every one.
+    /// The work is boxed: an async function stores its argument in addition to the future that it awaits, so each such layer
+    /// around a connection would double the connection's memory.
     pub fn until_stopped<F: Future>(&self, work: F) -> impl Future<Output = Option<F::Output>> {
         self.0.stopped.run_until_cancelled(Box::pin(work))
     }
 }
 
-/// Reload requests, from SIGHUP or [`Shutdown::reload`].
+/// Receiver of reload requests, from SIGHUP or [`Shutdown::reload`].
 #[derive(Debug)]
 pub struct Reloads {
     seen: watch::Receiver<u64>,
-    _alive: Shutdown, // keeps the sender, so that `changed` cannot fail
+    _alive: Shutdown, // keeps the sender alive, so that `changed` cannot fail
 }
 
 impl Reloads {
     /// Completes when a reload was requested since the last call. Cancel safe.
     pub async fn next(&mut self) {
         if self.seen.changed().await.is_err() {
-            std::future::pending().await
+            pending().await
         }
     }
 }
@@ -240,7 +276,7 @@ mod tests {
         shutdown.drain();
         assert_eq!(waiting.await.unwrap(), Drained::Finished);
         assert!(tunnel.is_finished());
-        shutdown.stopped().await; // what watches the drain, the admin listener, ends with it
+        shutdown.stopped().await; // the admin listener, which serves during the drain, ends on this
     }
 
     #[tokio::test(start_paused = true)]
@@ -307,7 +343,7 @@ mod tests {
         worker.join().unwrap();
     }
 
-    /// What is reported while a drain of `deadline` goes on, with a tunnel that ends after `open`; and when.
+    /// Returns the reports of a drain of `deadline` seconds with a tunnel that ends after `open` seconds, each with its second.
     async fn reported(deadline: u64, open: u64) -> Vec<(u64, tracing::Level, String)> {
         let shutdown = Shutdown::new();
         let tunnel = tokio::time::sleep(Duration::from_secs(open));

@@ -1,5 +1,5 @@
-//! What `postern doctor` finds wrong with this machine or with what a daemon needs, and the examinations that several daemons
-//! have in common: of names, directories and descriptors. Those of certificates are in [`tls`](crate::tls).
+//! Findings of `postern doctor` about this machine and a daemon's dependencies, and the examinations that several daemons share:
+//! names, directories and descriptors. Those of certificates are in [`tls`](crate::tls).
 //!
 //! An examination starts nothing, writes nothing, needs no privileges and ends within [`PATIENCE`].
 
@@ -7,7 +7,7 @@
 mod here;
 
 #[cfg(unix)]
-pub use here::{closed, descriptors, directory, way_in};
+pub use here::{closed, descriptors, directory, exposed_api_key, is_exposed, silent_disk, way_in};
 
 use postern_lookup::Lookup;
 use serde::Serialize;
@@ -16,84 +16,89 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long one examination may take.
+/// Time limit of one examination.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// An answer that takes longer deserves a look: clients wait for it.
+/// Duration from which an answer is reported as slow, because clients wait for it.
 pub const SLOW: Duration = Duration::from_millis(500);
 
-/// One thing that was examined.
+/// The result of one examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Whether it is as it should be.
+    /// Severity.
     pub verdict: Verdict,
-    /// What was examined, in a word: "clock", "store".
+    /// Subject, in a word: "clock", "store".
     pub what: String,
-    /// What was seen. Where `cost` or `remedy` is missing, this sentence has them, or there is none.
+    /// Observation. If `cost` or `remedy` is absent, this sentence contains it, or there is none. A bad finding has both.
     pub seen: String,
-    /// What it costs.
+    /// Consequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// How to change it.
+    /// Advice on a correction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// Whether something is as it should be.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is.
+    /// As it should be.
     Well,
-    /// It works, and deserves a look.
+    /// Works, but deserves attention.
     Look,
-    /// It does not work, or is not safe.
+    /// Does not work, or is not safe.
     Bad,
 }
 
 impl Finding {
-    /// It is as it should be.
+    /// Creates a finding that a subject is as it should be.
     #[must_use]
     pub fn well(what: impl Into<String>, seen: impl Into<String>) -> Self {
         Self { verdict: Verdict::Well, what: what.into(), seen: seen.into(), cost: None, remedy: None }
     }
 
-    /// It works, and deserves a look.
+    /// Creates a finding that a subject works, but deserves attention.
     #[must_use]
     pub fn look(what: impl Into<String>, seen: impl Into<String>) -> Self {
         Self { verdict: Verdict::Look, ..Self::well(what, seen) }
     }
 
-    /// It does not work, or is not safe.
+    /// Creates a finding that a subject does not work, or is not safe, with its consequence and remedy.
     #[must_use]
-    pub fn bad(what: impl Into<String>, seen: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Bad, ..Self::well(what, seen) }
+    pub fn bad(
+        what: impl Into<String>,
+        seen: impl Into<String>,
+        cost: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Bad, ..Self::well(what, seen).costs(cost).remedy(remedy) }
     }
 
-    /// The same with what it costs.
+    /// Adds the consequence.
     #[must_use]
     pub fn costs(self, cost: impl Into<String>) -> Self {
         Self { cost: Some(cost.into()), ..self }
     }
 
-    /// The same with how to change it.
+    /// Adds the remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
 }
 
-/// Examinations that run side by side.
+/// Examinations that run concurrently.
 #[derive(Debug, Default)]
 pub struct Examinations(Vec<JoinHandle<Vec<Finding>>>);
 
 impl Examinations {
-    /// Begins one. `late` is what is found where it takes longer than [`PATIENCE`].
+    /// Begins an examination. `late` is the finding if it exceeds [`PATIENCE`].
     pub fn begin(&mut self, late: Finding, examining: impl Future<Output = Vec<Finding>> + Send + 'static) {
         let examining = async { timeout(PATIENCE, examining).await.unwrap_or_else(|_| vec![late]) };
         self.0.push(tokio::spawn(examining));
     }
 
-    /// All findings, in the order in which the examinations began.
+    /// Returns all findings, in the order in which the examinations began.
     pub async fn findings(self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for examining in self.0 {
@@ -105,7 +110,7 @@ impl Examinations {
     }
 }
 
-/// How long an answer took, as people read it.
+/// Formats the duration of an answer in microseconds, milliseconds or seconds.
 #[must_use]
 pub fn written(took: Duration) -> String {
     match took.as_secs_f64() {
@@ -115,8 +120,8 @@ pub fn written(took: Duration) -> String {
     }
 }
 
-/// Begins to look up each of these hosts once, as the system's resolver does for every program here. `cost` is what happens
-/// without their addresses. An address needs no looking up.
+/// Begins to look up each of these hosts once by the system's resolver, except literal addresses. `cost` is the consequence of a
+/// failed lookup.
 pub fn begin_names(
     examinations: &mut Examinations,
     hosts: impl IntoIterator<Item = String>,
@@ -148,12 +153,15 @@ async fn name(host: &str, cost: &str) -> Finding {
 }
 
 fn unresolved(host: &str, reason: &str, cost: &str) -> Finding {
-    Finding::bad("names", format!("{host} is not resolved: {reason}")).costs(cost).remedy(format!(
-        "correct the name, or the name servers of /etc/resolv.conf (getent hosts {host} asks them)"
-    ))
+    Finding::bad(
+        "names",
+        format!("{host} is not resolved: {reason}"),
+        cost,
+        format!("correct the name, or the name servers of /etc/resolv.conf (getent hosts {host} asks them)"),
+    )
 }
 
-/// Begins to connect to `host` and `port`, where `what` is. `away` is what is found where nothing takes the connection.
+/// Begins to connect to `host` and `port`, the address of `what`. `away` is the finding if the connection fails.
 pub fn begin_connection(
     examinations: &mut Examinations,
     host: &str,
@@ -182,7 +190,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn findings_keep_their_order_and_what_hangs_is_late() {
         let mut examinations = Examinations::default();
-        let late = Finding::bad("a", "late").costs("much").remedy("less");
+        let late = Finding::bad("a", "late", "much", "less");
         examinations.begin(late.clone(), std::future::pending());
         examinations.begin(late.clone(), async { vec![Finding::well("b", "here")] });
         assert_eq!(examinations.findings().await, [late, Finding::well("b", "here")]);

@@ -1,7 +1,7 @@
-//! What a connection is doing: whether an answer is in progress, and whether its client reads.
+//! Activity of a connection: the answer in progress, and the client's reading.
 //!
-//! An [`Exchange`] is shared by the stream that hyper writes to ([`ClientStream`](crate::client_stream::ClientStream)) and the service
-//! that answers. An answer is in progress from [`Exchange::begin`] until its body is dropped and hyper, having written
+//! An [`Exchange`] is shared by the stream that hyper writes to ([`ClientStream`](crate::client_stream::ClientStream)) and the
+//! service that answers. An answer is in progress from [`Exchange::begin`] until its body is dropped and hyper, having written
 //! everything, flushes the stream.
 
 use http::Response;
@@ -16,37 +16,38 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The bits of a state: what is done with an answer, of which at most one is set,
+/// Phases of an answer, of which at most one bit is set.
 const ANSWERING: u8 = 1;
 const FLUSHING: u8 = 2;
 const PHASES: u8 = ANSWERING | FLUSHING;
-/// whether it comes from elsewhere, whether the client leaves it unread, whether the place was taken or never is, and whether interim
-/// answers are to be sent.
+/// Flags: the answer is streamed, the client leaves it unread, the connection was displaced, it is never displaced, interim
+/// answers are pending, a request is being received.
 const STREAMING: u8 = 4;
 const UNREAD: u8 = 8;
 const DISPLACED: u8 = 16;
 const KEPT: u8 = 32;
 const INTERIM: u8 = 64;
+const RECEIVING: u8 = 128;
 
-/// An answer that moves must still be taken whole within this many times [`Patience::answer`]: a client that takes a
-/// few bytes now and then must not hold its connection for ever.
+/// Multiple of [`Patience::answer`] within which a whole answer must be read, even if it makes progress: a client that reads a
+/// few bytes now and then must not hold its connection indefinitely.
 const WHOLE: u32 = 4;
-/// Later than any deadline, and early enough to be added to any time.
+/// Longer than any deadline, and short enough to be added to any time.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// How long a client may leave unread what is written to it.
+/// Time limits on a client that leaves written data unread.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// The longest pause in reading an ordinary answer. All of it has to be taken within four times that.
+    /// Maximum pause in reading an ordinary answer. The whole answer must be read within four times this.
     pub answer: Duration,
-    /// The longest pause in reading an answer that is [streamed](Exchange::stream). It may go on for any time.
+    /// Maximum pause in reading a [streamed](Exchange::stream) answer, whose duration is unlimited.
     pub stream: Duration,
 }
 
-/// What one connection is doing. Clones share one state.
+/// State of one connection. Clones share it.
 ///
-/// The stream and the service of a connection are polled by one task: waiting for each other needs no wake-up but
-/// that of the task. A connection that needs the place of this one may be another task's.
+/// The stream and the service of a connection are polled by one task, so waiting for each other needs only the wake-up of that
+/// task. A connection that needs the place of this one may belong to another task.
 #[derive(Clone, Debug)]
 pub struct Exchange(Arc<State>);
 
@@ -58,33 +59,34 @@ struct State {
     interim: Mutex<Interim>,
 }
 
-/// Interim answers (1xx) to the request in progress, which its connection's task has not taken yet.
+/// Interim answers (1xx) to the request in progress that its connection's task has not taken yet.
 #[derive(Debug, Default)]
 struct Interim {
     answers: Vec<Response<()>>,
     task: Option<Waker>,
 }
 
-/// Marks an answer as in progress until it is dropped; it is stored with the answer's body.
+/// Guard that marks an answer as in progress until it is dropped; stored with the answer's body.
 #[derive(Debug)]
 pub struct Answering(Exchange);
 
 impl Exchange {
-    /// A connection without a request.
+    /// Creates the state of a connection without a request.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         let (bits, displaced, interim) = (AtomicU8::default(), Notify::new(), Mutex::default());
         Self(Arc::new(State { patience, bits, displaced, interim }))
     }
 
-    /// Begins an answer, as soon as the client has taken the ones before: whatever hyper reads ahead, one answer at most
-    /// is kept for a client that does not read.
+    /// Begins an answer once the client has read the previous ones: however far hyper reads ahead, at most one answer is buffered
+    /// for a client that does not read.
     ///
-    /// Does not return once the connection is [displaced](Exchange::displaced).
+    /// Never returns once the connection is [displaced](Exchange::displaced).
     pub async fn begin(&self) -> Answering {
         poll_fn(|_| {
             let begun = self.change(|bits| {
-                (bits & (UNREAD | DISPLACED) == 0).then_some(bits & !(PHASES | STREAMING) | ANSWERING)
+                let begun = bits & !(PHASES | STREAMING | RECEIVING) | ANSWERING;
+                (bits & (UNREAD | DISPLACED) == 0).then_some(begun)
             });
             if begun { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -92,8 +94,8 @@ impl Exchange {
         Answering(self.clone())
     }
 
-    /// Begins what a connection with many answers at once does, if it has not been [displaced](Exchange::displaced): the bound on
-    /// its answers is another.
+    /// Begins an answer on a connection with many concurrent answers; `None` if it was [displaced](Exchange::displaced). Such a
+    /// connection bounds its answers by other means.
     #[must_use]
     pub fn begin_any(&self) -> Option<Answering> {
         let begun = self.change(|bits| (bits & DISPLACED == 0).then_some(bits & !PHASES | ANSWERING));
@@ -107,7 +109,7 @@ impl Exchange {
     }
 
     /// Sends an interim answer (1xx) before the one that the service works on: hyper cannot (hyperium/hyper#2565). Any task may
-    /// call it.
+    /// call this.
     pub fn send_interim(&self, answer: Response<()>) {
         let mut interim = self.0.interim.lock();
         interim.answers.push(answer);
@@ -115,7 +117,7 @@ impl Exchange {
         interim.task.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Runs `work` of the service, and has the connection's task poll when interim answers come from other tasks.
+    /// Runs a service's `work`, and registers the connection's task to be woken for interim answers from other tasks.
     pub async fn with_interim<F: Future>(&self, work: F) -> F::Output {
         let mut work = pin!(work);
         poll_fn(|cx| {
@@ -125,7 +127,7 @@ impl Exchange {
         .await
     }
 
-    /// The interim answers that came, in their order. Without any it takes no lock: it is called at each write.
+    /// Takes the pending interim answers, in order. It is called at each write, so it takes no lock if there are none.
     pub fn take_interim(&self) -> Vec<Response<()>> {
         if self.has(INTERIM) == 0 {
             return Vec::new();
@@ -135,18 +137,29 @@ impl Exchange {
         std::mem::take(&mut interim.answers)
     }
 
-    /// Whether no answer is in progress.
+    /// `true` if no answer is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.has(PHASES) == 0
     }
 
-    /// The answer in progress comes from elsewhere, piece by piece, and may be of any length.
+    /// Marks a request as being received, by a service that begins its answer later: until then the connection can be displaced,
+    /// and hyper may ask for the request's body (100 Continue).
+    pub fn receive(&self) {
+        self.change(|bits| Some(bits | RECEIVING));
+    }
+
+    /// `true` if hyper has nothing to write for a service.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.has(PHASES | RECEIVING) == 0
+    }
+
+    /// Marks the answer in progress as streamed: it arrives from elsewhere, piece by piece, and may have any length.
     pub fn stream(&self) {
         self.change(|bits| Some(bits | STREAMING));
     }
 
-    /// Whether a service works on an answer, or its body is not complete.
+    /// `true` if a service works on an answer, or the answer's body is incomplete.
     pub(crate) fn is_answering(&self) -> bool {
         self.has(ANSWERING) != 0
     }
@@ -155,21 +168,21 @@ impl Exchange {
         self.has(STREAMING) != 0
     }
 
-    /// The connection becomes a tunnel with the answer in progress, and never gives way. From the answer on: a client may
-    /// have read it before the connection's task goes on as the tunnel.
+    /// Protects the connection from displacement: the answer in progress turns it into a tunnel. The protection begins with the
+    /// answer, because a client may read the answer before the connection's task continues as the tunnel.
     pub fn keep(&self) {
         self.change(|bits| Some(bits | KEPT));
     }
 
-    /// Completes when the connection has to end because a new one needs its place. Cancel safe.
+    /// Completes when the connection must end because a new one needs its place. Cancel safe.
     pub async fn displaced(&self) {
         while self.has(DISPLACED) == 0 {
             self.0.displaced.notified().await;
         }
     }
 
-    /// Takes its place from a connection without a request in progress, or whose client does not read the answer.
-    /// Returns whether it had to give way.
+    /// Displaces a connection without a request in progress, or whose client does not read the answer; `true` if it was
+    /// displaced.
     pub(crate) fn displace(&self) -> bool {
         let displaced = self.change(|bits| {
             let is_idle = bits & PHASES == 0;
@@ -182,12 +195,12 @@ impl Exchange {
         displaced
     }
 
-    /// hyper has nothing left to write: an answer that ended is over.
+    /// Records that hyper has written everything, which ends an answer whose body was dropped.
     pub(crate) fn flushed(&self) {
         self.change(|bits| (bits & FLUSHING != 0).then_some(bits & !FLUSHING));
     }
 
-    /// The client leaves unread what it is sent, or takes it again. An answer that is unread gives way.
+    /// Records that the client leaves written data unread, or reads again. A connection with an unread answer can be displaced.
     pub fn set_unread(&self, unread: bool) {
         self.change(|bits| Some(if unread { bits | UNREAD } else { bits & !UNREAD }));
     }
@@ -196,12 +209,12 @@ impl Exchange {
         self.0.bits.load(Ordering::Acquire) & wanted
     }
 
-    /// Whether `change` had a new state.
+    /// Applies `change`; `true` if it returned a new state.
     fn change(&self, change: impl FnMut(u8) -> Option<u8>) -> bool {
         self.0.bits.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
-    /// Until when the next bytes have to be taken of what began to wait at `since`.
+    /// Returns the deadline for reading the next bytes of data that has been waiting since `since`.
     pub(crate) fn deadline(&self, since: Instant) -> Instant {
         let (now, patience) = (Instant::now(), self.0.patience);
         let after = |begin: Instant, pause: Duration| begin.checked_add(pause).unwrap_or(now + FAR);
@@ -213,7 +226,7 @@ impl Exchange {
 }
 
 impl Answering {
-    /// The answer's body, which ends the answer when it is dropped.
+    /// Wraps the answer's body, which ends the answer when it is dropped.
     pub fn with<B>(self, body: B) -> Answered<B> {
         Answered { body, _answering: self }
     }
@@ -225,7 +238,7 @@ impl Drop for Answering {
     }
 }
 
-/// An answer's body, and with it the mark that the answer is in progress.
+/// An answer's body that marks the answer as in progress.
 #[derive(Debug)]
 pub struct Answered<B> {
     body: B,

@@ -1,29 +1,30 @@
-//! A bounded queue in which callers take turns: each has a line of its own, and the lines are served by how much they have had.
+//! A bounded queue that divides service fairly between callers: each caller has its own line, and lines are served by the service
+//! they have received.
 //!
-//! A caller is due again after a time in proportion to the cost of what it was given, divided by its turns: so a batch of a hundred
-//! tokens counts as what it is, and a caller with four turns gets four times as much as another while both wait. Time here is what has
-//! been given, not a clock. When the queue is full, room is made in the longest line, by its newest item, so that a caller that floods
-//! pays for it. Here are the rules, without threads.
+//! After an item, its caller is due again after a time proportional to the item's cost, divided by the caller's turns: a batch of
+//! a hundred tokens counts as a hundred, and a caller with four turns gets four times as much as another while both wait. Time is
+//! virtual: it measures the service given, and is not a clock. When the queue is full, the newest item of the longest line makes
+//! room, so that a flooding caller bears the cost. The module contains the rules only, without threads.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 
-/// What waits, of several callers.
+/// Waiting items of several callers.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     lines: HashMap<u64, Line<T>>,
-    /// When each line is due, in which order those that are due together, and whose it is.
+    /// (due time, tie-breaker, caller)
     due: BTreeSet<(u64, u64, u64)>,
-    /// Callers without a line that were given more than their share, and when they are due. Empty while nothing waits.
+    /// Due times of callers without a line that received more than their share. Empty while nothing waits.
     ahead: HashMap<u64, u64>,
-    /// When what was served last was due.
+    /// Virtual time: the due time of the item served last.
     now: u64,
     length: usize,
-    /// Counts items, and lines that became due.
+    /// Counter of items, and of lines that became due.
     count: u64,
 }
 
-/// What waits of one caller. It is not empty.
+/// Waiting items of one caller. Never empty.
 #[derive(Debug)]
 struct Line<T> {
     items: VecDeque<(Ticket, NonZeroU32, T)>,
@@ -32,12 +33,12 @@ struct Line<T> {
     order: u64,
 }
 
-/// Who calls, and how many turns it has for one of another's.
+/// A caller and its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Who calls.
+    /// The caller.
     pub caller: u64,
-    /// How many turns it has.
+    /// Share of service, as a multiple of a caller's with one turn.
     pub turns: NonZeroU32,
 }
 
@@ -47,14 +48,14 @@ impl From<u64> for Claim {
     }
 }
 
-/// One item in the queue.
+/// Identity of an item in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     caller: u64,
     number: u64,
 }
 
-/// How long a cost of 1 is with one turn: divided by up to a hundred turns it is still a whole number, nearly.
+/// Virtual time of cost 1 with one turn: large enough that division by up to a hundred turns loses almost nothing.
 const UNIT: u64 = 10_000;
 
 impl<T> Default for FairQueue<T> {
@@ -65,19 +66,19 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// How many items wait.
+    /// Returns the number of waiting items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nothing waits.
+    /// `true` if nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many items of this caller wait.
+    /// Returns the number of waiting items of this caller.
     #[must_use]
     pub fn len_of(&self, caller: u64) -> usize {
         self.lines.get(&caller).map_or(0, |line| line.items.len())
@@ -88,7 +89,7 @@ impl<T> FairQueue<T> {
         let Claim { caller, turns } = claim.into();
         self.count += 1;
         let order = self.count;
-        // Behind those that were served just now and wait again: otherwise ever new callers could keep them waiting for ever.
+        // Behind callers that were just served and wait again: otherwise a succession of new callers could starve them.
         let next = self.now.saturating_add(UNIT / u64::from(turns.get()));
         let ticket = Ticket { caller, number: order };
         let line = self.lines.entry(caller).or_insert_with(|| {
@@ -102,7 +103,7 @@ impl<T> FairQueue<T> {
         ticket
     }
 
-    /// The next item of the caller that is due first.
+    /// Takes the next item of the caller that is due first.
     pub fn pop(&mut self) -> Option<T> {
         let (due, _, caller) = self.due.pop_first()?;
         let line = self.lines.get_mut(&caller)?;
@@ -120,7 +121,7 @@ impl<T> FairQueue<T> {
         Some(item)
     }
 
-    /// Takes the newest item out of the longest line, if `caller` would still have the shorter one with another item.
+    /// Takes the newest item of the longest line, if the line of `caller` stays shorter than that line even with another item.
     pub fn make_room(&mut self, caller: u64) -> Option<T> {
         let (longest, line) = self.lines.iter().max_by_key(|(_, line)| line.items.len())?;
         let (ticket, ..) = line.items.back().filter(|_| line.items.len() > self.len_of(caller) + 1)?;
@@ -128,10 +129,10 @@ impl<T> FairQueue<T> {
         self.remove(*ticket)
     }
 
-    /// Takes an item out of the queue, if it still is in it.
+    /// Takes an item out of the queue; `None` if it is no longer there.
     pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
         let line = self.lines.get_mut(&ticket.caller)?;
-        // Tickets of a line ascend.
+        // Ticket numbers of a line ascend.
         let place = line.items.binary_search_by_key(&ticket.number, |(other, ..)| other.number).ok()?;
         let (.., item) = line.items.remove(place)?;
         self.length -= 1;
@@ -142,7 +143,7 @@ impl<T> FairQueue<T> {
         Some(item)
     }
 
-    /// A line is empty. What its caller was given counts for as long as others wait.
+    /// Removes an empty line. The service that its caller received counts for as long as others wait.
     fn leave(&mut self, caller: u64) {
         let line = self.lines.remove(&caller);
         if self.length == 0 {
@@ -150,7 +151,7 @@ impl<T> FairQueue<T> {
             self.now = 0;
         } else if let Some(due) = line.map(|line| line.due).filter(|due| *due > self.now) {
             if self.ahead.len() == self.ahead.capacity() {
-                self.ahead.retain(|_, due| *due > self.now); // of many callers that come once, few are ahead
+                self.ahead.retain(|_, due| *due > self.now); // most callers that came once are no longer ahead
             }
             self.ahead.insert(caller, due);
         }
@@ -194,7 +195,7 @@ mod tests {
         }
         let served: Vec<_> = (0..25).map(|_| queue.pop().unwrap()).collect();
         assert_eq!(served.iter().filter(|item| **item == "a").count(), 20);
-        // A caller that comes later begins with the others, and not before them.
+        // A caller that comes later starts level with the others, not before them.
         queue.push(3, ONE, "c");
         let place = all(&mut queue).iter().position(|item| *item == "c").unwrap();
         assert!(place <= 5, "{place}");

@@ -1,4 +1,4 @@
-//! Files that only this process may read: written whole or not at all, in a directory that one process owns.
+//! Private files, replaced as a whole or not at all, and data directories that one process owns.
 //!
 //! These calls block on the disk. Call them before the runtime starts, or from `spawn_blocking`.
 
@@ -9,6 +9,8 @@ mod system;
 #[path = "files/windows.rs"]
 mod system;
 
+#[cfg(unix)]
+pub use system::exposed_mode;
 pub use system::{AtOffset, make_private, private_directory, private_file, sync_directory};
 
 use std::ffi::OsString;
@@ -22,11 +24,12 @@ const TEMPORARY_MARK: &str = ".new-";
 
 /// Replaces `path` by `bytes`, readable by the owner alone (mode 0600).
 ///
-/// After a crash or a power loss the file holds either the old bytes or the new ones, all of them: the new file is
-/// flushed to the disk before it takes the name, and the directory after.
+/// After a crash or a power loss the file holds either all old bytes or all new ones: the new file is flushed to the disk before
+/// the rename, and the directory after it.
 ///
 /// # Errors
-/// When the directory does not exist or cannot be written. The old file is then untouched.
+/// The directory does not exist or cannot be written. The old file is then untouched, unless only the final flush of the
+/// directory failed.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = temporary_name(path)?;
     let written = (|| {
@@ -42,12 +45,12 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_name(path)
 }
 
-/// The same of a secret that is in the file already: the bytes that were there are overwritten, unless another name has them,
-/// too. Disks that write elsewhere than where they read (flash, copy on write, snapshots) keep them all the same.
+/// Replaces a file as [`write_private`] does, and overwrites the old bytes of a secret, unless the file has another hard link.
+/// Disks that write out of place (flash, copy on write, snapshots) keep the old bytes nevertheless.
 ///
 /// # Errors
-/// As [`write_private`], and when the old bytes cannot be overwritten: the new ones are then in place.
-#[cfg(unix)] // elsewhere a program cannot tell whether another name has them
+/// As [`write_private`]; or the old bytes cannot be overwritten, and then the new ones are in place.
+#[cfg(unix)] // std counts hard links only on Unix
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Read;
     use std::os::unix::fs::MetadataExt;
@@ -77,7 +80,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// A name that no other write of this or another process uses at the same time.
+/// Returns a name that no concurrent write of this or another process uses.
 fn temporary_name(path: &Path) -> io::Result<PathBuf> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let Some(name) = path.file_name() else {
@@ -90,7 +93,7 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(temporary))
 }
 
-/// A data directory that this process alone has open. The lock goes with the value, or with the process.
+/// A data directory that this process has locked. The lock ends with the value, or with the process.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -99,16 +102,16 @@ pub struct DataDir {
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
-        let _ = self.lock.unlock(); // it is unlocked at the latest when the process ends
+        // Closing alone is not enough: a child process that is being started holds the descriptor until it runs its program.
+        let _ = self.lock.unlock(); // at the latest, the end of the process unlocks it
     }
 }
 
 impl DataDir {
-    /// Creates the directory (mode 0700, parents too) when it is missing, and locks it.
+    /// Creates the directory (mode 0700, with parents) if it is missing, and locks it.
     ///
     /// # Errors
-    /// [`DataDirError::InUse`] when another process, or another value in this one, has it open.
+    /// [`DataDirError::InUse`] if another process, or another value in this process, holds the lock.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
         create_directory(path).map_err(unusable)?;
@@ -124,28 +127,28 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), lock })
     }
 
-    /// The directory.
+    /// Returns the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path inside the directory.
+    /// Returns a path inside the directory.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 }
 
-/// Creates a directory if it is missing, and those above it, and makes its whole path durable: a file in it is as lost
-/// without the directory's name as without its own. Whatever made a part of the path before need not have synced it.
+/// Creates a directory and its missing parents, and makes the whole path durable: a file is as lost without the directory's name
+/// as without its own. The creator of an existing part of the path may not have synced it.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let named = path.ancestors().take_while(|directory| !directory.as_os_str().is_empty());
     let missing = named.take_while(|directory| !directory.exists()).count();
     private_directory().create(path)?;
     for (generation, above) in path.canonicalize()?.ancestors().skip(1).enumerate() {
         let synced = sync_directory(above);
-        // What was here before is as durable as this user can make it: some directories refuse to be opened.
+        // Existing directories are synced as far as this user can: some cannot be opened.
         if generation < missing {
             synced?;
         }
@@ -153,8 +156,8 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what [`write_private`] left when a process died in it. Only the owner of the lock may: any other
-/// process's file is work in progress.
+/// Removes temporary files of [`write_private`] calls whose process died. Only the owner of the lock may: files of any other
+/// process are still being written.
 fn remove_leftovers(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -167,7 +170,7 @@ fn remove_leftovers(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a data directory could not be opened. Daemons exit with [`crate::exit::RUNTIME`] on it.
+/// Error from opening a data directory. Daemons exit with [`crate::exit::RUNTIME`].
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another process holds the lock.
@@ -180,7 +183,7 @@ pub enum DataDirError {
         /// The directory.
         path: PathBuf,
     },
-    /// It could not be made, locked or read.
+    /// The directory cannot be created, locked or read.
     #[error(
         "cannot use the data directory {}: {source}; name one that this user may write to (--data; keys.directory of an \
          issuer)", path.display()
@@ -194,6 +197,7 @@ pub enum DataDirError {
 }
 
 #[cfg(test)]
+#[path = "files/tests/power_loss.rs"]
 mod power_loss;
 #[cfg(test)]
 mod tests {

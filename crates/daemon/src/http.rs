@@ -1,4 +1,4 @@
-//! Small pieces of HTTP that every daemon uses: a client without surprises, bodies with a limit, plain answers.
+//! HTTP code shared by the daemons: a client with strict defaults, size-limited bodies, plain answers.
 
 use crate::tls::{self, OwnCertificate, TlsError};
 use ::http::header::{DATE, HOST, HeaderMap};
@@ -14,20 +14,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// As long as a client pauses at most between two attempts.
+/// Lifetime of a late lookup result: the longest pause of a client between two attempts.
 const LOOKUP_KEPT: Duration = Duration::from_mins(1);
 
-/// How [`client`] behaves.
+/// Options of [`client`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// PEM certificates to trust instead of the platform's.
     pub ca_file: Option<PathBuf>,
-    /// What is shown to a server that asks for a certificate (mutual TLS); with it only TLS 1.3 is spoken.
+    /// Certificate for a server that requires one (mutual TLS); it restricts the client to TLS 1.3.
     pub own: Option<OwnCertificate>,
-    /// The whole of a request: connecting, sending, and reading the body.
+    /// Time limit of a whole request: connecting, sending, and reading the body.
     pub timeout: Duration,
-    /// Of the addresses that a name resolves to, which may be connected to. A URL that has an address in place of a name is
-    /// for the caller to judge: none is looked up.
+    /// Predicate for the addresses that a name resolves to; only accepted ones are connected to. A URL with an address in place
+    /// of a name is not looked up, so the caller must check it.
     pub allows: fn(IpAddr) -> bool,
 }
 
@@ -37,16 +37,12 @@ impl Default for ClientOptions {
     }
 }
 
-/// An HTTP client that connects directly: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
+/// Builds a client that connects directly: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
 ///
 /// # Errors
-/// When the CA file cannot be read or holds no certificate.
+/// The CA file cannot be read or holds no certificate.
 pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
-    let ca = options.ca_file.as_deref();
-    let tls = match &options.own {
-        Some(own) => tls::client_config_showing(ca, own)?,
-        None => tls::client_config(ca)?,
-    };
+    let tls = tls::client_config_showing(options.ca_file.as_deref(), options.own.as_ref())?;
     let client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls::ClientConfig::clone(&tls))
         .no_proxy()
@@ -57,8 +53,8 @@ pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
     Ok(client)
 }
 
-/// The system's resolver, without the addresses that may not be connected to. reqwest takes the addresses at once, so those of a
-/// family that comes late are for the next request.
+/// The system's resolver, without the addresses that must not be connected to. reqwest takes the addresses all at once, so those
+/// of a late family are left for the next request.
 struct Names {
     allows: fn(IpAddr) -> bool,
     lookups: Arc<Lookups>,
@@ -82,26 +78,26 @@ impl Resolve for Names {
     }
 }
 
-/// Every address of a name is one that [`ClientOptions::allows`] rules out.
+/// [`ClientOptions::allows`] rejects every address of a name.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("none of its addresses may be connected to")]
 pub struct NoneAllowed;
 
 impl NoneAllowed {
-    /// Whether it is what an error was caused by.
+    /// `true` if this error is in the chain of causes of `error`.
     #[must_use]
     pub fn is_cause_of(error: &(dyn Error + 'static)) -> bool {
         std::iter::successors(Some(error), |error| (*error).source()).any(|error| error.is::<Self>())
     }
 }
 
-/// Why a client could not be made.
+/// Error from building a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The trusted certificates.
+    /// Error in the TLS configuration.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The client itself.
+    /// Error in the client itself.
     #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
 }
@@ -137,38 +133,32 @@ where
     }
 }
 
-/// Why a body could not be read.
+/// Error from reading a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// More bytes than allowed.
     #[error("the body is longer than {limit} bytes")]
     TooLong {
-        /// The most that is read.
+        /// The limit.
         limit: usize,
     },
-    /// The connection ended, or the time ran out.
+    /// The connection ended, or the time limit passed.
     #[error("the body broke off: {0}")]
     Broken(String),
 }
 
-/// An error with everything that caused it, in one line: reqwest's own text leaves the cause out.
+/// Formats an error with all its causes in one line; reqwest's own text omits them.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    text
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
-/// Whether a character shows nothing itself, and may change how the text around it is shown: controls, those of bidirectional text
-/// (U+202E turns the rest of a line around), and the other format characters (Unicode's categories Cc, Cf, Zl and Zp).
+/// `true` if a character has no glyph and may change the display of the text around it: controls, those of bidirectional text
+/// (U+202E reverses the rest of a line), and the other format characters (Unicode categories Cc, Cf, Zl and Zp).
 #[must_use]
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
@@ -181,7 +171,7 @@ pub fn is_invisible(c: char) -> bool {
         )
 }
 
-/// The first 300 characters of someone else's text, fit for one line of ours.
+/// Returns the first 300 characters of a foreign text, cleaned for use in one line.
 #[must_use]
 pub fn one_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
@@ -189,19 +179,20 @@ pub fn one_line(text: &[u8]) -> String {
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Why a request got no answer, and what to do, without its URL. `ca` is the setting that names trusted certificates.
-/// An error of `reqwest` must still hold the URL (not `without_url`): https and http have different advice.
+/// Formats the reason that a request got no answer, with advice and without its URL. `ca` is the setting that names trusted
+/// certificates. A `reqwest` error must still contain the URL (not `without_url`): the advice for https and http differs.
 #[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
     tls::diagnose(error, ca).unwrap_or_else(|| {
-        // Its own sentence holds the whole URL, which callers name as it was configured.
+        // reqwest's own text contains the whole URL; callers print the URL as it was configured.
         let request = error.downcast_ref::<reqwest::Error>();
         let over_tls = request.and_then(reqwest::Error::url).is_some_and(|url| url.scheme() == "https");
         let advice = match connection_error(error) {
             Some(error) if error.is_parse() => {
                 "what answers is no HTTP: write https:// in place of http:// if it serves TLS".to_owned()
             }
-            // In TLS 1.3 a client is done before the server has looked at its certificate, and a request may cross the alert.
+            // In TLS 1.3 a client completes the handshake before the server has verified its certificate, and a request may cross
+            // the alert.
             Some(_) if over_tls => format!(
                 "the server ended the connection without an answer: if it accepts only clients with a certificate, get one \
                  from its operator, and set `certificate` and `key` beside {ca}"
@@ -212,14 +203,14 @@ pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
     })
 }
 
-/// What happened to an HTTP connection, the TLS handshake of which was over.
+/// Returns the error of an HTTP connection, which occurs after the TLS handshake.
 fn connection_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a hyper::Error> {
     let mut causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.find_map(|cause| cause.downcast_ref())
 }
 
-/// Whether a request means this machine by an address or as localhost. A web page whose name was made to lead to
-/// loopback (DNS rebinding) sends that name as Host, and could otherwise use what is open to everyone here.
+/// `true` if a request names this machine by an address or as localhost. A web page whose name was made to resolve to loopback
+/// (DNS rebinding) sends that name as Host, and could otherwise use services that are open to everyone on this machine.
 #[must_use]
 pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
@@ -230,27 +221,27 @@ pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
     is_localhost(name) || name.parse::<IpAddr>().is_ok()
 }
 
-/// Whether a name means the machine on which it is looked up (RFC 6761, section 6.3).
+/// `true` if a name denotes the machine that looks it up (RFC 6761, section 6.3).
 #[must_use]
 pub fn is_localhost(name: &str) -> bool {
     let last = name.rsplit('.').next();
     last.is_some_and(|label| label.eq_ignore_ascii_case("localhost"))
 }
 
-/// When an answer was made, by its server's clock, in seconds since 1970 (`Date`: RFC 9110, section 6.6.1).
+/// Returns the time of an answer by its server's clock, in Unix seconds (`Date`: RFC 9110, section 6.6.1).
 #[must_use]
 pub fn date(headers: &HeaderMap) -> Option<u64> {
     let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// The `Date` of an answer that is made now, which hyper adds for HTTP/1.1.
+/// Returns the `Date` of an answer made now, which hyper adds for HTTP/1.1.
 #[must_use]
 pub fn date_now() -> HeaderValue {
-    HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).unwrap_or(HeaderValue::from_static("")) // it is ASCII
+    HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).unwrap_or(HeaderValue::from_static("")) // the text is ASCII
 }
 
-/// The head of an answer of HTTP/1.1, as bytes, for what hyper does not write.
+/// Serialises the head of an HTTP/1.1 answer that hyper does not write.
 #[must_use]
 pub fn head(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
@@ -261,7 +252,7 @@ pub fn head(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
     head
 }
 
-/// A plain text answer.
+/// Builds a plain text answer.
 #[must_use]
 pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));

@@ -1,14 +1,14 @@
-//! What a daemon needs to run: its state from start to stop, and the listeners and files that it opens.
+//! Runtime of a daemon: lifecycle, listeners, TLS and files.
 //!
-//! - [`drain`]: the drain and the stop, by [`signals`]. [`readiness`]: what has to be ready before traffic may come. [`reload`]:
-//!   SIGHUP, and the configuration file read again. [`exit`]: the exit codes.
-//! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: how many connections there may be.
-//!   [`proxy_protocol`]: whose they are behind a load balancer. [`rates`]: what one source may do in a second. [`bucket`]: a token
-//!   bucket. [`client_stream`] and [`exchange`]: clients that do not read their answers. [`early`]: how HTTP/2 begins. [`answers_only`] and
-//!   [`farewell`]: the last answer.
-//! - [`tls`]: TLS with a certificate from files or an authority. [`http`]: an HTTP client without surprises, and bodies with a limit.
-//!   [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: times as people read
-//!   them. [`seldom`]: log lines that come once in a while at most. [`examination`]: what `postern doctor` finds.
+//! - [`drain`]: drain and stop, triggered by [`signals`]. [`readiness`]: conditions for traffic. [`reload`]: SIGHUP, and the
+//!   configuration file read again. [`systemd`]: reports to systemd. [`exit`]: exit codes.
+//! - [`listen`]: listening sockets. [`descriptors`], [`places`] and [`sources`]: limits on connections. [`proxy_protocol`]:
+//!   client addresses behind a load balancer. [`rates`]: rate limits per source. [`bucket`]: a token bucket. [`fair_queue`] and
+//!   [`turns`]: fair scheduling. [`client_stream`] and [`exchange`]: clients that do not read their answers. [`farewell`]: the last
+//!   answer on a connection. [`serve`]: one way for all listeners to use these.
+//! - [`tls`]: TLS with a certificate from files or by ACME. [`http`]: an HTTP client with strict defaults, and size-limited
+//!   bodies. [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: human-readable
+//!   times. [`seldom`]: rate-limited log lines. [`examination`]: findings of `postern doctor`.
 //!
 //! ```
 //! use postern_daemon::drain::{Drained, Shutdown};
@@ -27,13 +27,11 @@
 #[macro_use]
 mod write_through;
 
-pub mod answers_only;
 pub mod backoff;
 pub mod bucket;
 pub mod client_stream;
 pub mod descriptors;
 pub mod drain;
-pub mod early;
 pub mod examination;
 pub mod exchange;
 pub mod exit;
@@ -48,6 +46,7 @@ pub mod rates;
 pub mod readiness;
 pub mod reload;
 pub mod seldom;
+pub mod serve;
 pub mod signals;
 pub mod sources;
 #[cfg(unix)]
@@ -61,6 +60,6 @@ pub mod utc;
 
 use std::pin::Pin;
 
-/// What a daemon's crate returns where its caller only awaits. The body of an `async fn` is compiled in each crate that awaits it, at the
-/// level of optimisation there; a boxed one is compiled once, in the crate that made it.
+/// Future returned to a caller in another crate that only awaits it. The body of an `async fn` is compiled in each crate that
+/// awaits it, at that crate's optimisation level; a boxed future is compiled once, in the crate that creates it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,37 +1,42 @@
-//! Opening a listening socket, with an error that names the listener and states what to do.
+//! Listening sockets, with errors that name the listener and a remedy.
 
 pub mod handed;
 
 use crate::seldom::Seldom;
+use socket2::SockRef;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-/// How long to leave a listener alone when accepting fails for lack of descriptors or memory.
+/// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Listens on `address`, with the socket that systemd [handed over](handed) for it, if it did. `what` is the listener's name in the error, such as "the admin listener".
+/// Listens on `address`, with the socket that systemd [handed over](handed) for it, if any. `what` is the listener's name in the
+/// error, such as "the admin listener".
 ///
 /// # Errors
-/// When the address cannot be bound: in use, not on this machine, or a port below 1024 without the right to it.
+/// The address cannot be bound: in use, not on this machine, or a port below 1024 without the privilege.
 pub async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     let listener = match handed::claim(address) {
         Some(listener) => TcpListener::from_std(listener),
         None => TcpListener::bind(address).await,
     };
-    listener.map_err(|source| BindError { what, address, source })
+    let listener = listener.map_err(|source| BindError { what, address, source })?;
+    // Accepted connections inherit it: answers are small and must not wait for a delayed acknowledgement (40 ms).
+    let _ = SockRef::from(&listener).set_tcp_nodelay(true); // a failure only makes answers slower
+    Ok(listener)
 }
 
-/// The connections that wait in the kernel's queue when a drain begins, until it is empty; then the listener is closed.
-/// Closing it at once would reset them, though the kernel has accepted them.
+/// Returns the connections in the kernel's queue when a drain begins, until the queue is empty, then closes the listener. Closing
+/// the listener earlier would reset connections that the kernel has accepted.
 ///
 /// # Errors
-/// When tokio does not give the listener back.
+/// tokio does not return the listener.
 pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = (TcpStream, SocketAddr)>> {
-    // The kernel is polled directly: tokio's listener says "nothing yet" when it has not looked, or has accepted many
-    // at once.
+    // Polls the kernel directly: tokio's listener also reports "not ready" if it has not polled the kernel, or has accepted many
+    // connections in a row.
     let listener = listener.into_std()?;
     let next = move || loop {
         match listener.accept() {
@@ -47,15 +52,15 @@ pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = (TcpStr
     Ok(std::iter::from_fn(next).filter_map(usable))
 }
 
-/// Whether accepting failed because of the one connection that was to be accepted. Everything else lasts, and must not become a
-/// busy loop.
+/// `true` if accepting failed because of the one connection to be accepted. All other errors persist, and must not cause a busy
+/// loop.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-/// To be awaited when accepting has failed, before the next attempt. Lack of descriptors or memory lasts: it is reported once a
-/// second at most, whichever listeners meet it. `what` is the listener's name.
+/// Waits after a failed accept, before the next attempt. Lack of descriptors or memory persists, so it is logged at most once a
+/// second for all listeners together. Returns immediately after an error of one connection. `what` is the listener's name.
 pub async fn pause(what: &str, error: &io::Error) {
     static REPORTED: Seldom = Seldom::every(Duration::from_secs(1));
     if is_of_one_connection(error) {
@@ -70,13 +75,13 @@ pub async fn pause(what: &str, error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
-/// A listener that could not be opened. Daemons exit with [`crate::exit::RUNTIME`] on it.
+/// A listener that could not be opened. Daemons exit with [`crate::exit::RUNTIME`].
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {what} on {address}: {source}; {}", advice(.source))]
 pub struct BindError {
     /// The listener's name.
     pub what: &'static str,
-    /// Where it should have listened.
+    /// The requested address.
     pub address: SocketAddr,
     /// The system's error.
     pub source: io::Error,
@@ -96,6 +101,13 @@ fn advice(error: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn answers_do_not_wait_for_an_acknowledgement() {
+        let listener = bind("the listener", ([127, 0, 0, 1], 0).into()).await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(listener.accept().await.unwrap().0.nodelay().unwrap());
+    }
 
     #[tokio::test]
     async fn a_port_in_use_is_said_in_a_sentence() {

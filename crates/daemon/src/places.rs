@@ -1,7 +1,7 @@
-//! Places for connections at a listener. When all are taken, the oldest connection that does nothing gives way.
+//! Places for connections at a listener. If all are taken, the oldest inactive connection is displaced.
 //!
-//! Connections that bring no request, and those whose clients do not read their answers, cost an attacker nothing. So
-//! they hold a place only while there are enough: see [`Exchange::displaced`].
+//! Connections that send no request, and those whose clients do not read their answers, cost an attacker nothing. So they hold a
+//! place only while there are enough: see [`Exchange::displaced`].
 
 use crate::exchange::Exchange;
 use crate::sources::{NoRoom, Source, SourceLimits, Sources};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How often to look for a place while every connection is at work, or for the end of those that gave way.
+/// Polling interval while every connection is active, or while displaced connections end.
 const TICK: Duration = Duration::from_millis(2);
 
 /// The places of one listener. Clones share them.
@@ -24,38 +24,38 @@ pub struct Places(Arc<Mutex<Taken>>);
 struct Taken {
     /// Connections that hold a place.
     places: usize,
-    /// Connections without a place whose clients are reading why.
+    /// Open connections without a place: displaced ones, and rejected ones that are sent an answer.
     leaving: usize,
-    /// Of those with a place the ones that may give way, the oldest first.
+    /// Connections with a place that can be displaced, the oldest first.
     yielding: BTreeMap<u64, Exchange>,
     next: u64,
     sources: Sources,
 }
 
-/// How many connections there may be.
+/// Limits on connections.
 #[derive(Clone, Copy)]
 pub struct Bounds<'a> {
-    /// At once, from all sources.
+    /// Maximum at once, from all sources.
     pub connections: usize,
-    /// From one source.
+    /// Limits of one source.
     pub sources: &'a SourceLimits,
 }
 
-/// Why there is no place.
+/// Reason that a connection gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// The source has as many connections as it may have.
+    /// The source has its maximum number of connections.
     Source,
-    /// Every connection is at work.
+    /// Every connection is active.
     Full,
 }
 
 impl Places {
-    /// A place for a new connection from `address`, of which `exchange` knows what it is doing. One without an address, as
-    /// from a load balancer, is counted for no source until it is [attributed](Place::attribute).
+    /// Takes a place for a new connection from `address`; `exchange` tracks its activity. A connection without an address, as
+    /// from a load balancer, counts for no source until it is [attributed](Place::attribute).
     ///
     /// # Errors
-    /// When there is none, and no connection gives way.
+    /// The source is at its limit, or no place is free and no connection can be displaced.
     pub fn take(
         &self,
         address: Option<IpAddr>,
@@ -65,7 +65,7 @@ impl Places {
         self.take_for(address.and_then(|address| bounds.sources.source(address)), bounds, exchange)
     }
 
-    /// The same for a connection, or a stream of one, whose source is known.
+    /// Takes a place for a connection, or a stream of one, whose source is known.
     ///
     /// # Errors
     /// As [`Places::take`].
@@ -89,35 +89,16 @@ impl Places {
         Ok(Place { places: self.clone(), id, source, is_kept: false })
     }
 
-    /// The same, waiting while every connection is at work.
-    ///
-    /// # Errors
-    /// [`NoPlace::Source`]. Cancel safe.
-    pub async fn wait(
-        &self,
-        address: Option<IpAddr>,
-        bounds: Bounds<'_>,
-        exchange: &Exchange,
-    ) -> Result<Place, NoPlace> {
-        self.settled(bounds.connections).await;
-        loop {
-            match self.take(address, bounds, exchange) {
-                Err(NoPlace::Full) => sleep(TICK).await,
-                decided => return decided,
-            }
-        }
-    }
-
-    /// To be awaited before a connection is accepted: connections that gave way hold their descriptors until their tasks
-    /// have run, and new ones could come faster. Cancel safe.
+    /// Waits until few displaced connections are left. Await it before accepting a connection: displaced connections hold their
+    /// descriptors until their tasks have run, and new ones could arrive faster. Cancel safe.
     pub async fn settled(&self, connections: usize) {
         while self.0.lock().leaving > most_leaving(connections) {
             sleep(TICK).await;
         }
     }
 
-    /// The right to answer a client that got no place. A bounded number have it at once: above it, closing without an
-    /// answer is cheaper.
+    /// Grants the right to answer a client that got no place. The number of such clients is bounded: above the bound, closing
+    /// without an answer is cheaper.
     #[must_use]
     pub fn leave(&self, connections: usize) -> Option<Leaving> {
         let mut taken = self.0.lock();
@@ -127,8 +108,21 @@ impl Places {
     }
 }
 
+/// Repeats `take` while every connection is active. Cancel safe.
+///
+/// # Errors
+/// [`NoPlace::Source`].
+pub async fn wait(take: impl Fn() -> Result<Place, NoPlace>) -> Result<Place, NoPlace> {
+    loop {
+        match take() {
+            Err(NoPlace::Full) => sleep(TICK).await,
+            decided => return decided,
+        }
+    }
+}
+
 impl Taken {
-    /// Whether there was a connection to take a place from.
+    /// Displaces the oldest inactive connection; `true` if there was one.
     fn displace_oldest(&mut self) -> bool {
         let Some(id) = self.yielding.iter().find(|(_, exchange)| exchange.displace()).map(|(&id, _)| id)
         else {
@@ -145,12 +139,12 @@ impl Taken {
     }
 }
 
-/// The most clients without a place that read why, beside this number of connections.
+/// Returns the maximum of open connections without a place, in addition to this number of connections.
 pub(crate) const fn most_leaving(connections: usize) -> usize {
     connections / 8 + 16
 }
 
-/// A place at a listener, given back when it is dropped.
+/// A place at a listener, released on drop.
 pub struct Place {
     places: Places,
     id: u64,
@@ -159,10 +153,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Counts the connection for `address` from now on: its load balancer has named its client.
+    /// Counts the connection for `address` from now on, after its load balancer has named its client.
     ///
     /// # Errors
-    /// [`NoPlace::Source`]: the place is to be given back.
+    /// [`NoPlace::Source`]: the caller must release the place.
     pub fn attribute(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<(), NoPlace> {
         let mut taken = self.places.0.lock();
         let source = limits.source(address);
@@ -172,7 +166,7 @@ impl Place {
         Ok(())
     }
 
-    /// From now on this connection never gives way, and is not counted for its source: its client has paid for it.
+    /// Protects the connection from displacement, and stops counting it for its source: its client has paid for it.
     pub fn keep(&mut self) {
         let mut taken = self.places.0.lock();
         if taken.yielding.remove(&self.id).is_some() {
@@ -181,13 +175,14 @@ impl Place {
         }
     }
 
-    /// What the connection is counted under, until it is [kept](Place::keep); none if it is exempt.
+    /// Returns the source that the connection counts for, until it is [kept](Place::keep); `None` if it is exempt or not
+    /// attributed.
     #[must_use]
     pub fn source(&self) -> Option<Source> {
         self.source
     }
 
-    /// Whether a client whose place was taken may read why.
+    /// `true` if a displaced client may be sent an answer.
     #[must_use]
     pub fn may_answer(&self, connections: usize) -> bool {
         self.places.0.lock().may_leave(connections)
@@ -206,7 +201,7 @@ impl Drop for Place {
     }
 }
 
-/// A client without a place that reads why, until this is dropped.
+/// A client without a place that is sent an answer, counted until dropped.
 pub struct Leaving(Places);
 
 impl Drop for Leaving {
@@ -215,23 +210,11 @@ impl Drop for Leaving {
     }
 }
 
-// Addresses of clients are in no log.
-
-impl fmt::Debug for Places {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Places")
-    }
-}
+// No derived `Debug`: client addresses are never logged.
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Place")
-    }
-}
-
-impl fmt::Debug for Leaving {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Leaving")
     }
 }
 
@@ -267,7 +250,7 @@ mod tests {
             self.places.take(Some(HERE), self.bounds(), &exchange).map(|place| (place, exchange))
         }
 
-        /// How many hold a place, how many are leaving, how many sources there are counts of.
+        /// Returns the numbers of places held, of connections leaving, and of networks counted.
         fn levels(&self) -> (usize, usize, usize) {
             let taken = self.places.0.lock();
             (taken.places, taken.leaving, taken.sources.len())
@@ -320,7 +303,7 @@ mod tests {
         let answering = exchange.begin().await;
         exchange.keep();
         drop(answering);
-        exchange.flushed(); // its client may read the answer before its task goes on
+        exchange.flushed(); // the client may read the answer before the connection's task continues
         assert!(exchange.is_idle());
         assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
     }
@@ -363,7 +346,7 @@ mod tests {
         let (mut tunnel, _exchange) = listener.come().unwrap();
         tunnel.keep();
         let exchange = exchange();
-        let mut waiting = Box::pin(listener.places.wait(Some(HERE), listener.bounds(), &exchange));
+        let mut waiting = Box::pin(wait(|| listener.places.take(Some(HERE), listener.bounds(), &exchange)));
         assert!(timeout(Duration::from_secs(60), &mut waiting).await.is_err());
         drop(tunnel);
         waiting.await.unwrap();

@@ -1,8 +1,9 @@
-//! The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): the header by which a load balancer names the
-//! client of a connection that it passes on.
+//! The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): the header by which a load balancer names the client of a
+//! forwarded connection.
 //!
-//! Not by a crate: `ppp` has panicked on bytes from the network, `proxy-header` takes a LOCAL header without addresses for
-//! an incomplete one, and with either most of this file remains, for it is about where the header ends and what to refuse.
+//! Not by a crate: `ppp` has panicked on bytes from the network, `proxy-header` treats a LOCAL header without addresses as
+//! incomplete, and with either most of this file would remain, because it locates the header's end and decides which headers to
+//! refuse.
 
 use crate::seldom::Seldom;
 use ipnet::IpNet;
@@ -14,13 +15,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The networks of the load balancers. A connection from there begins with a header; from anywhere else one is not read.
+/// Networks of the load balancers. Connections from them begin with a header; on other connections no header is read.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Balancers(pub Vec<IpNet>);
 
 impl Balancers {
-    /// Whether a connection from `address` begins with a header.
+    /// `true` if a connection from `address` begins with a header.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         if self.0.is_empty() {
@@ -31,25 +32,24 @@ impl Balancers {
     }
 }
 
-/// The client that a header names; none for a connection of the balancer's own, such as a health check.
+/// The client that a header names; `None` for a connection of the balancer itself, such as a health check, or for no TCP client.
 pub type Named = Option<SocketAddr>;
 
-/// Why a balancer's connection is not served.
+/// Reason that a balancer's connection is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHeader {
-    /// It was closed without a byte, as by a health check that only connects.
+    /// The connection broke, or was closed without a byte, as by a health check that only connects.
     Closed,
-    /// What came is not a header.
+    /// The bytes are not a header.
     Malformed,
-    /// The header did not come in time.
+    /// The header did not arrive in time.
     Late,
 }
 
-/// Reads the header that `stream` begins with, and not a byte more. The caller closes the connection if there is none; why
-/// is logged here.
+/// Reads exactly the header that `stream` begins with. Logs a missing header; the caller then closes the connection.
 ///
 /// # Errors
-/// When there is no whole header within `patience`.
+/// No complete header arrives within `patience`.
 pub async fn read(stream: &mut TcpStream, patience: Duration) -> Result<Named, NoHeader> {
     let read = timeout(patience, read_header(stream)).await.unwrap_or(Err(NoHeader::Late));
     if matches!(read, Err(NoHeader::Malformed | NoHeader::Late)) {
@@ -67,10 +67,10 @@ async fn read_header(stream: &mut TcpStream) -> Result<Named, NoHeader> {
         let header = match parse(&bytes[..known + peeked]) {
             _ if known + peeked == 0 => return Err(NoHeader::Closed),
             Err(Malformed) => return Err(NoHeader::Malformed),
-            Ok(None) if peeked == 0 => return Err(NoHeader::Malformed), // broken off
+            Ok(None) if peeked == 0 => return Err(NoHeader::Malformed), // ended inside the header
             Ok(header) => header,
         };
-        // Everything up to here is the header's. It is taken, so that the next peek waits for what follows.
+        // All bytes so far belong to the header. They are consumed, so that the next peek waits for more.
         let end = header.map_or(known + peeked, |header| header.length);
         stream.read_exact(&mut bytes[known..end]).await.map_err(closed)?;
         known = end;
@@ -80,7 +80,7 @@ async fn read_header(stream: &mut TcpStream) -> Result<Named, NoHeader> {
     }
 }
 
-/// Logs that a balancer sends no header: once a second at most, and without its address.
+/// Logs that a balancer sends no header, at most once a second and without the balancer's address.
 fn report() {
     static REPORTED: Seldom = Seldom::every(Duration::from_secs(1));
     if REPORTED.due(Instant::now()).is_some() {
@@ -94,32 +94,31 @@ fn report() {
 // ---- The header's bytes ----
 
 const V1: &[u8] = b"PROXY ";
-/// The longest header of version 1.
 const V1_LONGEST: usize = 107;
 const V2: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// What comes before the addresses in version 2.
+/// Length of a header of version 2 before the addresses.
 const V2_FIXED: usize = 16;
-/// The most addresses and other fields that are read in version 2.
+/// Maximum length of the addresses and other fields in version 2.
 const V2_MOST: usize = 4096;
 const LONGEST: usize = V2_FIXED + V2_MOST;
 
-/// A whole header.
+/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its number of bytes.
+    /// Length in bytes.
     pub length: usize,
-    /// Who it names.
+    /// The named client.
     pub client: Named,
 }
 
-/// These bytes do not begin with a header.
+/// The bytes do not begin with a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The header that `bytes` begin with. None while its end is not among them: then all of them are the header's.
+/// Parses the header that `bytes` begin with; `None` if it is incomplete, and then all bytes belong to it.
 ///
 /// # Errors
-/// When no bytes that may follow make it a header of at most 107 bytes (version 1) or 4,112 bytes (version 2).
+/// No continuation makes the bytes a header of at most 107 bytes (version 1) or 4,112 bytes (version 2).
 pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     if begins(bytes, V2) {
         parse_v2(bytes)
@@ -130,7 +129,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     }
 }
 
-/// Whether `bytes` begin with `signature`, as far as they go.
+/// `true` if `bytes` and `signature` agree up to the shorter length.
 fn begins(bytes: &[u8], signature: &[u8]) -> bool {
     bytes.iter().zip(signature).all(|(byte, expected)| byte == expected)
 }
@@ -143,7 +142,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let line = std::str::from_utf8(line).map_err(|_| Malformed)?;
     let mut words = line.split(' ').skip(1);
     let client = match words.next() {
-        Some("UNKNOWN") => None, // whatever follows
+        Some("UNKNOWN") => None, // the rest is ignored
         Some("TCP4") => Some(parse_endpoints::<Ipv4Addr>(words)?),
         Some("TCP6") => Some(parse_endpoints::<Ipv6Addr>(words)?),
         _ => return Err(Malformed),
@@ -151,7 +150,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     Ok(Some(Header { length: end + 1, client }))
 }
 
-/// The client's address of "client balancer client-port balancer-port".
+/// Parses "client balancer client-port balancer-port"; returns the client's address.
 fn parse_endpoints<'a, A>(mut words: impl Iterator<Item = &'a str>) -> Result<SocketAddr, Malformed>
 where
     A: std::str::FromStr + Into<IpAddr>,
@@ -193,7 +192,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
             let [high, low, ..] = *ports else { return Err(Malformed) };
             Some((Ipv6Addr::from(*client).into(), [high, low]))
         }
-        // Unspecified, UDP, Unix sockets: nothing that could be counted.
+        // Unspecified, UDP, Unix sockets: no client that could be counted.
         0x00 | 0x12 | 0x22 | 0x31 | 0x32 => None,
         _ => return Err(Malformed),
     };

@@ -1,6 +1,6 @@
-//! How often a source may do what costs a daemon work before anyone has paid for it: TLS handshakes, refused requests.
+//! Rate limits per source on work before anyone has paid for it: TLS handshakes, refused requests.
 //!
-//! The caller says when it looks and at which source, so a connection may be looked at once its source is known.
+//! The caller decides when to check which source, so a connection can be checked once its source is known.
 
 mod buckets;
 mod growth;
@@ -11,19 +11,19 @@ pub use growth::Growth;
 use growth::Unshared;
 use std::time::{Duration, Instant};
 
-/// What the sources of one listener did lately.
+/// Recent activity of the sources of one listener.
 #[derive(Default)]
 pub struct Rates {
     handshakes: Buckets,
     refusals: Buckets,
-    /// Refused requests that the rest of the fleet does not know of.
+    /// Refused requests not shared with the rest of the fleet yet.
     unshared: Unshared,
 }
 
-/// A source is above its rate.
+/// A source exceeds its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AboveRate {
-    /// After how many whole seconds it is below again, if nothing else of it comes.
+    /// Whole seconds until the source is below its rate again, without further activity.
     pub seconds: u64,
 }
 
@@ -31,7 +31,7 @@ impl Rates {
     /// Counts a TLS handshake that is about to begin. Exempt connections, which have no source, are not counted.
     ///
     /// # Errors
-    /// [`AboveRate`]: it must not begin, and is not counted.
+    /// [`AboveRate`]: the handshake must not begin, and is not counted.
     pub fn handshake(&self, source: Option<Source>, limits: &SourceLimits) -> Result<(), AboveRate> {
         let Some((source, rate)) = counted(source, limits.handshakes, limits.handshakes_burst) else {
             return Ok(());
@@ -46,8 +46,8 @@ impl Rates {
         }
     }
 
-    /// Counts a request that was refused, which its client caused, and which no good token has paid for: as many times as it
-    /// cost what another one does.
+    /// Counts a request that was refused through its client's fault, and that no valid token has paid for. `times` is its cost as
+    /// a multiple of an ordinary refusal's.
     pub fn refused(&self, source: Option<Source>, limits: &SourceLimits, times: u32) {
         if let Some((source, rate)) = counted(source, limits.refusals, limits.refusals_burst) {
             self.refusals.take(source, rate, times, Instant::now());
@@ -55,18 +55,18 @@ impl Rates {
         }
     }
 
-    /// Whether refused requests are kept for [`Rates::growth`].
+    /// Starts or stops collecting refused requests for [`Rates::growth`].
     pub fn share(&self, is_shared: bool) {
         self.unshared.keep(is_shared);
     }
 
-    /// Takes what was refused since the last time, of `most` networks at most: those with the most of it.
+    /// Takes the refusals since the last call, of at most `most` networks: those with the most refusals.
     pub fn growth(&self, most: usize) -> Vec<Growth> {
         self.unshared.take(most)
     }
 
-    /// The fleet has refused `total` requests of a network in the present minute, of which this much is left. If that is
-    /// more than one gateway may refuse in a minute, the network's requests are refused for the rest of it.
+    /// Applies the fleet's count: `total` requests of a network refused in the current minute, of which `left` remains. If
+    /// `total` exceeds the maximum of one gateway in a minute, the network's requests are refused for the rest of the minute.
     pub fn counted_by_fleet(&self, growth: &Growth, total: u64, left: Duration, limits: &SourceLimits) {
         let Some(rate) = rate(limits.refusals, limits.refusals_burst).map(|rate| rate.times(growth.share))
         else {
@@ -77,11 +77,11 @@ impl Rates {
         }
     }
 
-    /// Whether a request may be read: fewer requests of its source were refused than may be. Counts nothing. While no
-    /// source is above its rate, it costs a load.
+    /// Checks that a request may be read: fewer requests of its source were refused than the limit. Counts nothing. Takes no lock
+    /// while no source is above its rate.
     ///
     /// # Errors
-    /// [`AboveRate`]: the request is to be answered 429.
+    /// [`AboveRate`]: the request must be answered with 429.
     pub fn request(&self, source: Option<Source>, limits: &SourceLimits) -> Result<(), AboveRate> {
         match counted(source, limits.refusals, limits.refusals_burst) {
             Some((source, rate)) if self.refusals.were_empty() => self
@@ -93,12 +93,11 @@ impl Rates {
     }
 }
 
-/// The source and its rate, if there is anything to count.
+/// Returns the source and its rate; `None` if the source is exempt or has no limit.
 fn counted(source: Option<Source>, per_second: u32, burst: u32) -> Option<(Source, Rate)> {
     source.zip(rate(per_second, burst))
 }
 
-/// The rate of one source, unless there is no limit.
 fn rate(per_second: u32, burst: u32) -> Option<Rate> {
     (per_second > 0).then(|| Rate { per_second, burst: burst.max(1) })
 }
@@ -111,7 +110,7 @@ impl AboveRate {
 
 impl std::fmt::Debug for Rates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Rates") // addresses of clients are in no log
+        f.write_str("Rates") // client addresses are never logged
     }
 }
 
@@ -124,7 +123,7 @@ mod tests {
     }
 
     fn limits() -> SourceLimits {
-        // A thousand seconds for one more: no machine is slow enough to see it.
+        // One more per second.
         SourceLimits {
             handshakes: 1,
             handshakes_burst: 3,
@@ -152,7 +151,7 @@ mod tests {
         assert_eq!(rates.request(one, &limits()), Err(AboveRate { seconds: 1 }));
         assert_eq!(rates.request(other, &limits()), Ok(()));
         rates.refused(one, &limits(), 40);
-        (0..60).for_each(|_| rates.refused(one, &limits(), 1)); // of requests that came before
+        (0..60).for_each(|_| rates.refused(one, &limits(), 1)); // by requests that arrived earlier
         let Err(AboveRate { seconds }) = rates.request(one, &limits()) else { panic!("it is below") };
         assert!((95..=101).contains(&seconds), "{seconds}");
     }

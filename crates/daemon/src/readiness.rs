@@ -1,17 +1,17 @@
-//! What has to be ready before a process may be sent traffic, and why it is not.
+//! Conditions that must hold before a process receives traffic, and the reasons for those that do not.
 
 use parking_lot::RwLock;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What has to be ready before a process may be sent traffic. Clones share one list.
+/// The conditions for traffic. Clones share one list.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Awaiting>);
 
 #[derive(Debug, Default)]
 struct Awaiting {
     gates: RwLock<Vec<Awaited>>,
-    /// How often someone has looked.
+    /// Number of queries of the state, such as `/readyz`.
     looked: watch::Sender<u64>,
 }
 
@@ -24,19 +24,19 @@ struct Awaited {
 #[derive(Debug)]
 enum State {
     Ready,
-    /// It works, but needs attention.
+    /// Works, but needs attention.
     Degraded(String),
     NotReady(String),
 }
 
 impl Readiness {
-    /// An empty list, which is ready.
+    /// Creates an empty list, which is ready.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds something to wait for. It is not ready ("starting") until its gate is set.
+    /// Adds a condition. It is not ready ("starting") until its gate is set.
     #[must_use]
     pub fn gate(&self, name: &'static str) -> Gate {
         let mut gates = self.0.gates.write();
@@ -44,7 +44,7 @@ impl Readiness {
         Gate { readiness: self.clone(), index: gates.len() - 1 }
     }
 
-    /// What is not ready, as "name: reason"; nothing when all is.
+    /// Returns the conditions that are not ready, as "name: reason"; empty if all are ready.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         self.list(|state| match state {
@@ -53,7 +53,7 @@ impl Readiness {
         })
     }
 
-    /// What works but is degraded, as "name: reason".
+    /// Returns the conditions that are degraded, as "name: reason".
     #[must_use]
     pub fn degraded(&self) -> Vec<String> {
         self.list(|state| match state {
@@ -62,13 +62,14 @@ impl Readiness {
         })
     }
 
-    /// Changes when someone looks at `/readyz`: a daemon that finds out only when it is used may then find out.
+    /// Returns a receiver that changes on each query of the state, such as `/readyz`, so that a daemon can test what it otherwise
+    /// notices only in use.
     #[must_use]
     pub fn looks(&self) -> watch::Receiver<u64> {
         self.0.looked.subscribe()
     }
 
-    /// Someone looks, as `/readyz` does.
+    /// Records a query of the state, such as `/readyz`.
     pub fn look(&self) {
         self.0.looked.send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -80,7 +81,7 @@ impl Readiness {
     }
 }
 
-/// One thing that has to be ready.
+/// Handle that sets the state of one condition.
 #[derive(Clone, Debug)]
 pub struct Gate {
     readiness: Readiness,
@@ -88,18 +89,18 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// It is ready.
+    /// Marks the condition ready.
     pub fn set_ready(&self) {
         self.set(State::Ready);
     }
 
-    /// It works, but needs attention: `/readyz` stays 200 and gives the reason.
+    /// Marks the condition degraded: it works, but needs attention. `/readyz` stays 200 and contains the reason.
     pub fn set_degraded(&self, reason: impl Into<String>) {
         self.set(State::Degraded(reason.into()));
     }
 
-    /// It is not, for a reason that an operator can act on. The reason is public to anyone who reaches the admin
-    /// listener: no destination, client or token belongs in it.
+    /// Marks the condition not ready, for a reason that an operator can act on. The reason is public to anyone who reaches the
+    /// admin listener: it must not contain a destination, client or token.
     pub fn set_not_ready(&self, reason: impl Into<String>) {
         self.set(State::NotReady(reason.into()));
     }

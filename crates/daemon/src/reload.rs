@@ -1,5 +1,5 @@
-//! A daemon's configuration file, read again on SIGHUP. A file that cannot be used changes nothing: the log and
-//! `/readyz` say so until a good one is read.
+//! A daemon's configuration file, read again on SIGHUP. An unusable file changes nothing: the log and `/readyz` report it until a
+//! valid one is read.
 
 use crate::drain::{Reloads, Shutdown};
 use crate::readiness::{Gate, Readiness};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 
-/// Reads a daemon's configuration file again on each reload request.
+/// Reader of a daemon's configuration file on each reload request.
 #[derive(Debug)]
 pub struct Reloader<T> {
     file: ConfigFile<T>,
@@ -19,7 +19,7 @@ pub struct Reloader<T> {
 }
 
 impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
-    /// Adds the gate "configuration" to `readiness`.
+    /// Creates the reader, and adds the gate "configuration" to `readiness`.
     #[must_use]
     pub fn new(file: ConfigFile<T>, readiness: &Readiness, shutdown: &Shutdown) -> Self {
         let gate = readiness.gate("configuration");
@@ -32,9 +32,9 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
         self.requests.next().await;
     }
 
-    /// Reads the file again. `fixed` are the keys that wait for a restart; `check` is what a start would refuse. Returns
-    /// what to put in force, when something else has changed: then call [`Reloader::applied`] or [`Reloader::refused`].
-    /// Logs what a restart is needed for. Blocks on the disk.
+    /// Reads the file again. `fixed` are the keys that require a restart; `check` rejects the configurations that a start would
+    /// refuse. Returns the reading to put in force if another key has changed: then call [`Reloader::applied`] or
+    /// [`Reloader::refused`]. Logs the changes that require a restart. Blocks on the disk.
     pub fn read<E: Display>(
         &mut self,
         fixed: &[Fixed],
@@ -61,7 +61,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
         }
     }
 
-    /// What was read is in force.
+    /// Records that a reading is in force, and logs its changes.
     pub fn applied(&mut self, reading: Reading<T>) {
         self.gate.set_ready(); // before the log, so that readiness agrees with it
         let path = self.file.path().display();
@@ -81,7 +81,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
         self.file.adopt(reading);
     }
 
-    /// Nothing of what was read is in force.
+    /// Records that a reading is not in force: the configuration stays as it was.
     pub fn refused(&mut self, reason: &str) {
         let (path, reason) = (self.file.path().display(), reason.replace('\n', "; "));
         // Before the log, so that readiness agrees with it.

@@ -1,9 +1,9 @@
-//! A log line once in a while at most, for what a flood of connections would make a flood of lines.
+//! Rate-limited log lines, for events that a flood of connections repeats.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// When the line was logged, and how often there was reason to since.
+/// Time of the last log line, and the number of events since.
 #[derive(Debug)]
 pub struct Seldom {
     pause: Duration,
@@ -11,13 +11,13 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// At most one line in each `pause`.
+    /// Allows at most one line per `pause`.
     #[must_use]
     pub const fn every(pause: Duration) -> Self {
         Self { pause, last: Mutex::new((None, 0)) }
     }
 
-    /// There is reason for a line at `now`. If it is to be logged: how often there was since the one before, this time included.
+    /// Records an event at `now`. Returns the number of events since the last line, including this one, if a line is due.
     pub fn due(&self, now: Instant) -> Option<u64> {
         let (logged, number) = &mut *self.last.lock();
         *number += 1;

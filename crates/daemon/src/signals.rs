@@ -1,4 +1,4 @@
-//! What people and service managers want of a process: that it stops, or that it reads its configuration again.
+//! Requests of people and service managers to a process: stop, or read the configuration again.
 
 #[cfg(unix)]
 mod unix;
@@ -15,9 +15,9 @@ use std::fmt::{self, Display};
 /// A request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopSignal {
-    /// A person's: Ctrl-C, SIGINT.
+    /// From a person: Ctrl-C (SIGINT); on Windows also Ctrl-Break.
     Interrupt,
-    /// The system's: SIGTERM; on Windows a window that is closed, a session or a system that ends.
+    /// From the system: SIGTERM; on Windows the end of the window, the session or the system.
     Terminate,
 }
 

@@ -1,9 +1,9 @@
-//! Where connections come from: how many one source may have, and which networks are exempt.
+//! Sources of connections: limits of a source, and exempt networks.
 //!
 //! A source is one IPv4 address, or an IPv6 network of the size that one subscriber gets. Subscribers get IPv6 networks of
-//! different sizes, so the wider network around a source has limits, too. What is held of connections is one number for
-//! each network that has any now, so it is bounded as connections are, whatever addresses come. How often a source does
-//! something is in [`rates`](crate::rates).
+//! different sizes, so the wider network around a source is limited, too. The state is one number for each network that has open
+//! connections, so it is bounded by the number of connections, whatever addresses arrive. Rates of a source are in
+//! [`rates`](crate::rates).
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// How many times the limits of one source the wider IPv6 network around it has.
+/// Limits of the wider IPv6 network around a source, as a multiple of the source's.
 const WIDE_SHARE: u32 = 4;
 
 /// Connections that one source may have, and how often it may do what costs the daemon work.
@@ -59,7 +59,7 @@ impl Default for SourceLimits {
 }
 
 impl SourceLimits {
-    /// What a connection from `address` is counted under; none if it is exempt.
+    /// Returns the source that a connection from `address` counts for; `None` if it is exempt.
     #[must_use]
     pub fn source(&self, address: IpAddr) -> Option<Source> {
         let address = address.to_canonical(); // an IPv4 client of an IPv6 socket
@@ -78,7 +78,7 @@ impl SourceLimits {
     }
 }
 
-/// Where a connection comes from. It is in no log, so it has no `Debug`.
+/// The address or network that a connection counts for. Never logged, so it has no `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Source {
     own: Network,
@@ -86,26 +86,26 @@ pub struct Source {
 }
 
 impl Source {
-    /// The widest network around the source that has limits: of one that takes turns with others, there is one line. Anyone gets a
-    /// /48 for nothing, from a tunnel broker or with a rented server, and a line for each of its 256 /56 would be 256 turns against one
-    /// of everybody else. So users wait behind others of their /48, unless `ipv6_wide_prefix` says otherwise.
+    /// Returns the widest limited network around the source, which gets one line in a fair queue. Anyone gets a /48 for free,
+    /// from a tunnel broker or with a rented server, and a line for each of its 256 /56 would give it 256 turns for one turn of
+    /// every other user. So users wait behind others of their /48, unless `ipv6_wide_prefix` is changed.
     #[must_use]
     pub fn widest(self) -> Network {
         self.wide.unwrap_or(self.own)
     }
 
-    /// The networks that have limits, and how many times those of one source.
+    /// Returns the limited networks, each with its multiple of one source's limits.
     pub(crate) fn tiers(self) -> impl Iterator<Item = (Network, u32)> {
         [(self.own, 1)].into_iter().chain(self.wide.map(|wide| (wide, WIDE_SHARE)))
     }
 }
 
-/// What is counted. It has no `Debug`, either.
+/// A network with a count. Never logged, so it has no `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network(IpNet);
 
 impl Network {
-    /// Its length and its address, which no other network has.
+    /// Returns the prefix length and the address, which are unique to the network.
     pub(crate) fn bytes(self) -> Vec<u8> {
         let mut bytes = vec![self.0.prefix_len()];
         match self.0.addr() {
@@ -116,15 +116,14 @@ impl Network {
     }
 }
 
-/// The source has as many connections as it may have.
 pub(crate) struct NoRoom;
 
-/// How many connections each network has that has any.
+/// Number of open connections of each network that has any.
 #[derive(Default)]
 pub(crate) struct Sources(HashMap<Network, usize>);
 
 impl Sources {
-    /// Counts a connection of a source, unless that has all it may have. It is to be [released](Sources::release).
+    /// Counts a connection of a source that is below its limit. Each counted connection must be [released](Sources::release).
     pub(crate) fn count(&mut self, source: Option<Source>, limits: &SourceLimits) -> Result<(), NoRoom> {
         let Some(source) = source else { return Ok(()) };
         let has_room = |(network, share): (Network, u32)| {
@@ -138,13 +137,11 @@ impl Sources {
         Ok(())
     }
 
-    /// How many networks have connections.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A connection that was counted has ended.
     pub(crate) fn release(&mut self, source: Source) {
         for (network, _) in source.tiers() {
             if let Some(open) = self.0.get_mut(&network) {
@@ -155,7 +152,7 @@ impl Sources {
             }
         }
         if self.0.capacity() > 4 * self.0.len() + 1024 {
-            self.0.shrink_to_fit(); // many sources came and went
+            self.0.shrink_to_fit(); // after a burst of sources
         }
     }
 }
@@ -169,7 +166,7 @@ mod tests {
         SourceLimits { connections: 1, exempt, ..SourceLimits::default() }
     }
 
-    /// Which of these addresses are let in, one after the other.
+    /// Returns `true` for each of these addresses that is admitted, in order.
     fn admitted(limits: &SourceLimits, addresses: &[&str]) -> Vec<bool> {
         let mut sources = Sources::default();
         addresses

@@ -1,5 +1,5 @@
-//! What a daemon reports to systemd (sd_notify(3)): that it takes clients, its state in a line, signs of life, its drain.
-//! Nothing where systemd did not start it.
+//! Reports to systemd (sd_notify(3)): readiness, a status line, watchdog keep-alives, the drain. Does nothing if systemd did not
+//! start the process.
 
 use crate::drain::Shutdown;
 use crate::http::one_line;
@@ -13,21 +13,21 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, interval, sleep};
 
-/// How often the state is reported where it has changed, and at most how often a sign of life.
+/// Maximum interval between status checks, and between heartbeats.
 const TICK: Duration = Duration::from_secs(1);
-/// How much time each report adds to the start of a daemon that does not take clients yet, in microseconds.
+/// Extension of the start timeout that each report requests before the daemon accepts clients, in microseconds.
 const MORE_TIME: u32 = 30_000_000;
 
-/// Signs of life of a process's runtimes: one that is stuck serves nobody, however well the others are.
+/// Heartbeats of a process's runtimes. One stuck runtime stops the keep-alives to the watchdog, however well the others run.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse {
-    /// systemd restarts a process that was silent for this long (`WatchdogSec`); `None` if it watches none.
+    /// Silence after which systemd restarts the process (`WatchdogSec`); `None` if the watchdog is off.
     limit: Option<Duration>,
     beats: Arc<Mutex<Vec<Weak<Mutex<Instant>>>>>,
 }
 
 impl Pulse {
-    /// As systemd wants it from this process.
+    /// Reads the watchdog timeout of this process from its environment.
     #[must_use]
     pub fn of_process() -> Self {
         Self::within(sd_notify::watchdog_enabled())
@@ -37,7 +37,7 @@ impl Pulse {
         Self { limit, beats: Arc::default() }
     }
 
-    /// Shows that the present runtime makes progress, for as long as it lives.
+    /// Records the progress of the current runtime for as long as it lives. Returns immediately if the watchdog is off.
     pub async fn beat(self) {
         let Some(limit) = self.limit else { return };
         let beat = Arc::new(Mutex::new(Instant::now()));
@@ -48,7 +48,7 @@ impl Pulse {
         }
     }
 
-    /// Whether each runtime that beats has done so within half the limit. False where nothing is watched.
+    /// `true` if each runtime that beats has done so within half the limit; `false` if the watchdog is off.
     fn is_regular(&self) -> bool {
         let Some(limit) = self.limit else { return false };
         let mut beats = self.beats.lock();
@@ -57,8 +57,8 @@ impl Pulse {
     }
 }
 
-/// Reports until the stop, which follows a drain at once where no tunnel is open. `listening` completes when the daemon takes clients: until then systemd takes it for starting, and
-/// gives it more time.
+/// Reports until the stop, which follows a drain immediately if no tunnel is open. `listening` completes when the daemon accepts
+/// clients. Until then systemd considers the daemon starting, and each report extends the start timeout.
 pub async fn report(
     listening: impl Future<Output = ()>,
     readiness: Readiness,
@@ -102,7 +102,7 @@ pub async fn report(
     shutdown.until_stopped(reporting).await;
 }
 
-/// As `systemctl status` shows it.
+/// Formats the status line of `systemctl status`.
 fn state(readiness: &Readiness, drains: bool) -> String {
     let listed =
         |what: &str, reasons: &[String]| format!("{what}: {}", one_line(reasons.join("; ").as_bytes()));
@@ -139,7 +139,7 @@ mod tests {
         drop(stuck);
         assert!(pulse.is_regular());
         beating.abort();
-        Pulse::default().beat().await; // nothing watches
+        Pulse::default().beat().await; // no watchdog
         assert!(!Pulse::default().is_regular());
     }
 }

@@ -1,4 +1,5 @@
-//! TLS from certificate files or an authority, by rustls with the aws-lc provider (always named: the process default is never used).
+//! TLS by rustls, with certificates from files or an authority. The aws-lc provider is always named; the process default is never
+//! used.
 
 mod acme;
 mod client_auth;
@@ -6,33 +7,29 @@ mod diagnosis;
 mod examine;
 mod handshake;
 mod identity;
-mod listener;
 mod own;
-mod public_key;
 mod renewed;
 mod self_signed;
 mod server;
 mod validity;
 
 pub use acme::{AcmeConfig, AcmeConfigError};
-pub use client_auth::is_client_refused;
+pub use client_auth::{PublicKeyDigest, is_client_refused};
 use diagnosis::RECIPE;
 pub use diagnosis::diagnose;
 pub use examine::{begin_shown, begin_shown_at};
 pub use handshake::{Accepted, Bounded, accept};
-pub use listener::ListenerTls;
 pub use own::{OwnCertificate, client_config_showing};
-pub use public_key::PublicKeyDigest;
 pub use renewed::{Renewed, keep_signed};
 pub use rustls::{ClientConfig, ServerConfig};
 pub use self_signed::{SelfSigned, SelfSignedError, self_signed};
-pub use server::{ServerTls, TlsConfig};
+pub use server::{ListenerTls, ServerTls, TlsConfig};
 pub use tokio_rustls::server::TlsStream;
 
 use crate::files::DataDirError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WantsClientCert};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{
     ConfigBuilder, DEFAULT_VERSIONS, DigitallySignedStruct, RootCertStore, SignatureScheme,
     SupportedProtocolVersion,
@@ -42,21 +39,20 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What to do about a certificate that was read from files.
 const RENEW: &str = "Renew it: the files are read again within a minute, and on a reload (SIGHUP)";
-/// The protocol that is always offered over TLS (ALPN).
+/// ALPN protocol that is always offered.
 const ALPN: &[u8] = b"http/1.1";
-/// The one that some servers offer, too.
+/// ALPN protocol that is offered in addition where HTTP/2 is enabled.
 const HTTP2: &[u8] = b"h2";
 
-/// A client that trusts the certificates of one PEM file, or without it those of the platform. Each connection makes a whole
-/// handshake: a session that is resumed would link connections, and so an agent's tunnels (RFC 8446, appendix C.4).
+/// Builds a client that trusts the certificates of one PEM file, or without a file those of the platform. Each connection makes a
+/// whole handshake: a resumed session would link connections, and so an agent's tunnels (RFC 8446, appendix C.4).
 ///
-/// A platform without any is no error here, because a client that only uses `http://` needs none: connecting over
-/// each TLS handshake then fails with that reason.
+/// A platform without trusted certificates is no error here, because a client that only uses `http://` needs none: each TLS
+/// handshake then fails with that reason.
 ///
 /// # Errors
-/// When the CA file is missing or holds no certificate.
+/// The CA file is missing or holds no certificate.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut config = trusting(ca_file, DEFAULT_VERSIONS)?.with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -64,21 +60,21 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
-/// The same for a client that speaks HTTP/2, too.
+/// Adds HTTP/2 to the protocols that a client offers.
 #[must_use]
 pub fn offering_http2(mut config: Arc<ClientConfig>) -> Arc<ClientConfig> {
     Arc::make_mut(&mut config).alpn_protocols.insert(0, HTTP2.to_vec());
     config
 }
 
-/// Whether the two ends of a connection have agreed on HTTP/2.
+/// `true` if the two ends of a connection have agreed on HTTP/2.
 #[must_use]
 pub fn is_http2(connection: &rustls::CommonState) -> bool {
     connection.alpn_protocol() == Some(HTTP2)
 }
 
-/// A client of a server that does not speak HTTP, and to which it may have to show the certificate chain and key of two
-/// PEM files.
+/// Builds a client of a server that does not speak HTTP; `own` are the PEM files of the client's certificate chain and key, if
+/// the server requires one.
 ///
 /// # Errors
 /// As [`client_config`] and [`ServerTls::load`].
@@ -108,12 +104,11 @@ fn trusting(
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .map_err(TlsError::Provider)?
-        .dangerous() // only because the verifier is given as a value: each of the two below verifies in full
+        .dangerous() // required to pass the verifier as a value; each verifier below verifies in full, or refuses
         .with_custom_certificate_verifier(verifier);
     Ok(builder)
 }
 
-/// A certificate chain and its private key.
 fn identity(
     certificate: &Path,
     key: &Path,
@@ -152,7 +147,6 @@ fn trust_file(path: &Path) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
     Ok(verifier)
 }
 
-/// The authorities of a file.
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -164,10 +158,7 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 fn trust_platform() -> Arc<dyn ServerCertVerifier> {
     match rustls_platform_verifier::Verifier::new(provider()) {
         Ok(verifier) => Arc::new(verifier),
-        Err(reason) => Arc::new(TrustNobody {
-            reason: reason.to_string(),
-            algorithms: provider().signature_verification_algorithms,
-        }),
+        Err(reason) => Arc::new(TrustNobody { reason: reason.to_string() }),
     }
 }
 
@@ -181,11 +172,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(chain)
 }
 
-/// Stands in for a platform without trusted certificates: refuses every server with the reason.
+/// Verifier for a platform without trusted certificates: refuses every server with the reason.
 #[derive(Debug)]
 struct TrustNobody {
     reason: String,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl TrustNobody {
@@ -229,11 +219,11 @@ impl ServerCertVerifier for TrustNobody {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
-/// Why a TLS configuration could not be made.
+/// Error in a TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -249,16 +239,16 @@ pub enum TlsError {
     NotPem {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         reason: String,
     },
-    /// A file without a certificate.
+    /// A file holds no certificate.
     #[error("there is no certificate in {}: a PEM block \"-----BEGIN CERTIFICATE-----\" is expected", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// A file without a private key.
+    /// A file holds no private key.
     #[error(
         "there is no private key in {}: a PEM block such as \"-----BEGIN PRIVATE KEY-----\", unencrypted, is expected",
         path.display()
@@ -277,7 +267,7 @@ pub enum TlsError {
         /// The error of rustls.
         source: rustls::Error,
     },
-    /// A certificate that cannot be a trust anchor.
+    /// A certificate cannot be a trust anchor.
     #[error(
         "a certificate in {} cannot be trusted as an authority's: {source}; give the certificate of the authority that \
          signed the other end's",
@@ -289,21 +279,21 @@ pub enum TlsError {
         /// The error of rustls.
         source: rustls::Error,
     },
-    /// Not one source of a certificate.
+    /// The certificate has no source, or more than one.
     #[error(
         "[tls] takes its certificate from two files, tls.certificate and tls.key, or from an authority, [tls.acme]: set both \
          files, or that section alone"
     )]
     Source,
-    /// A certificate for trying and another one.
+    /// A self-signed certificate was requested, and the configuration has another one.
     #[error(
         "--self-signed made a certificate, and the file has one in [tls]: choose one, and start again without the other"
     )]
     Signed,
-    /// What an authority needs to know.
+    /// The configuration of the authority is unusable.
     #[error(transparent)]
     Acme(#[from] AcmeConfigError),
-    /// The folder of a certificate from an authority.
+    /// The directory of a certificate from an authority is unusable.
     #[error("tls.acme.state: {0}")]
     State(#[from] DataDirError),
     /// The provider lacks what rustls needs.
@@ -328,10 +318,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_certificates_refuses_and_says_why() {
-        let nobody = TrustNobody {
-            reason: "none found".to_owned(),
-            algorithms: provider().signature_verification_algorithms,
-        };
+        let nobody = TrustNobody { reason: "none found".to_owned() };
         let server = ServerName::try_from("issuer.example").unwrap();
         let refused =
             nobody.verify_server_cert(&CertificateDer::from(vec![]), &[], &server, &[], UnixTime::now());

@@ -1,7 +1,7 @@
-//! Turns of sources for work that costs much before anyone has paid for it.
+//! Fair turns of sources for costly work before anyone has paid for it.
 //!
-//! A source that sends much waits for its own work, and hardly for a longer time than others do. One of the requests that wait gives the
-//! turns, so no task is needed, and dropped requests leave nothing behind.
+//! A source that sends much waits for its own work, and hardly delays others. One of the waiting requests hands out the turns, so
+//! no task is needed, and dropped requests leave nothing behind.
 
 use crate::fair_queue::{FairQueue, Ticket};
 use crate::sources::Source;
@@ -14,26 +14,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Requests that wait for a turn. With more, the newest of the source with the most of them is refused.
+/// Maximum number of waiting requests. Above it, the newest request of the source with the most of them is refused.
 const MOST_WAITING: usize = 1_024;
 
-/// Those who wait, and who may go on.
+/// Waiting requests, and the turns.
 pub struct Turns {
     waiting: Mutex<FairQueue<oneshot::Sender<Turn>>>,
-    /// Held by the request that gives the turns.
+    /// Held by the request that hands out the turns.
     giving: tokio::sync::Mutex<()>,
     places: Arc<Semaphore>,
     pace: Pace,
     hashing: RandomState,
 }
 
-/// Takes a turn that is about to be given, or says how long it has to wait.
+/// Rate limit on turns: takes one that is about to be handed out, or returns the time to wait.
 type Pace = Box<dyn Fn(Instant) -> Result<(), Duration> + Send + Sync>;
 
-/// Work may be done while this is held.
+/// The right to work for as long as it is held.
 pub type Turn = OwnedSemaphorePermit;
 
-/// A request in the queue, which leaves it when it is dropped.
+/// A request in the queue, removed from the queue on drop.
 struct Place<'a> {
     turns: &'a Turns,
     ticket: Ticket,
@@ -46,7 +46,7 @@ impl fmt::Debug for Turns {
 }
 
 impl Turns {
-    /// As many turns `at_once`, each after `pace` has let it pass.
+    /// Allows `at_once` concurrent turns, each after `pace` has admitted it.
     pub fn new(
         at_once: usize,
         pace: impl Fn(Instant) -> Result<(), Duration> + Send + Sync + 'static,
@@ -60,7 +60,7 @@ impl Turns {
         }
     }
 
-    /// Waits for the next turn of this source. `None` if too many wait, and most of them are the source's.
+    /// Waits for the next turn of this source. `None` if too many requests wait, and most of them are the source's.
     pub async fn next(&self, source: Option<Source>) -> Option<Turn> {
         let (sender, receiver) = oneshot::channel();
         let _place = self.queue(source, sender)?;
@@ -80,7 +80,7 @@ impl Turns {
         Some(Place { turns: self, ticket })
     }
 
-    /// Gives turns, one request at a time, until the caller's own has come and it stops this.
+    /// Hands out turns, one request at a time, until the caller's own turn has come and the caller drops this future.
     async fn give(&self) -> Infallible {
         let _giving = self.giving.lock().await;
         loop {
@@ -88,7 +88,7 @@ impl Turns {
                 return std::future::pending().await;
             }
             let Ok(mut turn) = Arc::clone(&self.places).acquire_owned().await else {
-                return std::future::pending().await; // never: it is not closed
+                return std::future::pending().await; // unreachable: the semaphore is never closed
             };
             while let Err(wait) = (self.pace)(Instant::now()) {
                 tokio::time::sleep(wait).await;
@@ -97,7 +97,7 @@ impl Turns {
                 let Some(next) = self.waiting.lock().pop() else { break };
                 match next.send(turn) {
                     Ok(()) => break,
-                    Err(unused) => turn = unused, // its request was dropped at this moment
+                    Err(unused) => turn = unused, // the request was dropped just now
                 }
             }
         }
@@ -120,7 +120,7 @@ mod tests {
         SourceLimits::default().source(std::net::IpAddr::V4((0x0a00_0000 + number).into()))
     }
 
-    /// One turn in each `pause`.
+    /// Allows one turn per `pause`.
     fn turns(pause: Duration) -> Arc<Turns> {
         let due = Mutex::new(Instant::now());
         Arc::new(Turns::new(16, move |now| {

@@ -1,56 +1,37 @@
-//! Times as people read them: RFC 3339, in UTC, to the second; lengths of time in one unit.
+//! Human-readable times: RFC 3339 in UTC, to the second, and durations in one unit.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-/// Written for times after the year 9999.
-const NEVER: &str = "never";
-/// The first second of the year 10000.
-const YEAR_10000: u64 = 253_402_300_800;
-const DAY: u64 = 86_400;
-
-/// `2026-11-21T09:30:00Z`, from seconds since 1970; "never" for what is after the year 9999.
+/// Formats Unix seconds as `2026-11-21T09:30:00Z`; "never" after the year 9999.
 #[must_use]
 pub fn rfc3339(unix_seconds: u64) -> String {
-    if unix_seconds >= YEAR_10000 {
-        return NEVER.to_owned();
-    }
-    let (year, month, day) = date(unix_seconds / DAY);
-    let second = unix_seconds % DAY;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let seconds = i64::try_from(unix_seconds).ok();
+    let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "never".to_owned())
 }
 
-/// The system clock's present second, as [`rfc3339`] writes it. A clock set before 1970 reads as 1970.
+/// Returns the time of the system clock in Unix seconds. A clock before 1970 gives 0.
+#[must_use]
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Formats the current time by the system clock as [`rfc3339`] does.
 #[must_use]
 pub fn now() -> String {
-    rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+    rfc3339(unix_now())
 }
 
-/// The first second of a day written `2026-11-21`; nothing for what is no day from 1970 to 9999.
+/// Parses a day such as `2026-11-21` to its first Unix second; `None` unless it is a valid day from 1970 to 9999.
 #[must_use]
 pub fn day(text: &str) -> Option<u64> {
-    let mut parts = text.splitn(3, '-');
-    let mut number = |digits: usize| {
-        let part = parts
-            .next()
-            .filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
-        part.parse::<u64>().ok()
-    };
-    let (year, month, day) = (number(4)?, number(2)?, number(2)?);
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // As in `date`: the year begins in March.
-    let year_from_march = year - u64::from(month <= 2);
-    let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let days = era * 146_097 + 365 * year_of_era + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    let days = days.checked_sub(719_468)?;
-    (date(days) == (year, month, day)).then_some(days * DAY) // not on the 30th of February
+    let midnight = OffsetDateTime::parse(&format!("{text}T00:00:00Z"), &Rfc3339).ok()?;
+    u64::try_from(midnight.unix_timestamp()).ok()
 }
 
-/// A number of seconds in its largest unit, such as "3 min".
+/// Formats seconds in the largest unit that gives at least two, such as "3 min".
 #[must_use]
 pub fn rough(seconds: u64) -> String {
     match seconds {
@@ -61,23 +42,12 @@ pub fn rough(seconds: u64) -> String {
     }
 }
 
-/// Year, month and day of a number of days since 1970-01-01, in the Gregorian calendar.
-///
-/// The year is counted from March on, so that the leap day is its last; 400 such years have 146,097 days.
-fn date(days: u64) -> (u64, u64, u64) {
-    let since_march_of_year_0 = days + 719_468;
-    let (era, day_of_era) = (since_march_of_year_0 / 146_097, since_march_of_year_0 % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const YEAR_10000: u64 = 253_402_300_800;
+    const DAY: u64 = 86_400;
 
     #[test]
     fn times_are_written_as_the_calendar_has_them() {
@@ -112,6 +82,12 @@ mod tests {
             assert_eq!(day(none), None, "{none}");
         }
         assert_eq!(day("2024-02-29"), Some(1_709_164_800));
+    }
+
+    fn date(days: u64) -> (u64, u64, u64) {
+        let text = rfc3339(days * DAY);
+        let number = |range: std::ops::Range<usize>| text[range].parse().unwrap();
+        (number(0..4), number(5..7), number(8..10))
     }
 
     #[test]

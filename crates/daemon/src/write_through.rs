@@ -1,4 +1,4 @@
-//! Streams that change what is read of another, and write to it as they are written to.
+//! Wrappers that change the reads of a stream and pass writes through.
 
 /// Implements `AsyncWrite` for `$type<S>` by its field `stream: S`, vectored writes included.
 #[macro_export]

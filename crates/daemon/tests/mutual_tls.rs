@@ -58,7 +58,7 @@ impl Authority {
     fn client_of(&self, other: &Self) -> Arc<ClientConfig> {
         let [certificate, key] = other.signed(ExtendedKeyUsagePurpose::ClientAuth);
         let own = OwnCertificate::load(certificate, key).unwrap();
-        client_config_showing(Some(&self.ca), &own).unwrap()
+        client_config_showing(Some(&self.ca), Some(&own)).unwrap()
     }
 
     /// Serves clients of the authority in this file alone.
@@ -137,7 +137,7 @@ async fn authorities_and_certificates_that_change_are_read_again_within_a_minute
     let tls = own.serving(&own.ca).load().unwrap();
     let [certificate, key] = own.signed(ExtendedKeyUsagePurpose::ClientAuth);
     let shown = OwnCertificate::load(certificate.clone(), key.clone()).unwrap();
-    let client = client_config_showing(Some(&own.ca), &shown).unwrap();
+    let client = client_config_showing(Some(&own.ca), Some(&shown)).unwrap();
     let (readiness, shutdown) = (Readiness::new(), Shutdown::new());
     let gate = || readiness.gate("certificate");
     let renewing = [

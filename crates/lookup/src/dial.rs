@@ -1,9 +1,9 @@
-//! A TCP connection to one of several addresses, where neither a dead one nor one that is not known yet may cost the whole time
-//! limit: Happy Eyeballs (RFC 8305).
+//! A TCP connection to one of several addresses by Happy Eyeballs (RFC 8305): neither a dead address nor one that is not known
+//! yet uses up the time limit.
 
 use crate::Families;
 use socket2::{Domain, Socket, Type};
-use std::future::{Ready, pending};
+use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -14,32 +14,23 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// How long one attempt may take before the next starts beside it (RFC 8305, section 8: the recommended delay).
+/// Age of an attempt at which the next starts in parallel (RFC 8305, section 8: the recommended delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// The most addresses that are tried for one connection: whoever controls a name chooses how many it has.
+/// Maximum number of addresses tried for one connection: the owner of a name chooses how many it has.
 const MOST_TRIED: usize = 16;
-/// The most attempts beside the first of each connection, in the whole process: each takes a file descriptor, and only those of
-/// first attempts are counted on.
+/// Permits for attempts in parallel to another one of the same connection, in the whole process: each takes a file descriptor,
+/// and the limit of connections includes one descriptor for each connection's first attempt only.
 static BESIDE: Semaphore = Semaphore::const_new(32);
 
-/// Connects from any local address, to addresses that are all known.
-///
-/// # Errors
-/// Why the attempt that failed last did, and `NotFound` without addresses.
-pub async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    connect_from(from_any(addresses), None::<Ready<_>>).await
-}
-
-/// Addresses, to be connected to from any local one.
 pub(crate) fn from_any(addresses: Vec<SocketAddr>) -> Vec<Candidate> {
     addresses.into_iter().map(|to| Candidate { to, from: None }).collect()
 }
 
-/// Connects to `first`, and what `candidates` makes of the addresses of `families` that come later, until `deadline`. Then none
-/// are awaited any more, so that a host that refused is not said to be silent.
+/// Connects to `first`, or to the candidates made of addresses of `families` that arrive until `deadline`. After it none are
+/// awaited, so that a host that refused is not reported as silent.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// The error of the attempt that failed last; `NotFound` without addresses.
 pub async fn connect_found<A: Clone>(
     first: Vec<Candidate>,
     mut families: Families<'_, A>,
@@ -54,9 +45,9 @@ pub async fn connect_found<A: Clone>(
 /// An address to connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where to.
+    /// The remote address.
     pub to: SocketAddr,
-    /// The local address, of the same family; none for the one that the system chooses.
+    /// The local address, of the same family; `None` if the system chooses.
     pub from: Option<IpAddr>,
 }
 
@@ -71,8 +62,8 @@ impl Candidate {
             _ => {}
         }
         let stream = TcpStream::from_std(socket.into())?;
-        // An attempt that fails closes both sides of its socket. tokio's own `connect` asks each socket for its error; this one
-        // saves a system call with those that have none.
+        // An attempt that fails closes both sides of its socket. tokio's own `connect` queries each socket for its error; this
+        // code saves that system call on sockets without an error.
         if stream.ready(Interest::WRITABLE).await?.is_write_closed()
             && let Some(error) = stream.take_error()?
         {
@@ -87,7 +78,7 @@ fn nonblocking(domain: Domain) -> io::Result<Socket> {
     Socket::new(domain, Type::STREAM.nonblocking(), None)
 }
 
-/// Other systems take a call more.
+/// Takes one system call more than on Linux.
 #[cfg(not(target_os = "linux"))]
 fn nonblocking(domain: Domain) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM, None)?;
@@ -105,13 +96,13 @@ fn is_in_progress(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Connects to one of `candidates`, which are in the resolver's order, or of those that come `later`. The families take turns, and
-/// an attempt starts when the one before has failed or is 250 ms old. The first connection wins; the other attempts are dropped.
-/// While very many attempts are in progress beside others, the next starts only when the one before has failed.
+/// Connects to one of `candidates`, which are in the resolver's order, or of those that arrive `later`. The families take turns,
+/// and an attempt starts when the previous one has failed or is 250 ms old. The first connection wins; the other attempts are
+/// dropped. Without a permit for parallel attempts, the next starts only when no attempt is in progress.
 ///
 /// # Errors
-/// Why the attempt that failed last did, once none can come any more: `AddrNotAvailable` where a local address is none of this
-/// machine, or all of its ports are in use, and `NotFound` without candidates. The caller limits the time.
+/// The error of the attempt that failed last, once no more candidates can arrive: `AddrNotAvailable` if a local address is not of
+/// this machine or all of its ports are in use, `NotFound` without candidates. The caller limits the time.
 async fn connect_from(
     candidates: Vec<Candidate>,
     later: Option<impl Future<Output = Vec<Candidate>>>,
@@ -163,7 +154,8 @@ async fn connect_from(
     }
 }
 
-/// One of each family in turn, that of the first address first (RFC 8305, section 4), each in the order it came; `most` at most.
+/// Alternates between the families, beginning with that of the first address (RFC 8305, section 4); at most `most`, in order
+/// within each.
 fn interleaved(candidates: Vec<Candidate>, most: usize) -> Vec<Candidate> {
     let first_is_v6 = candidates.first().is_some_and(|candidate| candidate.to.is_ipv6());
     let (first, second): (Vec<_>, Vec<_>) =
@@ -181,7 +173,12 @@ fn interleaved(candidates: Vec<Candidate>, most: usize) -> Vec<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::Ready;
     use tokio::net::TcpListener;
+
+    async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+        connect_from(from_any(addresses), None::<Ready<_>>).await
+    }
 
     fn addresses(list: &[&str]) -> Vec<SocketAddr> {
         list.iter().map(|text| text.parse().unwrap()).collect()

@@ -1,5 +1,5 @@
-//! The addresses of a name, which are two questions to a name server. A server may answer one of them at once and the other late
-//! or never, so neither answer waits for the other (RFC 8305, section 3).
+//! The addresses of a name, which are two queries to a name server. A server may answer one of them at once and the other late or
+//! never, so neither answer waits for the other (RFC 8305, section 3).
 
 use std::future::poll_fn;
 use std::io;
@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long addresses of IPv4 wait for those of IPv6 (RFC 8305, section 8: the recommended resolution delay).
+/// Time that IPv4 addresses wait for IPv6 addresses (RFC 8305, section 8: the recommended resolution delay).
 pub const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
-/// The addresses of one family, when they come; none where the name has none.
+/// Pending addresses of one family; empty if the name has none.
 type Asked<'a, A> = Pin<Box<dyn Future<Output = io::Result<Vec<A>>> + Send + 'a>>;
 
-/// The addresses of a name as they come, those of IPv6 first.
+/// The addresses of a name as they arrive, those of IPv6 first.
 pub struct Families<'a, A> {
     delay: Duration,
     v6: Family<'a, A>,
@@ -28,7 +28,7 @@ struct Family<'a, A> {
 }
 
 impl<'a, A: Clone> Families<'a, A> {
-    /// Asks for both when it is first waited for. `delay` is how long addresses of IPv4 wait for those of IPv6.
+    /// Queries both families, beginning with the first wait. `delay` is the time that IPv4 addresses wait for IPv6 addresses.
     pub fn asked(
         delay: Duration,
         v6: impl Future<Output = io::Result<Vec<A>>> + Send + 'a,
@@ -38,15 +38,15 @@ impl<'a, A: Clone> Families<'a, A> {
         Self { delay, v6: family(Box::pin(v6)), v4: family(Box::pin(v4)), error: None }
     }
 
-    /// Addresses that need no question, in their order.
+    /// Holds addresses that need no query, in their order.
     #[must_use]
     pub const fn known(addresses: Vec<A>) -> Self {
         let v6 = Family { asked: None, found: addresses };
         Self { delay: Duration::ZERO, v6, v4: Family { asked: None, found: Vec::new() }, error: None }
     }
 
-    /// What `judge` makes of the first addresses that are of use to it, of both families where they come within the delay. `None`
-    /// where none are, and none will come. Cancel safe.
+    /// Waits for the first addresses that `judge` accepts, and returns its result: for both families, if both arrive within the
+    /// delay. `None` if it accepts none, and no more will arrive. Cancel safe.
     pub async fn first<T>(&mut self, mut judge: impl FnMut(&[A]) -> Option<T>) -> Option<T> {
         loop {
             let found = self.found();
@@ -64,32 +64,32 @@ impl<'a, A: Clone> Families<'a, A> {
         }
     }
 
-    /// The addresses that had not come yet, when they come; none where none are awaited. Cancel safe.
+    /// Waits for the addresses that have not arrived yet; empty if none are awaited. Cancel safe.
     pub async fn rest(&mut self) -> Vec<A> {
         let (v6, v4) = (self.v6.found.len(), self.v4.found.len());
         while self.next().await {}
         [&self.v6.found[v6..], &self.v4.found[v4..]].concat()
     }
 
-    /// All that have come.
+    /// Returns all addresses that have arrived.
     #[must_use]
     pub fn found(&self) -> Vec<A> {
         [&self.v6.found[..], &self.v4.found[..]].concat()
     }
 
-    /// Whether there is nothing to wait for.
+    /// `true` if nothing is awaited.
     #[must_use]
     pub const fn are_complete(&self) -> bool {
         self.v6.asked.is_none() && self.v4.asked.is_none()
     }
 
-    /// Why there is no address, where the resolver said so.
+    /// Takes the resolver's error, if it reported one.
     pub fn error(&mut self) -> io::Error {
         let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         self.error.take().unwrap_or_else(none)
     }
 
-    /// Waits until a family has ended; `false` where both had.
+    /// Waits until a family has ended; `false` if both had.
     async fn next(&mut self) -> bool {
         if self.are_complete() {
             return false;
@@ -103,7 +103,7 @@ impl<'a, A: Clone> Families<'a, A> {
 }
 
 impl<A> Family<'_, A> {
-    /// Whether it has ended just now.
+    /// `true` if the family has just ended.
     fn poll(&mut self, cx: &mut Context<'_>, error: &mut Option<io::Error>) -> bool {
         let Some(Poll::Ready(answer)) = self.asked.as_mut().map(|asked| asked.as_mut().poll(cx)) else {
             return false;
@@ -123,7 +123,7 @@ mod tests {
     use std::future::pending;
     use tokio::time::{Instant, sleep};
 
-    /// What a family's name server does: the answer, and after how many milliseconds.
+    /// A name server's answer for one family, after this many milliseconds; `None` for no answer.
     type Does = Option<(u64, Result<&'static [u8], ()>)>;
 
     async fn answer(does: Does) -> io::Result<Vec<u8>> {
@@ -136,7 +136,7 @@ mod tests {
         Families::asked(RESOLUTION_DELAY, answer(v6), answer(v4))
     }
 
-    /// Addresses of IPv6 are 6 and 66, those of IPv4 are 4 and 44; 44 and 66 are of no use.
+    /// IPv6 addresses are 6 and 66, IPv4 addresses are 4 and 44; 44 and 66 are not accepted.
     #[tokio::test(start_paused = true)]
     async fn the_first_useful_answer_is_used_and_waits_for_the_other_as_the_rfc_says() {
         const LATE: Does = Some((3000, Ok(&[6])));

@@ -1,8 +1,8 @@
-//! From a name to a connection: the one way for tunnels, for the agent, for polls of an issuer and for the store. The two families
-//! of addresses are two questions ([`Families`]), and the first useful answer is dialled without waiting for the other ([`dial`]).
+//! Name resolution and connections, for tunnels, the agent, polls of an issuer and the store. The two families of addresses are
+//! two queries ([`Families`]), and the first useful answer is dialled without waiting for the other ([`dial`]).
 //!
-//! [`Lookup`] asks the system's resolver, which a machine's operator configures for all programs: it is for the hosts of our own
-//! configurations. Who resolves what strangers name has to be bounded, and brings answers of its own.
+//! [`Lookup`] uses the system's resolver, which a machine's operator configures for all programs: it is for the hosts of our own
+//! configurations. A resolver for names that strangers choose must be bounded, and passes its own answers to [`Families`].
 
 pub mod dial;
 mod families;

@@ -1,10 +1,10 @@
-//! One question to the system's resolver, whose answer outlives the attempt that needed it.
+//! One query to the system's resolver, whose answer outlives the attempt that needed it.
 //!
-//! The system's resolver may take longer than an attempt to connect may: while the first name server of two is down it waits five
-//! seconds for it, each time, and with search domains several times five. If a lookup ended with the attempt that began it, no attempt
-//! would ever succeed. So it goes on, and the next attempt takes its result.
+//! The system's resolver may take longer than an attempt to connect: while the first of two name servers is down, it waits five
+//! seconds for it on each query, and with search domains several times five. If a lookup ended with the attempt that began it, no
+//! attempt would ever succeed. So the lookup continues, and the next attempt takes its result.
 //!
-//! This is no cache: a result that an attempt waited for is not kept, and one that came too late serves one attempt.
+//! This is not a cache: a result that an attempt waited for is not kept, and one that came too late serves one attempt.
 
 use parking_lot::Mutex;
 use std::io;
@@ -13,31 +13,31 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A question, of which one at most is under way.
+/// A query, of which at most one is in progress.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// How long a result waits for the next attempt, if none waited for it.
+    /// Time that a result waits for the next attempt, if none waited for it.
     keeps: Duration,
     last: Mutex<Option<watch::Receiver<Option<Found>>>>,
 }
 
-/// The addresses of a host, and since when they are known.
+/// The addresses of a host, and the time of the answer.
 #[derive(Clone, Debug)]
 struct Found {
     addresses: Result<Vec<SocketAddr>, (io::ErrorKind, String)>,
     at: Instant,
-    /// An attempt waited for them.
+    /// `true` if an attempt waited for them.
     is_taken: bool,
 }
 
-/// An answer that comes. Each clone gets it.
+/// A pending answer. Each clone receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct Coming(watch::Receiver<Option<Found>>);
 
 impl Coming {
-    /// Cancel safe.
+    /// Waits for the answer. Cancel safe.
     pub(crate) async fn answer(&mut self) -> io::Result<Vec<SocketAddr>> {
-        // Its runtime may end before it does, when the process stops.
+        // The lookup's runtime may end before the lookup, when the process stops.
         let found = self.0.wait_for(Option::is_some).await.map_err(io::Error::other)?.clone();
         let addresses = found.map_or_else(|| Ok(Vec::new()), |found| found.addresses);
         addresses.map_err(|(kind, text)| io::Error::new(kind, text))
@@ -49,7 +49,7 @@ impl Shared {
         Self { keeps, last: Mutex::new(None) }
     }
 
-    /// What the lookup that runs will find, or one has found too late; else what `begin` finds.
+    /// Returns the answer of the lookup in progress, or one that came too late for its attempts; otherwise that of `begin`.
     pub(crate) fn ask(
         &self,
         begin: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
@@ -63,13 +63,13 @@ impl Shared {
         let (sender, receiver) = watch::channel(None);
         tokio::spawn(async move {
             let addresses = begin.await.map_err(|error| (error.kind(), error.to_string()));
-            let is_taken = sender.receiver_count() > 1; // one is ours
+            let is_taken = sender.receiver_count() > 1; // one is `last`
             sender.send_replace(Some(Found { addresses, at: Instant::now(), is_taken }));
         });
         Coming(last.insert(receiver).clone())
     }
 
-    /// Whether a result waits for the next attempt. An error does not: it may be over by then.
+    /// `true` if a result waits for the next attempt. An error does not: it may be over by then.
     fn is_kept(&self, receiver: &watch::Receiver<Option<Found>>) -> bool {
         let found = receiver.borrow();
         found.as_ref().is_some_and(|found| {
@@ -77,14 +77,14 @@ impl Shared {
         })
     }
 
-    /// Whether the next attempt will take something from it.
+    /// `true` if the next attempt will take an answer of this query.
     pub(crate) fn is_of_use(&self) -> bool {
         self.last.lock().as_ref().is_some_and(|last| is_running(last) || self.is_kept(last))
     }
 }
 
 fn is_running(receiver: &watch::Receiver<Option<Found>>) -> bool {
-    receiver.borrow().is_none() && receiver.has_changed().is_ok() // its sender is there
+    receiver.borrow().is_none() && receiver.has_changed().is_ok() // the sender exists
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     const ATTEMPT: Duration = Duration::from_secs(1);
     const KEPT: Duration = Duration::from_secs(2);
 
-    /// Takes five attempts' time. The port counts the lookups.
+    /// Takes as long as five attempts. The port counts the lookups.
     fn slow(begun: &Arc<AtomicUsize>) -> impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static {
         let begun = Arc::clone(begun);
         async move {

@@ -14,31 +14,30 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-/// The lookups of one host, of which one at most of each kind runs.
+/// The lookups of one host, of which at most one of each kind is in progress.
 #[derive(Clone, Debug)]
 pub struct Lookup(Arc<Questions>);
 
-/// The questions about a host.
 #[derive(Debug)]
 struct Questions {
-    /// For both families, as other programs ask. Files answer this one for a host that they have with one family alone, while that
-    /// for the other family would go to a name server, which may not mean this host.
+    /// Both families, as other programs query. Files answer this query for a host that they list with one family only, while a
+    /// query for the other family would go to a name server, which may mean another host.
     both: Shared,
-    /// For one family. Needed where the other one keeps the answer from coming.
+    /// One family, for the case that the other one keeps the answer from arriving.
     v6: Shared,
     v4: Shared,
 }
 
 impl Lookup {
-    /// A result that came too late for every attempt waits this long for the next one. It has to be longer than the pause between
-    /// two attempts, and so short that the host has not moved meanwhile.
+    /// Creates lookups whose late results wait this long for the next attempt. It must be longer than the pause between two
+    /// attempts, and so short that the host does not move within it.
     #[must_use]
     pub fn keeping(keeps: Duration) -> Self {
         let [both, v6, v4] = [(); 3].map(|()| Shared::keeping(keeps));
         Self(Arc::new(Questions { both, v6, v4 }))
     }
 
-    /// The addresses of a host, of which a literal address has one.
+    /// Looks up the addresses of a host; a literal address is its own.
     #[must_use]
     pub fn find(&self, host: &str, port: u16) -> Families<'static, SocketAddr> {
         if let Ok(literal) = host.parse() {
@@ -51,8 +50,8 @@ impl Lookup {
         Families::asked(RESOLUTION_DELAY, this.family(AddrFamily::Inet6, host, port, both), v4)
     }
 
-    /// A connection to a host. The caller limits the time to `limit`. A little before, it is said why the addresses that came could
-    /// not be connected to, if nothing but the answer for the other family is awaited.
+    /// Connects to a host. The caller limits the time to `limit`. Shortly before the limit, if only the answer for the other
+    /// family is awaited, the error of the addresses tried so far is returned.
     ///
     /// # Errors
     /// Those of the resolver, and of [`connect_found`].
@@ -65,7 +64,7 @@ impl Lookup {
         connect_found(from_any(first), families, deadline, from_any).await
     }
 
-    /// The addresses of one family, from the answer for both if it comes soon.
+    /// Returns the addresses of one family, from the answer for both if it arrives soon.
     async fn family(
         self,
         family: AddrFamily,
@@ -109,7 +108,7 @@ async fn ask(family: AddrFamily, host: String, port: u16) -> io::Result<Vec<Sock
     Ok(found)
 }
 
-/// The lookups of any hosts. It holds no host for longer than its lookup runs, or its result is kept.
+/// The lookups of any hosts. It holds no host for longer than the host's lookup runs, or its result is kept.
 #[derive(Debug)]
 pub struct Lookups {
     keeps: Duration,
@@ -117,13 +116,13 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// As [`Lookup::keeping`].
+    /// Creates lookups as [`Lookup::keeping`] does.
     #[must_use]
     pub fn keeping(keeps: Duration) -> Self {
         Self { keeps, by_host: Mutex::default() }
     }
 
-    /// As [`Lookup::find`].
+    /// Looks up a host as [`Lookup::find`] does.
     #[must_use]
     pub fn find(&self, host: &str, port: u16) -> Families<'static, SocketAddr> {
         self.of(host).find(host, port)
@@ -131,7 +130,7 @@ impl Lookups {
 
     fn of(&self, host: &str) -> Lookup {
         let mut by_host = self.by_host.lock();
-        // What an attempt has is another reference.
+        // An attempt holds another reference.
         by_host.retain(|_, lookup| Arc::strong_count(&lookup.0) > 1 || lookup.0.is_of_use());
         by_host.entry(host.to_owned()).or_insert_with(|| Lookup::keeping(self.keeps)).clone()
     }
@@ -150,7 +149,7 @@ mod tests {
 
     const KEPT: Duration = Duration::from_secs(2);
 
-    /// What a question comes to after this time.
+    /// Returns `found` after this time.
     async fn after(time: Duration, found: &[&str]) -> io::Result<Vec<SocketAddr>> {
         sleep(time).await;
         Ok(found.iter().map(|address| address.parse().unwrap()).collect())

@@ -1,9 +1,9 @@
-//! In place of `link`, in a build that loads no modules.
+//! Replacement of `link` in a build that loads no modules.
 
 use crate::{KeyName, MODULUS_LEN, Trouble};
 use std::path::Path;
 
-/// Why a module is not loaded.
+/// Error of loading a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this postern was built without PKCS#11, as statically linked ones are, because they cannot load a module: use a build with the \
@@ -11,24 +11,15 @@ use std::path::Path;
 )]
 pub struct LoadError;
 
-/// An object of ours in the HSM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its `CKA_ID`.
-    pub id: Vec<u8>,
-}
-
-/// There is none.
-pub(crate) enum Module {}
-
-/// There is none.
+/// A loaded module, an opener or a session: there is none.
 #[derive(Clone)]
-pub(crate) enum Opener {}
+pub(crate) enum Absent {}
 
-/// There is none.
-pub(crate) enum Session {}
+pub(crate) type Module = Absent;
+pub(crate) type Opener = Absent;
+pub(crate) type Session = Absent;
 
-impl Module {
+impl Absent {
     pub(crate) fn load(_: &Path) -> Result<Self, LoadError> {
         Err(LoadError)
     }
@@ -44,16 +35,16 @@ impl Module {
     pub(crate) fn survey(&self, _: &str, _: &[KeyName]) -> Vec<String> {
         match *self {}
     }
-}
 
-impl Opener {
     pub(crate) fn open(&self) -> Result<Session, Trouble> {
         match *self {}
     }
-}
 
-impl Session {
-    pub(crate) fn is_alive(&self) -> Result<(), Trouble> {
+    pub(crate) fn close(self) {
+        match self {}
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<(), Trouble> {
         match *self {}
     }
 
@@ -77,7 +68,7 @@ impl Session {
         match *self {}
     }
 
-    pub(crate) fn list(&mut self) -> Result<Vec<Found>, Trouble> {
+    pub(crate) fn list(&mut self) -> Result<Vec<Vec<u8>>, Trouble> {
         match *self {}
     }
 }

@@ -1,42 +1,43 @@
-//! The HSM as the issuer asks it: by jobs, which threads with a session each carry out.
+//! The issuer's interface to the HSM: jobs, which threads with one session each run.
 
-use crate::key::KeyHealth;
-use crate::link::{Found, LoadError, Module, Session};
+use crate::key_health::KeyHealth;
+use crate::link::{LoadError, Module, Session};
 use crate::sessions::{Away, Job, Lose, Options, Run, Shared, Standing};
 use crate::{KeyName, MODULUS_LEN, Trouble, watch};
 use postern_token::{PrivateOperation, TokenKeyId, Unavailable};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How long an HSM may take to make a key, or to destroy one.
+/// Timeout of generating, destroying and listing keys.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often who waits looks whether the issuer stops.
+/// Interval at which a waiting caller checks if the issuer stops.
 const SLICE: Duration = Duration::from_millis(100);
-/// How long the end waits for calls into the module to return.
+/// Maximum wait of [`Hsm::close`] for calls into the module.
 const END: Duration = Duration::from_secs(1);
 
-/// Why the HSM did not do what was asked.
+/// Failure of a request to the HSM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HsmError {
     /// The session was lost; a new one is being opened.
     #[error("the session with the HSM was lost: {0}")]
     Lost(String),
-    /// It cannot be used now.
+    /// The HSM is unusable now.
     #[error("{0}")]
     Away(String),
-    /// It answers, and this key cannot be used, or this cannot be done.
+    /// The HSM answers, but this key is unusable, or this operation is impossible.
     #[error("the HSM refuses: {0}")]
     Key(KeyTrouble),
 }
 
-/// Why an HSM that answers refused a request.
+/// Refusal of a request by an HSM that answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct KeyTrouble(pub(crate) Trouble);
 
-/// An HSM. Cheap to clone. It is not used before the first call, or [`Hsm::start`].
+/// An HSM. Cheap to clone. Not used before the first call, or [`Hsm::start`].
 #[derive(Clone)]
 pub struct Hsm(Arc<Shared>);
 
@@ -51,13 +52,13 @@ impl Hsm {
     /// Loads the module.
     ///
     /// # Errors
-    /// [`LoadError`]: it is none, or this build loads none.
+    /// [`LoadError`]: the file is not a module, or this build loads none.
     pub fn load(options: Options) -> Result<Self, LoadError> {
         let module = Module::load(&options.module)?;
         Ok(Self(Arc::new(Shared::new(options, module))))
     }
 
-    /// Connects, in a thread of its own, and keeps it so.
+    /// Starts the thread that connects and maintains the connection.
     pub fn start(&self) {
         let mut state = self.0.state.lock();
         if std::mem::replace(&mut state.has_begun, true) || state.is_closed {
@@ -73,7 +74,7 @@ impl Hsm {
         }
     }
 
-    /// Ends the sessions. Waits a second at most for calls that do not return.
+    /// Ends the sessions. Waits at most a second for calls that do not return.
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         state.is_closed = true;
@@ -89,7 +90,7 @@ impl Hsm {
         }
     }
 
-    /// The label or serial number of the token.
+    /// Returns the label or serial number of the token.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.0.options.token
@@ -99,7 +100,7 @@ impl Hsm {
         self.0.options.timeout
     }
 
-    /// The private key of this name, whether or not it is there.
+    /// Returns the private key of this name, whether or not it exists.
     #[must_use]
     pub fn key(&self, name: KeyName) -> Arc<HsmKey> {
         let health = Arc::new(KeyHealth::new(name));
@@ -110,42 +111,33 @@ impl Hsm {
         Arc::new(HsmKey { health, hsm: self.clone() })
     }
 
-    /// Whether the key is there, and the right one.
-    ///
-    /// # Errors
-    /// [`HsmError`].
+    /// Checks that the key exists and has the expected public half.
     pub fn find(&self, name: &KeyName) -> Result<(), HsmError> {
         let name = name.clone();
         self.call(self.timeout(), move |session| session.find(&name))
     }
 
-    /// Makes a key pair of 2048 bits, with exponent 65537, whose private half cannot be extracted; its modulus. Seconds.
-    ///
-    /// # Errors
-    /// [`HsmError`].
+    /// Generates a key pair of 2048 bits with exponent 65537, whose private half cannot be extracted, and returns its modulus.
+    /// Takes seconds.
     pub fn generate(&self, id: &[u8]) -> Result<[u8; MODULUS_LEN], HsmError> {
         let id = id.to_vec();
         self.call(PATIENCE, move |session| session.generate(&id))
     }
 
-    /// Destroys the key with this id that has our [label](crate::LABEL); how many objects it was, which may be none.
-    ///
-    /// # Errors
-    /// [`HsmError`].
+    /// Destroys the key with this id and the issuer's [label](crate::LABEL). Returns the number of destroyed objects, which may
+    /// be 0.
     pub fn destroy(&self, id: &[u8]) -> Result<usize, HsmError> {
         let id = id.to_vec();
         self.call(PATIENCE, move |session| session.destroy(&id))
     }
 
-    /// The private keys with our [label](crate::LABEL).
-    ///
-    /// # Errors
-    /// [`HsmError`].
-    pub fn list(&self) -> Result<Vec<Found>, HsmError> {
+    /// Returns the `CKA_ID` of each private key with the issuer's [label](crate::LABEL).
+    pub fn list(&self) -> Result<Vec<Vec<u8>>, HsmError> {
         self.call(PATIENCE, Session::list)
     }
 
-    /// What a start would find wrong, without trying the PIN; a sentence for each thing. For a process that asks the HSM nothing else.
+    /// Returns a sentence for each problem that a start would find, without trying the PIN. Ends all sessions, so it is for a
+    /// process that makes no other request to the HSM.
     #[must_use]
     pub fn survey(&self, keys: Vec<KeyName>) -> Vec<String> {
         let (answer, answered) = sync_channel(1);
@@ -156,7 +148,7 @@ impl Hsm {
         })
     }
 
-    /// What is wrong, and what to do; nothing if all is well.
+    /// Describes the problem and its remedy; `None` if all is well.
     #[must_use]
     pub fn condition(&self) -> Option<String> {
         let state = self.0.state.lock();
@@ -172,14 +164,21 @@ impl Hsm {
         match &state.standing {
             Standing::Connecting { since } if since.elapsed() <= timeout => None,
             Standing::Ready(_) => {
-                let faults: Vec<_> = state.alive().iter().filter_map(|key| key.condition()).collect();
+                let full = state.full.as_ref().map(|reason| {
+                    format!(
+                        "the HSM accepts no session for signing ({reason}): close those of other programs, or raise its limit"
+                    )
+                });
+                let keys = state.alive();
+                let faults: Vec<_> =
+                    full.into_iter().chain(keys.iter().filter_map(|key| key.condition())).collect();
                 (!faults.is_empty()).then(|| faults.join("; "))
             }
             standing => Some(standing.sentence(&self.0.options)),
         }
     }
 
-    /// Whether the key signs, as far as is known; nothing if it is none of this HSM's.
+    /// Returns `true` if the key signs, as far as is known; `None` if the key is not one of this HSM's.
     #[must_use]
     pub fn is_able(&self, token_key: TokenKeyId) -> Option<bool> {
         let state = self.0.state.lock();
@@ -187,19 +186,21 @@ impl Hsm {
         let timeout = self.0.options.timeout;
         let answers = match &state.standing {
             Standing::Connecting { since } => since.elapsed() <= timeout,
-            Standing::Ready(_) => state.watching.is_none_or(|since| since.elapsed() <= timeout),
+            Standing::Ready(_) => {
+                state.full.is_none() && state.watching.is_none_or(|since| since.elapsed() <= timeout)
+            }
             Standing::Away(_) | Standing::Refused { .. } => false,
         };
         Some(answers && key.is_able())
     }
 
-    /// Whether calls are made.
+    /// Returns `true` if the HSM is connected and calls are made.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.0.state.lock().standing, Standing::Ready(_))
     }
 
-    /// Tries again after a PIN that was refused, if another is there now. Returns whether the one there is still that.
+    /// Retries after a rejected PIN, if the PIN has changed. Returns `true` if it is still the rejected one.
     #[must_use]
     pub fn retry(&self) -> bool {
         let mut state = self.0.state.lock();
@@ -212,7 +213,7 @@ impl Hsm {
         false
     }
 
-    /// Has a thread with a session do it, and waits so long for the answer.
+    /// Runs `ask` on a thread with a session, and waits for the result for at most `patience`.
     fn call<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -220,12 +221,15 @@ impl Hsm {
     ) -> Result<T, HsmError> {
         self.start();
         let (answer, answered) = sync_channel(1);
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = begun.clone();
         let run = Box::new(move |session: Result<&mut Session, Trouble>, lose: Lose<'_>| {
+            begins.store(true, Ordering::Relaxed);
             let result = session.and_then(ask);
             if let Err(Trouble::Away(reason)) = &result {
-                lose(reason.clone()); // before the answer, so that who tries again waits for the new session
+                lose(reason.clone()); // before the answer, so that a caller that retries waits for the new session
             }
-            let _ = answer.send(result); // who asked may have given up
+            let _ = answer.send(result); // the caller may have given up
         });
         let generation = self.submit(run, patience)?;
         let deadline = Instant::now() + patience;
@@ -241,6 +245,9 @@ impl Hsm {
                 Err(RecvTimeoutError::Timeout) if self.0.state.lock().is_closed => {
                     return Err(HsmError::Away("the issuer stops".to_owned()));
                 }
+                Err(RecvTimeoutError::Timeout) if left.is_zero() && !begun.load(Ordering::Relaxed) => {
+                    return Err(HsmError::Away("all sessions with the HSM are busy".to_owned()));
+                }
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => {
                     let reason = format!("a call has not returned for {} s", patience.as_secs());
                     self.0.lose(generation, reason.clone(), true);
@@ -251,7 +258,7 @@ impl Hsm {
         }
     }
 
-    /// Puts a job in the queue, once the HSM can be used.
+    /// Queues a job once the HSM is usable. Returns the generation of the connection.
     fn submit(&self, run: Box<Run>, patience: Duration) -> Result<u64, HsmError> {
         let settles = Instant::now() + self.timeout();
         let mut state = self.0.state.lock();
@@ -270,8 +277,13 @@ impl Hsm {
         if state.idle < state.queue.len() && state.threads < state.most_threads {
             let shared = self.0.clone();
             let thread = std::thread::Builder::new().name(format!("hsm-{}", state.threads));
-            if thread.spawn(move || shared.work()).is_ok() {
-                state.threads += 1;
+            match thread.spawn(move || shared.work()) {
+                Ok(_) => state.threads += 1,
+                Err(error) if state.threads == 0 => {
+                    state.queue.pop_back();
+                    return Err(HsmError::Away(format!("no thread can be started for it: {error}")));
+                }
+                Err(_) => {} // another thread takes the job
             }
         }
         let generation = state.generation;
@@ -284,16 +296,16 @@ impl Hsm {
 impl PrivateOperation for HsmKey {
     fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Unavailable> {
         if self.health.has_fault() {
-            return Err(Unavailable); // the watch looks whether it is over
+            return Err(Unavailable); // the watch checks if the fault is over
         }
-        // A session may have been closed because it was idle: the second attempt has a new one.
+        // The session may have been closed because it was idle: the second attempt uses a new one.
         for is_last in [false, true] {
             let (name, message) = (self.health.name.clone(), *message);
             match self.hsm.call(self.hsm.timeout(), move |session| session.sign(&name, &message)) {
                 Ok(result) => return Ok(result),
                 Err(HsmError::Lost(_)) if !is_last => {}
                 Err(HsmError::Key(trouble)) => {
-                    self.health.learn(Err(&trouble.0));
+                    self.health.failed(&trouble.0);
                     return Err(Unavailable);
                 }
                 Err(_) => return Err(Unavailable),

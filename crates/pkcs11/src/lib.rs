@@ -1,11 +1,11 @@
-//! Token keys of type 2 in an HSM: they are made there, sign there, and cannot leave.
+//! Token keys of type 2 in an HSM. The keys are generated there, sign there, and cannot leave the HSM.
 //!
-//! An HSM is reached by a PKCS#11 module, a shared library of its maker. A call into a module cannot be cancelled, and some
-//! never return. So no thread of the issuer calls one: threads of this crate do, each with a session of its own, and who
-//! asks them waits no longer than the time it was given ([`Hsm`]). One more thread watches: it connects, logs in once, and connects
-//! again when the HSM was away. A PIN that was refused is not tried again, because HSMs lock after a few.
+//! An HSM is accessed through a PKCS#11 module, a shared library of its manufacturer. A call into a module cannot be cancelled,
+//! and some calls never return. The issuer's threads therefore never call a module. Threads of this crate do, each with its own
+//! session, and a caller waits no longer than its timeout ([`Hsm`]). One more thread, the watch, connects, logs in once, and
+//! connects again after the HSM was unreachable. A rejected PIN is not retried, because HSMs lock after a few wrong ones.
 //!
-//! `link` is the one module that speaks PKCS#11; `absent` takes its place in builds that cannot load modules.
+//! Only `link` calls PKCS#11; `absent` replaces it in builds that cannot load modules.
 #![cfg_attr(
     not(feature = "cryptoki"),
     allow(
@@ -18,7 +18,7 @@
 )]
 
 mod hsm;
-mod key;
+mod key_health;
 #[cfg(feature = "cryptoki")]
 mod link;
 #[cfg(not(feature = "cryptoki"))]
@@ -28,67 +28,62 @@ mod sessions;
 mod watch;
 
 pub use hsm::{Hsm, HsmError, HsmKey};
-pub use link::{Found, LoadError};
+pub use link::LoadError;
 pub use sessions::{Options, PinSource};
 
 use postern_token::key_file::Reference;
 use postern_token::{KeyError, TokenKeyId, spki_modulus};
 
-/// The length of a modulus, a message and a result, in bytes.
+/// Length of a modulus, a message and a result, in bytes.
 const MODULUS_LEN: usize = postern_token::BLINDED_LEN;
-/// The label of the objects that the issuer makes, by which it knows them from others'.
+/// Label of the objects that the issuer makes, which distinguishes them from the objects of others.
 pub const LABEL: &str = "postern token key";
 
-/// How a key is found in the HSM, and called in sentences.
+/// Identity of a key in the HSM, and its name in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyName {
-    /// The id of the token key.
+    /// Id of the token key.
     pub token_key: TokenKeyId,
-    /// Its first eight digits.
-    pub name: String,
-    /// The `CKA_ID`.
+    /// `CKA_ID` of the key.
     pub id: Vec<u8>,
-    /// The modulus, which tells the key from another with this `CKA_ID`.
+    /// Modulus, which distinguishes the key from another key with this `CKA_ID`.
     pub modulus: [u8; MODULUS_LEN],
 }
 
 impl KeyName {
-    /// Of the key that a file refers to.
+    /// Returns the identity of the key to which a file refers.
     ///
     /// # Errors
-    /// Its public key is none of type 2.
+    /// The public key in the file is not of type 2.
     pub fn of(reference: &Reference) -> Result<Self, KeyError> {
         let token_key = TokenKeyId::of(&reference.public_key);
-        let modulus = spki_modulus(&reference.public_key)?;
-        Ok(Self { token_key, name: token_key.short(), id: reference.id.clone(), modulus })
+        Ok(Self { token_key, id: reference.id.clone(), modulus: spki_modulus(&reference.public_key)? })
     }
 
-    /// The `CKA_ID` as `pkcs11-tool` shows it.
+    /// Returns the `CKA_ID` in hex, as `pkcs11-tool` prints it.
     #[must_use]
     pub fn id_hex(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Why a request to the module failed. The text is the reason alone, for a sentence that names the HSM.
+/// Failure of a request to the module. The text is the reason alone, for a sentence that names the HSM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Trouble {
-    /// The PIN was refused, or must not be tried.
+    /// The PIN was rejected, or must not be tried.
     #[error("{0}")]
     Pin(String),
     /// There is no working session.
     #[error("{0}")]
     Away(String),
-    /// The HSM takes no more sessions.
+    /// The HSM accepts no more sessions.
     #[error("{0}")]
     Full(String),
-    /// There is no such private key.
     #[error("it has no private key with this CKA_ID")]
     NoKey,
-    /// The private key with this id has another public half.
+    /// The private key with this `CKA_ID` has another public half.
     #[error("it has another private key with this CKA_ID")]
     OtherKey,
-    /// The HSM answers with an error.
     #[error("{0}")]
     Failed(String),
 }

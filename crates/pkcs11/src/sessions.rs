@@ -1,34 +1,35 @@
-//! The threads with a session each, and what they share with the watch and with who asks.
+//! Threads with one session each, and the state that they share with the watch and with callers.
 
 use crate::Trouble;
-use crate::key::KeyHealth;
+use crate::key_health::KeyHealth;
 use crate::link::{Module, Opener, Session};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// The most threads with a session. A signing thread waits for one of them, so more would not help.
-const MOST_SESSIONS: usize = 64;
-/// The pause after the first failure, and the longest.
+/// Maximum number of threads with a session. Requests wait for one of them.
+pub(crate) const MOST_SESSIONS: usize = 64;
+/// Pause after the first failure, and the longest pause.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Reads the PIN, or says why it cannot be read.
+/// Function that reads the PIN, or returns the reason why it cannot be read.
 pub type PinSource = Box<dyn Fn() -> Result<Zeroizing<Vec<u8>>, String> + Send + Sync>;
 
-/// Which HSM.
+/// Connection parameters of an HSM.
 pub struct Options {
-    /// The module's path.
+    /// Path of the module.
     pub module: PathBuf,
-    /// The label of the token, or its serial number.
+    /// Label or serial number of the token.
     pub token: String,
-    /// Where the PIN comes from, for sentences.
+    /// Path of the PIN file, for messages.
     pub pin_file: PathBuf,
-    /// Reads it, when it is needed.
+    /// Source of the PIN, read when needed.
     pub pin: PinSource,
-    /// How long a signature is waited for.
+    /// Timeout of a signature.
     pub timeout: Duration,
 }
 
@@ -36,25 +37,28 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) module: Module,
     pub(crate) state: Mutex<State>,
-    /// A job waits.
+    /// Notified when a job is queued.
     pub(crate) work: Condvar,
-    /// The watch has something to do.
+    /// Notified when the watch has work.
     pub(crate) watch: Condvar,
-    /// The HSM can be used, or is known not to be.
+    /// Notified when the HSM is usable, or known to be unusable.
     pub(crate) settled: Condvar,
 }
 
 pub(crate) struct State {
     pub(crate) standing: Standing,
-    /// Sessions of an earlier one are void.
+    /// Number of the current connection; sessions of earlier generations are void.
     pub(crate) generation: u64,
     pub(crate) queue: VecDeque<Job>,
     pub(crate) idle: usize,
     pub(crate) threads: usize,
+    /// Number of sessions that the HSM accepts, as far as is known since the connection.
     pub(crate) most_threads: usize,
-    /// Calls into the module by the threads.
+    /// Reason why no thread has a session although the HSM answers.
+    pub(crate) full: Option<String>,
+    /// Number of the threads' calls into the module.
     pub(crate) in_flight: usize,
-    /// Since when the watch is in the module.
+    /// Start of the watch's current step, which may call the module.
     pub(crate) watching: Option<Instant>,
     pub(crate) keys: Vec<Weak<KeyHealth>>,
     pub(crate) has_begun: bool,
@@ -62,9 +66,9 @@ pub(crate) struct State {
     pub(crate) has_ended: bool,
 }
 
-/// Says that the session is of no use any more, and why.
+/// Callback that reports the session as unusable, with the reason.
 pub(crate) type Lose<'a> = &'a dyn Fn(String);
-/// What is done with a session, or without one.
+/// Work of a job, which runs with a session, or with the reason for its absence.
 pub(crate) type Run = dyn FnOnce(Result<&mut Session, Trouble>, Lose<'_>) + Send;
 
 pub(crate) struct Job {
@@ -72,16 +76,16 @@ pub(crate) struct Job {
     pub(crate) deadline: Instant,
 }
 
-/// Whether calls are made.
+/// State of the connection.
 pub(crate) enum Standing {
-    /// The watch connects: who asks waits for that.
+    /// The watch is connecting, and callers wait for it.
     Connecting {
         since: Instant,
     },
     Ready(Opener),
-    /// Who asks is refused at once, and the watch tries again.
+    /// Callers are refused immediately, and the watch retries.
     Away(Away),
-    /// The PIN is wrong: nothing is tried until another is there.
+    /// The PIN was rejected: no retry until it has changed.
     Refused {
         reason: String,
         pin: Zeroizing<Vec<u8>>,
@@ -93,21 +97,27 @@ pub(crate) struct Away {
     pub(crate) since: Instant,
     pub(crate) next: Instant,
     pub(crate) pause: Duration,
-    /// Where calls do not return: others may.
+    /// Opener of the connection if its calls do not return: calls in other sessions may.
     pub(crate) opener: Option<Opener>,
 }
 
 impl Away {
-    /// To be tried at once.
+    /// Creates a state whose next attempt is due immediately.
     pub(crate) fn new(reason: String) -> Self {
         let now = Instant::now();
         Self { reason, since: now, next: now, pause: PAUSES.0, opener: None }
     }
 
-    /// Another attempt has failed.
+    /// Records another failed attempt.
     pub(crate) fn again(self, reason: String) -> Self {
         let next = Instant::now() + self.pause;
         Self { reason, next, pause: (self.pause * 2).min(PAUSES.1), ..self }
+    }
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self::Connecting { since: Instant::now() }
     }
 }
 
@@ -115,7 +125,7 @@ impl Standing {
     pub(crate) fn sentence(&self, options: &Options) -> String {
         match self {
             Self::Connecting { since } => {
-                format!("the HSM is being connected to, since {} s", since.elapsed().as_secs())
+                format!("connecting to the HSM for {} s", since.elapsed().as_secs())
             }
             Self::Ready(_) => "the HSM answers".to_owned(),
             Self::Away(Away { reason, since, opener, .. }) => {
@@ -126,7 +136,7 @@ impl Standing {
                     None => ", and no restart is needed",
                 };
                 format!(
-                    "the HSM cannot be used since {} s: {reason} ([keys.pkcs11] token = {:?}). It is tried again every {} s at most{restart}",
+                    "the HSM has been unusable for {} s: {reason} ([keys.pkcs11] token = {:?}). It is tried again at least every {} s{restart}",
                     since.elapsed().as_secs(),
                     options.token,
                     PAUSES.1.as_secs()
@@ -143,39 +153,25 @@ impl Standing {
 
 impl Shared {
     pub(crate) fn new(options: Options, module: Module) -> Self {
-        let state = State {
-            standing: Standing::Connecting { since: Instant::now() },
-            generation: 0,
-            queue: VecDeque::new(),
-            idle: 0,
-            threads: 0,
-            most_threads: MOST_SESSIONS,
-            in_flight: 0,
-            watching: None,
-            keys: Vec::new(),
-            has_begun: false,
-            is_closed: false,
-            has_ended: false,
-        };
         Self {
             options,
             module,
-            state: Mutex::new(state),
+            state: Mutex::default(),
             work: Condvar::new(),
             watch: Condvar::new(),
             settled: Condvar::new(),
         }
     }
 
-    /// The work of one thread.
+    /// Runs jobs on the current thread, with its own session, until the HSM is closed or accepts no more sessions.
     pub(crate) fn work(&self) {
         let mut own: Option<(u64, Session)> = None;
         let mut state = self.state.lock();
         loop {
+            if state.is_closed {
+                return; // even if a job was put back since: the watch may be disconnecting
+            }
             let Some(job) = state.queue.pop_front() else {
-                if state.is_closed {
-                    return;
-                }
                 state.idle += 1;
                 self.work.wait(&mut state);
                 state.idle -= 1;
@@ -191,19 +187,14 @@ impl Shared {
             if own.as_ref().is_none_or(|(of, _)| *of != generation) {
                 own = None;
             }
-            let opened = match &mut own {
-                Some(_) => Ok(()),
-                none => opener.open().map(|session| *none = Some((generation, session))),
-            };
-            let mut left_to_others = None;
-            match (opened, &mut own) {
-                (Err(Trouble::Full(_)), _) if self.state.lock().threads > 1 => left_to_others = Some(job),
-                (Err(trouble), _) => (job.run)(Err(trouble), &|reason| self.lose(generation, reason, false)),
-                (Ok(()), Some((_, session))) => {
-                    (job.run)(Ok(session), &|reason| self.lose(generation, reason, false));
-                }
-                (Ok(()), None) => {}
-            }
+            let run = AssertUnwindSafe(|| self.run(job, &opener, generation, &mut own));
+            let left_to_others = catch_unwind(run).unwrap_or_else(|_| {
+                tracing::error!(
+                    "a thread for the HSM panicked: its request fails, others go on. Please report this line"
+                );
+                own = None; // the session may be in the middle of a call; the caller sees that its job is gone
+                None
+            });
             state = self.state.lock();
             state.in_flight -= 1;
             if state.in_flight == 0 {
@@ -211,8 +202,6 @@ impl Shared {
             }
             if let Some(job) = left_to_others {
                 state.queue.push_front(job);
-                state.threads -= 1;
-                state.most_threads = state.threads.max(1);
                 drop(state);
                 self.work.notify_one();
                 return;
@@ -220,7 +209,36 @@ impl Shared {
         }
     }
 
-    /// The sessions of this generation are of no use, or a call does not return. Waiting jobs fail.
+    /// Runs a job with this thread's session, which is opened if it is missing. Returns the job if the HSM accepts no more
+    /// sessions and other threads remain: this thread has then left the pool.
+    fn run(
+        &self,
+        job: Job,
+        opener: &Opener,
+        generation: u64,
+        own: &mut Option<(u64, Session)>,
+    ) -> Option<Job> {
+        let lose = |reason| self.lose(generation, reason, false);
+        let session = match own {
+            Some((_, session)) => Ok(session),
+            none => {
+                let opened = opener.open();
+                let mut state = self.state.lock();
+                match &opened {
+                    Err(Trouble::Full(_)) if state.leave() => return Some(job),
+                    Err(Trouble::Full(reason)) => state.full = Some(reason.clone()),
+                    Ok(_) => state.full = None,
+                    Err(_) => {}
+                }
+                drop(state);
+                opened.map(|session| &mut none.insert((generation, session)).1)
+            }
+        };
+        (job.run)(session, &lose);
+        None
+    }
+
+    /// Marks the sessions of this generation as unusable, or a call as overdue. Queued jobs fail.
     pub(crate) fn lose(&self, generation: u64, reason: String, is_overdue: bool) {
         let mut state = self.state.lock();
         if state.generation != generation {
@@ -237,9 +255,54 @@ impl Shared {
     }
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            standing: Standing::default(),
+            generation: 0,
+            queue: VecDeque::new(),
+            idle: 0,
+            threads: 0,
+            most_threads: MOST_SESSIONS,
+            full: None,
+            in_flight: 0,
+            watching: None,
+            keys: Vec::new(),
+            has_begun: false,
+            is_closed: false,
+            has_ended: false,
+        }
+    }
+}
+
 impl State {
-    /// The keys that are in use.
+    /// Takes the current thread out of the pool, unless it is the last one.
+    fn leave(&mut self) -> bool {
+        let may = self.threads > 1;
+        self.threads -= usize::from(may);
+        self.most_threads = self.threads;
+        may
+    }
+
+    /// Forgets that the HSM accepted no more sessions.
+    pub(crate) fn has_room(&mut self) {
+        (self.most_threads, self.full) = (MOST_SESSIONS, None);
+    }
+
+    /// Returns the keys in use.
     pub(crate) fn alive(&self) -> Vec<Arc<KeyHealth>> {
         self.keys.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_thread_stays_however_many_find_no_session() {
+        let mut state = State { threads: 3, ..State::default() };
+        let left: Vec<_> = (0..3).map(|_| state.leave()).collect();
+        assert_eq!((left, state.threads, state.most_threads), (vec![true, true, false], 1, 1));
     }
 }

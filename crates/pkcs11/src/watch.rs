@@ -1,21 +1,23 @@
-//! The thread that connects, and that notices when the HSM is away while no key signs.
+//! The thread that connects, and that detects an unreachable HSM while no key signs.
 
-use crate::key::KeyHealth;
+use crate::key_health::KeyHealth;
 use crate::link::{Opener, Session};
-use crate::sessions::{Away, Shared, Standing};
+use crate::sessions::{Away, MOST_SESSIONS, Shared, Standing};
 use crate::{MODULUS_LEN, Trouble};
+use postern_token::is_private_result;
 use std::time::{Duration, Instant};
 
-/// How often the HSM is looked at while it answers.
+/// Interval of checks while the HSM answers.
 const LOOK: Duration = Duration::from_secs(5);
-/// The pauses between new connections while a key is missing: some modules show it in no other way once it is back.
+/// Pauses between new connections while a key is missing, the first and the longest: some modules show a restored key in no other
+/// way.
 const RENEWALS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// What is signed to see whether calls return.
+/// Message that is signed to test if calls return, and if a key signs again.
 const TRIAL: [u8; MODULUS_LEN] = [1; MODULUS_LEN];
 
 enum Step {
     Connect,
-    /// Calls do not return: whether others do.
+    /// Tests if other calls return while some do not.
     Try(Opener),
     Look,
     End,
@@ -59,7 +61,6 @@ pub(crate) fn watch(shared: &Shared) {
     }
 }
 
-/// Waits for what is to be done.
 fn next(shared: &Shared, look_at: Instant) -> Step {
     let mut state = shared.state.lock();
     let step = loop {
@@ -68,7 +69,7 @@ fn next(shared: &Shared, look_at: Instant) -> Step {
             break Step::End;
         }
         let until = match &state.standing {
-            // A new connection ends all sessions, so it waits for the calls that are under way.
+            // A new connection ends all sessions, so it waits for the outstanding calls.
             Standing::Connecting { .. } if state.in_flight == 0 => break Step::Connect,
             Standing::Connecting { since } if since.elapsed() > shared.options.timeout => {
                 let reason = "calls into the module have not returned".to_owned();
@@ -91,7 +92,7 @@ fn next(shared: &Shared, look_at: Instant) -> Step {
     step
 }
 
-/// A new connection; the session that holds the login.
+/// Opens a new connection and returns the session that holds the login.
 fn connect(shared: &Shared) -> Option<Session> {
     shared.module.disconnect();
     let read = (shared.options.pin)();
@@ -103,15 +104,15 @@ fn connect(shared: &Shared) -> Option<Session> {
         }
     };
     let connected = connected.and_then(|(opener, mut session)| {
-        for key in shared.state.lock().alive() {
-            learn(&key, &mut session)?;
-        }
+        let keys = shared.state.lock().alive(); // not in the loop, whose calls may never return
+        keys.iter().try_for_each(|key| learn(key, &mut session))?;
         Ok((opener, session))
     });
     let mut state = shared.state.lock();
     let login = match connected {
         Ok((opener, session)) => {
             state.generation += 1;
+            state.has_room();
             state.standing = Standing::Ready(opener);
             Some(session)
         }
@@ -138,12 +139,17 @@ fn fail(standing: &mut Standing, trouble: &Trouble) {
     *standing = Standing::Away(away.again(trouble.to_string()));
 }
 
-/// Whether a signature in another session returns while some do not. It may not return itself; `condition` says so then.
+/// Tests if a signature in another session returns while some calls do not. This call may not return either; `condition` then
+/// reports it.
 fn try_others(shared: &Shared, opener: &Opener) {
     let keys = shared.state.lock().alive();
-    let tried = opener.open().and_then(|mut session| match keys.first() {
-        Some(key) => session.sign(&key.name, &TRIAL).map(drop),
-        None => session.is_alive(),
+    let tried = opener.open().and_then(|mut session| {
+        let tried = match keys.first() {
+            Some(key) => session.sign(&key.name, &TRIAL).map(drop),
+            None => session.check_alive(),
+        };
+        session.close(); // before the next trial opens one: nothing disconnects while calls hang
+        tried
     });
     let mut state = shared.state.lock();
     match tried {
@@ -153,17 +159,28 @@ fn try_others(shared: &Shared, opener: &Opener) {
     shared.settled.notify_all();
 }
 
-/// Looks at the HSM and its keys; whether all are there.
+/// Checks the HSM, its room for sessions and its keys. Returns `false` if a key has a fault, which a new connection may resolve.
 fn look(shared: &Shared, session: &mut Session) -> bool {
-    let (keys, generation) = {
+    let (keys, generation, lacking) = {
         let state = shared.state.lock();
-        (state.alive(), state.generation)
+        let lacking = match &state.standing {
+            Standing::Ready(opener) if state.most_threads < MOST_SESSIONS => Some(opener.clone()),
+            _ => None,
+        };
+        (state.alive(), state.generation, lacking)
     };
     session.forget();
-    let looked = session.is_alive().and_then(|()| {
+    let looked = session.check_alive().and_then(|()| {
+        if let Some(Ok(another)) = lacking.map(|opener| opener.open()) {
+            another.close();
+            shared.state.lock().has_room();
+        }
         let mut is_whole = true;
         for key in &keys {
             learn(key, session)?;
+            if key.needs_trial() {
+                try_key(key, session)?;
+            }
             is_whole &= !key.has_fault();
         }
         Ok(is_whole)
@@ -182,8 +199,19 @@ fn learn(key: &KeyHealth, session: &mut Session) -> Result<(), Trouble> {
     match session.find(&key.name) {
         Err(trouble @ (Trouble::Away(_) | Trouble::Full(_))) => Err(trouble),
         looked => {
-            key.learn(looked.as_ref().copied());
+            key.looked_up(looked.as_ref().copied());
             Ok(())
         }
     }
+}
+
+/// Signs with a key whose last signature failed or was wrong. Balancers may send no request to an issuer that is not ready.
+fn try_key(key: &KeyHealth, session: &mut Session) -> Result<(), Trouble> {
+    match session.sign(&key.name, &TRIAL) {
+        Ok(result) if is_private_result(&key.name.modulus, &TRIAL, &result) => key.judged(true),
+        Ok(_) => {} // a wrong result that answers no request is not counted
+        Err(trouble @ (Trouble::Away(_) | Trouble::Full(_))) => return Err(trouble),
+        Err(trouble) => key.failed(&trouble),
+    }
+    Ok(())
 }

@@ -1,16 +1,15 @@
-//! Which addresses are public.
+//! Classification of public and special-purpose addresses.
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether a connection to `address` ends at the public Internet's unicast addresses, whichever of its [`forms`] a router goes
-/// by.
+/// Returns `true` if a connection to `address` ends at a public unicast address, whichever of its [`forms`] a router uses.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     !forms(address).any(is_special)
 }
 
-/// The addresses that a connection to this one may end at: itself, and the IPv4 address that it carries.
+/// Returns the addresses at which a connection to `address` may end: `address` itself, and the IPv4 address that it embeds.
 pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical(); // ::ffff:127.0.0.1 is 127.0.0.1
     let carried = match address {
@@ -20,8 +19,8 @@ pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     [Some(address), carried].into_iter().flatten()
 }
 
-/// Whether an address is not one of the public Internet's unicast addresses (RFC 6890 and IANA's special-purpose
-/// registries), or is a cloud's metadata service. Of one form alone: see [`is_public`].
+/// Returns `true` if `address` is not a public unicast address of the Internet (RFC 6890 and IANA's special-purpose registries),
+/// or is a cloud's metadata service. Embedded addresses are not considered: see [`is_public`].
 #[must_use]
 pub fn is_special(address: IpAddr) -> bool {
     match address {
@@ -71,8 +70,8 @@ const SPECIAL_V6: &[Ipv6Net] = &[
     v6(0xff00, 0, 0, 0, 8),      // multicast
 ];
 
-/// The IPv4 address inside a NAT64 (RFC 6052), 6to4 (RFC 3056), IPv4-translated (RFC 2765, section 2.1) or ISATAP address
-/// (RFC 5214, section 6.1). A router of such a network sends what is for the one to the other.
+/// Returns the IPv4 address embedded in a NAT64 (RFC 6052), 6to4 (RFC 3056), IPv4-translated (RFC 2765, section 2.1) or ISATAP
+/// address (RFC 5214, section 6.1). A router of such a network forwards packets for the IPv6 address to the IPv4 address.
 fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let at = |offset: usize| {
@@ -81,7 +80,7 @@ fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     if v6(0x2002, 0, 0, 0, 16).contains(&address) {
         return Some(at(2));
     }
-    // The universal and the group bit of an ISATAP identifier may be either.
+    // The universal bit and the group bit of an ISATAP identifier may have any value.
     let is_isatap = octets[8] & !0b11 == 0 && octets[9..12] == [0, 0x5e, 0xfe];
     (NAT64.contains(&address) || TRANSLATED.contains(&address) || is_isatap).then(|| at(12))
 }

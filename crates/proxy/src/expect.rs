@@ -1,8 +1,8 @@
 //! `Expect: 100-continue` (RFC 9110, section 10.1.1) and interim answers (section 15.2).
 //!
-//! Whether a client may send its body is for the target to say. hyper's server says "100 Continue" when a request's body is first
-//! read, so [`Held`] leaves it unread until the target has said so, or has given its final answer, which the client reads first
-//! ([`Following`]). A target that knows no expectations says nothing until it has the body: after [`PATIENCE`] the body goes on.
+//! The target decides if a client may send its body. hyper's server sends "100 Continue" when a request's body is first read, so
+//! [`Held`] leaves it unread until the target has sent a 100, or its final answer, which the client reads first ([`Following`]).
+//! A target that does not support expectations sends nothing until it has the body: after [`PATIENCE`] the body is sent anyway.
 
 use crate::headers::is_continue;
 use crate::plain;
@@ -10,66 +10,43 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{Request, Response, StatusCode, Version, request};
 use http_body::{Body, Frame, SizeHint};
-use parking_lot::Mutex;
+use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Timeout, timeout};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How long a target may leave an expectation unanswered. A client that does not wait for ever waits for a second (curl, Go); a target
-/// two hops away that means to answer has.
+/// Longest time that a target may leave an expectation unanswered. Clients that do not wait forever wait one second (curl, Go); a
+/// target that supports expectations has answered by then, even two hops away.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a request's body waits for. Clones are the same gate.
+/// A gate that holds back a request's body until its token is cancelled. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Gate(Option<Arc<Mutex<Waiting>>>);
-
-#[derive(Debug, Default)]
-struct Waiting {
-    is_open: bool,
-    waker: Option<Waker>,
-}
+pub struct Gate(Option<CancellationToken>);
 
 impl Gate {
-    /// The gate of a request: it is closed where the client expects a 100 before it sends its body. hyper takes the last Expect field
-    /// for the one that counts; a client of HTTP/1.0 knows no 100.
+    /// Returns the gate of a request, which is closed if the client expects a 100 before it sends its body. The last Expect field
+    /// counts, as in hyper; HTTP/1.0 has no 100.
     #[must_use]
     pub fn of(head: &request::Parts, has_body: bool) -> Self {
         let expected = head.headers.get_all(EXPECT).iter().next_back();
         let expects = expected.is_some_and(is_continue) && head.version != Version::HTTP_10;
-        Self((expects && has_body).then(Arc::default))
+        Self((expects && has_body).then(CancellationToken::new))
     }
 
-    /// Whether the body still waits.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.0.as_ref().is_some_and(|waiting| !waiting.lock().is_open)
-    }
-
-    /// Lets the body go on. It is cheap to repeat.
+    /// Releases the body. Repeated calls are cheap.
     pub fn open(&self) {
-        let Some(waiting) = &self.0 else { return };
-        let waker = {
-            let mut waiting = waiting.lock();
-            waiting.is_open = true;
-            waiting.waker.take()
-        };
-        waker.into_iter().for_each(Waker::wake);
+        self.0.iter().for_each(CancellationToken::cancel);
     }
 
-    fn poll_open(&self, cx: &Context<'_>) -> Poll<()> {
-        let Some(waiting) = &self.0 else { return Poll::Ready(()) };
-        let mut waiting = waiting.lock();
-        if waiting.is_open {
-            return Poll::Ready(());
-        }
-        waiting.waker = Some(cx.waker().clone());
-        Poll::Pending
+    /// Returns the gate's token while the body is held back.
+    fn closed(&self) -> Option<&CancellationToken> {
+        self.0.as_ref().filter(|gate| !gate.is_cancelled())
     }
 
-    /// Has `pass_on` called with each interim answer to this request, made one that may be passed on; not with a 100 that the gate
-    /// waits for, which opens it. A client of HTTP/1.0, by its `version`, knows none (RFC 9110, section 15.2).
+    /// Calls `pass_on` with each interim answer to this request, cleaned for forwarding. A 100 that the gate waits for opens the
+    /// gate instead. A client with the `version` HTTP/1.0 receives none (RFC 9110, section 15.2).
     pub fn watch<B>(
         &self,
         request: &mut Request<B>,
@@ -88,7 +65,7 @@ impl Gate {
             *interim.status_mut() = answer.status();
             interim.headers_mut().clone_from(answer.headers());
             plain::clean(interim.headers_mut());
-            interim.headers_mut().remove(CONTENT_LENGTH); // section 8.6: it has none
+            interim.headers_mut().remove(CONTENT_LENGTH); // RFC 9110, section 8.6: not in a 1xx
             pass_on(interim);
         });
     }
@@ -99,19 +76,19 @@ impl Gate {
 pub struct Held<B> {
     body: B,
     gate: Gate,
-    patience: Option<Pin<Box<Sleep>>>,
+    opening: Option<Pin<Box<Timeout<WaitForCancellationFutureOwned>>>>,
 }
 
 impl<B> Held<B> {
     /// Holds `body` back until `gate` opens.
     pub const fn new(body: B, gate: Gate) -> Self {
-        Self { body, gate, patience: None }
+        Self { body, gate, opening: None }
     }
 
-    /// Whether the body waits for the target, and not for its client.
+    /// Returns `true` while the body waits for the target rather than for its client.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.gate.is_closed()
+        self.gate.closed().is_some()
     }
 }
 
@@ -124,13 +101,13 @@ impl<B: Body + Unpin> Body for Held<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let held = &mut *self;
-        if held.gate.poll_open(cx).is_pending() {
-            // hyper reads the body for the first time when the request's head is written.
-            let patience = held.patience.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
-            ready!(patience.as_mut().poll(cx));
+        if let Some(gate) = held.gate.closed() {
+            // hyper reads the body for the first time when it has written the request's head.
+            let opened = || Box::pin(timeout(PATIENCE, gate.clone().cancelled_owned()));
+            _ = ready!(held.opening.get_or_insert_with(opened).as_mut().poll(cx));
             held.gate.open();
         }
-        held.patience = None;
+        held.opening = None;
         Pin::new(&mut held.body).poll_frame(cx)
     }
 
@@ -143,8 +120,8 @@ impl<B: Body + Unpin> Body for Held<B> {
     }
 }
 
-/// The body of an answer. The request's body, where it is still held, goes on as soon as the answer's head is written: the client, which
-/// got no 100, may send the body all the same, and so keep the connection.
+/// The body of an answer. It releases the request's body, if that is still held, as soon as the answer's head is written: a
+/// client that got no 100 may still send the body, and thereby keep the connection.
 #[derive(Debug)]
 pub struct Following<B> {
     body: B,
@@ -152,7 +129,7 @@ pub struct Following<B> {
 }
 
 impl<B> Following<B> {
-    /// The body of the answer to the request that `gate` is of.
+    /// Creates the body of the answer to the request of `gate`.
     pub const fn new(body: B, gate: Gate) -> Self {
         Self { body, gate }
     }
@@ -179,7 +156,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Following<B> {
     }
 }
 
-/// hyper does not read an empty body; it drops it once the head is written.
+/// Opens the gate: hyper does not read an empty body, but drops it once the head is written.
 impl<B> Drop for Following<B> {
     fn drop(&mut self) {
         self.gate.open();

@@ -1,4 +1,4 @@
-//! What a proxy changes in a message before it passes it on.
+//! Changes to a message's header before a proxy passes it on.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS,
@@ -7,16 +7,16 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Uri, Version, request};
 
-/// Makes a request in absolute form one for its origin server (RFC 9112, section 3.2): origin form, HTTP/1.1, nothing
-/// of this hop, and the target's authority in place of the client's Host field (section 3.2.2). The authority was read
-/// as a [`Target`](crate::target::Target), so it contains no user name. The fields that go on keep their order; Host, where there was
-/// none, comes first.
+/// Converts a request in absolute form for its origin server (RFC 9112, section 3.2): origin form, HTTP/1.1, no hop-by-hop
+/// fields, and the target's authority in place of the client's Host field (section 3.2.2). The authority was parsed as a
+/// [`Target`](crate::target::Target), so it contains no user name. The remaining fields keep their order; a missing Host is
+/// inserted first.
 ///
-/// A body without a length goes on in chunks. hyper would leave out that of a GET.
+/// A body without a length is sent in chunks. hyper would otherwise omit the body of a GET.
 pub fn to_origin_form(head: &mut request::Parts, has_body: bool) {
     one_length(&mut head.headers);
     let is_chunked = has_body && !head.headers.contains_key(CONTENT_LENGTH);
-    let knows_no_100 = head.version == Version::HTTP_10; // section 10.1.1: its expectation is ignored
+    let knows_no_100 = head.version == Version::HTTP_10; // RFC 9110, section 10.1.1: ignored
     let named = named_by_connection(&head.headers);
     retain(&mut head.headers, |name, value| match *name {
         TRANSFER_ENCODING => is_chunked,
@@ -34,7 +34,7 @@ pub fn to_origin_form(head: &mut request::Parts, has_body: bool) {
     if let Some(left @ 1..) = forwards_left(head) {
         head.headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
     }
-    // It is empty and says that it is "/" where the request had only a fragment.
+    // The path is empty, but compares equal to "/", if the request had only a fragment.
     let path = head.uri.path_and_query().filter(|path| path.as_str() != "/").cloned();
     head.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
     head.version = Version::HTTP_11;
@@ -42,7 +42,7 @@ pub fn to_origin_form(head: &mut request::Parts, has_body: bool) {
 
 const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 
-/// In place where the client had one: the order of fields distinguishes programs.
+/// Replaces Host in place, because the order of fields distinguishes programs; inserts a missing one first.
 fn put_host(headers: &mut HeaderMap, host: HeaderValue) {
     if headers.contains_key(HOST) {
         headers.insert(HOST, host);
@@ -53,21 +53,21 @@ fn put_host(headers: &mut HeaderMap, host: HeaderValue) {
     headers.extend(rest);
 }
 
-/// What is wrong with the Host field of a request (RFC 9112, section 3.2).
+/// Faults of a request's Host field (RFC 9112, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFault {
-    /// There is none, in HTTP/1.1.
+    /// An HTTP/1.1 request has no Host field.
     #[error("an HTTP/1.1 request has a Host field (RFC 9112, section 3.2)")]
     Missing,
-    /// There are several.
+    /// The request has several Host fields.
     #[error("more than one Host field")]
     Several,
-    /// It is no host.
+    /// The value is not a host.
     #[error("the Host field holds neither a host nor nothing")]
     Malformed,
 }
 
-/// The Host field of a request, which may name another host than its target.
+/// Returns the Host field of a request, which may differ from the host of its target.
 ///
 /// # Errors
 /// [`HostFault`]
@@ -85,7 +85,7 @@ pub fn host(head: &request::Parts) -> Result<Option<&HeaderValue>, HostFault> {
     }
 }
 
-/// How many proxies more a TRACE or OPTIONS may pass (RFC 9110, section 7.6.2). At 0 this one answers it.
+/// Returns the number of further proxies that a TRACE or OPTIONS may pass (RFC 9110, section 7.6.2). At 0 this proxy answers it.
 #[must_use]
 pub fn forwards_left(head: &request::Parts) -> Option<u64> {
     if head.method != Method::TRACE && head.method != Method::OPTIONS {
@@ -95,8 +95,9 @@ pub fn forwards_left(head: &request::Parts) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Whether a CONNECT announces a body. The bytes after its header belong to the tunnel, so a length that claims them is refused: two
-/// readers of one connection must not disagree about where a request ends. HTTP/2 holds the tunnel itself to a length of 0.
+/// Returns `true` if a CONNECT announces a body. The bytes after its header belong to the tunnel, so a length that claims them is
+/// refused: two parsers of one connection must not disagree on the end of a request. In HTTP/2 even a length of 0 would apply to
+/// the tunnel.
 #[must_use]
 pub fn announces_body(head: &request::Parts) -> bool {
     let is_none = |length: &HeaderValue| length == "0" && head.version != Version::HTTP_2;
@@ -104,8 +105,8 @@ pub fn announces_body(head: &request::Parts) -> bool {
     head.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length| !is_none(length))
 }
 
-/// Whether a message has a transfer coding that is not read here: any but `chunked`, once. Another one would be lost with its field,
-/// and two readers of a list may disagree about where the body ends (RFC 9112, section 6.1).
+/// Returns `true` if a message has a transfer coding other than a single `chunked`. Another coding would be lost with its field,
+/// and two parsers of a list may disagree on the end of the body (RFC 9112, section 6.1).
 #[must_use]
 pub fn has_other_coding(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
@@ -113,7 +114,7 @@ pub fn has_other_coding(headers: &HeaderMap) -> bool {
     codings.next().is_some_and(|coding| !is_chunked(coding) || codings.next().is_some())
 }
 
-/// HTTP/2 may send a Cookie field in parts, which HTTP/1.1 may not (RFC 9113, section 8.2.3).
+/// Joins the parts of a Cookie field, which HTTP/2 may split and HTTP/1.1 may not (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if crumbs.len() > 1
@@ -123,9 +124,9 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the fields for one connection only, and those that `Connection` names (RFC 9110, section 7.6.1);
-/// Proxy-Authorization above all. Host and Content-Length stay even if `Connection` names them; a Content-Length beside
-/// Transfer-Encoding goes (RFC 9112, section 6.3). Framing is hyper's. The other fields keep their order.
+/// Removes the fields for one connection only, above all Proxy-Authorization, and those that `Connection` names (RFC 9110,
+/// section 7.6.1). Host and Content-Length stay even if `Connection` names them, but a Content-Length next to a Transfer-Encoding
+/// is removed (RFC 9112, section 6.3). hyper does the framing. The other fields keep their order.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     one_length(headers);
     let named = named_by_connection(headers);
@@ -158,8 +159,8 @@ fn is_of_connection(name: &HeaderName, named: &[HeaderName]) -> bool {
     ALWAYS.contains(name) || named.contains(name)
 }
 
-/// Keeps what `keeps` says, in its order: a map moves its last field to the place of one that is removed. Lines of one name come
-/// together, where the first one was.
+/// Keeps the fields for which `keeps` returns `true`, in their order; removal from a map would move its last field to the freed
+/// place. Lines of one name are grouped at the place of the first.
 fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName, &HeaderValue) -> bool) {
     if headers.iter().all(|(name, value)| keeps(name, value)) {
         return;
@@ -173,8 +174,8 @@ fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName, &HeaderValue) -> 
     }
 }
 
-/// A length is there once: a second one, in another field or in the same, goes (RFC 9110, section 8.6). One that is no number means
-/// nothing and goes, too, and so does one beside a transfer coding.
+/// Reduces Content-Length to one number (RFC 9110, section 8.6). Equal lengths, in one field or several, become one; different or
+/// malformed lengths are removed, and so is any length next to a transfer coding.
 fn one_length(headers: &mut HeaderMap) {
     let is_coded = headers.contains_key(TRANSFER_ENCODING);
     let mut lengths = headers
@@ -195,8 +196,8 @@ fn one_length(headers: &mut HeaderMap) {
     }
 }
 
-/// The inside of an RFC 8941 string: printable ASCII, quotation marks and backslashes escaped. An ellipsis, which our
-/// sentences have, becomes three dots.
+/// Escapes the content of an RFC 8941 string: printable ASCII, with quotation marks and backslashes escaped. An ellipsis, which
+/// occurs in our sentences, becomes three dots; any other character becomes a question mark.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
@@ -208,7 +209,7 @@ pub fn quoted(text: &str) -> String {
     text.chars().flat_map(escape).collect()
 }
 
-/// Whether this value of Expect is the one that RFC 9110 knows.
+/// Returns `true` for `100-continue`, the only expectation that RFC 9110 defines.
 pub(crate) fn is_continue(value: &HeaderValue) -> bool {
     value.as_bytes().eq_ignore_ascii_case(b"100-continue")
 }

@@ -1,4 +1,4 @@
-//! An alarm for when nothing has moved for too long.
+//! A timer for connections on which nothing has moved for too long.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -6,28 +6,23 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long nothing may move, and the alarm that looks.
+/// An idle limit and its timer.
 #[derive(Debug)]
 pub struct Idle {
-    limit: Duration,
+    /// Longest allowed pause.
+    pub(crate) limit: Duration,
     alarm: Pin<Box<Sleep>>,
 }
 
 impl Idle {
-    /// Nothing may pause for longer than `limit`, from now on.
+    /// Starts a timer that allows no pause longer than `limit` from now on.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self { limit, alarm: Box::pin(sleep_until(Instant::now() + limit)) }
     }
 
-    /// How long nothing may move.
-    #[must_use]
-    pub fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    /// Ready when the limit has passed since something `moved` last. The alarm is not moved each time that something does:
-    /// when it rings, it is set anew for the time that is left.
+    /// Becomes ready when the limit has passed since `moved`, the time of the last movement. The timer is not reset at each
+    /// movement: when it fires, it is set again for the remaining time.
     pub fn poll_since(&mut self, moved: Instant, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.alarm.as_mut().poll(cx));
@@ -39,7 +34,7 @@ impl Idle {
         }
     }
 
-    /// Awaits `work`, for as long as something moves: `None` when the limit has passed since it did.
+    /// Awaits `work` as long as something moves; returns `None` once nothing has moved for the limit.
     pub async fn during<F: Future>(mut self, moved: impl Fn() -> Instant, work: F) -> Option<F::Output> {
         let mut work = std::pin::pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {

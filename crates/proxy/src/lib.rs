@@ -1,8 +1,8 @@
-//! What every HTTP proxy of the project does alike: it reads where a client wants to go ([`target`]),
-//! asks another proxy for a tunnel ([`tunnel`]), copies bytes both ways until both sides are done ([`relay`]), ends in a way that cannot be taken for the end of what was
-//! sent ([`reset`]), rewrites [`headers`], holds a body back until its target wants it ([`expect`]), judges answers ([`plain`]), bounds
-//! their heads ([`answer_head`]) and the time in which nothing moves ([`idle`]), and distinguishes public addresses from others
-//! ([`address`]).
+//! Shared code of the project's HTTP proxies: parsing a client's destination ([`target`]), requesting a tunnel from another proxy
+//! ([`tunnel`]), relaying bytes in both directions ([`relay`]), ending a connection so that a cut is not mistaken for the end of
+//! the data ([`reset`]), rewriting [`headers`], holding back a body until its target accepts it ([`expect`]), checking answers
+//! ([`plain`]), bounding idle time ([`idle`]), recognising public addresses ([`address`]),
+//! and UDP in HTTP without a socket ([`udp`]).
 //!
 //! ```
 //! use http::{HeaderMap, header};
@@ -17,7 +17,6 @@
 //! ```
 
 pub mod address;
-pub mod answer_head;
 pub mod expect;
 pub mod headers;
 pub mod http2;
@@ -27,3 +26,4 @@ pub mod relay;
 pub mod reset;
 pub mod target;
 pub mod tunnel;
+pub mod udp;

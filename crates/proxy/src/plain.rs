@@ -1,6 +1,5 @@
-//! A target's answer to a plain `http://` request: how it is read, and what of it cannot be passed on.
+//! Reading and checking of a target's answer to a plain `http://` request.
 
-use crate::answer_head::{AnswerStream, HeadLimit, LIMIT};
 use crate::headers::{has_other_coding, remove_hop_by_hop};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
@@ -9,41 +8,48 @@ use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::io;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most fields of a message. A head's bytes are bounded, too.
+/// Maximum number of fields of a message. The bytes of a head are bounded separately.
 pub const MOST_FIELDS: usize = 1000;
+/// Maximum number of bytes before the end of an answer's head, interim answers included. hyper skips any number of interim answers
+/// (1xx), so a target could use them to keep a core busy for as long as its answer is awaited.
+const LIMIT: usize = 128 * 1024;
 
-/// RFC 9209: what proxies on the way did.
+/// Reports of the proxies on the path (RFC 9209).
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
-/// What the names of our own proxies in Proxy-Status begin with.
+/// Text by which entries of Postern's own proxies in Proxy-Status are recognised.
 const OWN_NAME: &[u8] = b"postern";
 
-/// Why a target's answer is not passed on. The sentences are for clients.
+/// Reasons not to pass on a target's answer. The messages are for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerFault {
-    /// The connection ended before the answer's head did.
+    /// The connection ended before the end of the answer's head.
     #[error("the target closed the connection before it had answered")]
     Closed,
-    /// It is not HTTP.
+    /// The answer is not HTTP.
     #[error("the target's answer is not valid HTTP/1.1")]
     Malformed,
-    /// Its head has no end within the bound.
+    /// The head does not end within the limits.
     #[error("the head of the target's answer has more than 1000 fields or 128 KiB")]
     TooLarge,
-    /// Its body is in another transfer coding than chunked.
+    /// The body has a transfer coding other than chunked.
     #[error("the target's answer has another transfer coding than chunked")]
     Coding,
-    /// Only a proxy may send a 407.
+    /// The answer is a 407, which only a proxy may send.
     #[error("the target asked for proxy credentials, as only a proxy may")]
     Credentials,
-    /// The request to upgrade was not passed on.
+    /// The answer switches protocols, although no request to upgrade was passed on.
     #[error("the target switched protocols, which it was not asked to do")]
     Switched,
 }
 
 impl AnswerFault {
-    /// What became of an exchange that failed.
+    /// Returns the fault of an exchange that failed.
     #[must_use]
     pub fn of(error: &hyper::Error) -> Self {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -57,7 +63,7 @@ impl AnswerFault {
         }
     }
 
-    /// The error type of RFC 9209, section 2.3.
+    /// Returns the error type of RFC 9209, section 2.3.
     #[must_use]
     pub const fn error(self) -> &'static str {
         match self {
@@ -70,7 +76,7 @@ impl AnswerFault {
     }
 }
 
-/// Speaks HTTP/1.1 with a target over `stream`, which `limit` bounds.
+/// Begins HTTP/1.1 with a target over `stream`, whose heads `limit` bounds.
 ///
 /// # Errors
 /// [`AnswerFault::Closed`].
@@ -88,15 +94,15 @@ where
     http.max_buf_size(LIMIT)
         .max_headers(MOST_FIELDS)
         .preserve_header_case(true)
-        // RFC 9112, section 5.1: a proxy removes it.
+        // RFC 9112, section 5.1: a proxy removes these spaces.
         .allow_spaces_after_header_name_in_responses(true);
     http.handshake(TokioIo::new(AnswerStream::new(stream, limit))).await.map_err(|_| AnswerFault::Closed)
 }
 
-/// Makes a target's answer one that may be passed on: without what is about its connection, and what only our proxies may say.
+/// Checks that a target's answer may be passed on, and removes fields about its connection and in the name of our proxies.
 ///
 /// # Errors
-/// [`AnswerFault`], if it may not.
+/// [`AnswerFault`], if the answer may not be passed on.
 pub fn check<B>(response: &mut Response<B>) -> Result<(), AnswerFault> {
     match response.status() {
         StatusCode::PROXY_AUTHENTICATION_REQUIRED => return Err(AnswerFault::Credentials),
@@ -107,13 +113,13 @@ pub fn check<B>(response: &mut Response<B>) -> Result<(), AnswerFault> {
     Ok(())
 }
 
-/// Removes what concerns the connection to the target alone, and what a target says in our name.
+/// Removes the fields about the connection to the target, and those that the target sent in the name of our proxies.
 pub fn clean(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
     remove_own_status(headers);
 }
 
-/// A target may say what proxies on its side did, but not what ours did: a client would throw good tokens away.
+/// Removes reports of our proxies, which only those may send: a client would discard valid tokens.
 fn remove_own_status(headers: &mut HeaderMap) {
     let is_own = |value: &HeaderValue| {
         value.as_bytes().to_ascii_lowercase().windows(OWN_NAME.len()).any(|part| part == OWN_NAME)
@@ -126,3 +132,70 @@ fn remove_own_status(headers: &mut HeaderMap) {
     headers.remove(PROXY_STATUS);
     kept.into_iter().for_each(|value| _ = headers.append(PROXY_STATUS, value));
 }
+
+/// A stream that carries answers.
+#[derive(Debug)]
+pub struct AnswerStream<S> {
+    stream: S,
+    left: HeadLimit,
+}
+
+/// The number of bytes that may still be read. Clones share it.
+#[derive(Clone, Debug)]
+pub struct HeadLimit(Arc<AtomicUsize>);
+
+impl HeadLimit {
+    /// Creates the limit of a stream that begins with the head of an answer.
+    #[must_use]
+    pub fn begun() -> Self {
+        Self(Arc::new(AtomicUsize::new(LIMIT)))
+    }
+
+    /// Restarts the limit before a request is sent: the next bytes belong to its answer's head.
+    pub fn begin(&self) {
+        self.0.store(LIMIT, Ordering::Relaxed);
+    }
+
+    /// Lifts the limit once the head is complete: the body has none.
+    pub fn end(&self) {
+        self.0.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    fn take(&self, count: usize) {
+        let less = |left| (left != usize::MAX).then(|| usize::saturating_sub(left, count));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl<S> AnswerStream<S> {
+    /// Limits reads of `stream` to the bytes in `left`.
+    pub fn new(stream: S, left: HeadLimit) -> Self {
+        Self { stream, left }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for AnswerStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // hyper has examined all bytes read before, and the end of the head was not among them.
+        if self.left.is_used_up() {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the answer has no end of its head",
+            )));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.left.take(buffer.filled().len() - before);
+        read
+    }
+}
+
+postern_daemon::writes_through!(AnswerStream);

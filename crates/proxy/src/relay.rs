@@ -1,26 +1,23 @@
-//! Bytes both ways between two streams, with half-close and an idle limit, and without a buffer of its own.
+//! A relay of bytes in both directions between two streams, with half-close and an idle limit, and without a buffer per relay.
 //!
-//! A direction that ends short (a side broke, or the relay is dropped in the middle) is passed on as a reset, never as
-//! an end: the reader of half a file must see that it is half.
+//! A direction that ends early (a side broke, or the relay is dropped) is passed on as a reset, never as an end: the reader of
+//! half a file must detect that it is incomplete.
 //!
-//! Bytes are read into one buffer that all tunnels of a thread share and written on at once. Only what the writer did
-//! not take is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
+//! Bytes are read into one buffer that all tunnels of a thread share, and written immediately. Only what the writer did not take
+//! is kept, so an idle tunnel holds no buffer, and a busy one reads 64 KiB at a time.
 
-mod count;
 mod half;
-mod pace;
 #[cfg(target_os = "linux")]
 mod pipe;
 #[cfg(not(target_os = "linux"))]
 #[path = "relay/no_pipe.rs"]
 mod pipe;
 
-pub use count::{Meter, Relayed, TunnelEnd};
-
 use crate::idle::Idle;
 use crate::reset::{self, Reset};
 use half::Half;
-use pace::Pace;
+pub(crate) use half::Pace;
+use postern_telemetry::metrics::ReadableCounter;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -31,41 +28,41 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The shared buffer. Larger reads make fewer system calls.
+/// Size of the shared buffer, in bytes. Larger reads need fewer system calls.
 const SCRATCH_LEN: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_LEN].into_boxed_slice());
 }
 
-/// How long one direction may go on after the other one broke: what has arrived is still to be delivered (a server that
-/// refuses an upload answers and closes while the client is still sending).
+/// Time limit of one direction after the other one broke, so that received data is still delivered. For example, a server that
+/// refuses an upload answers and closes while the client is still sending.
 const AFTER_BREAK: Duration = Duration::from_secs(10);
 
-/// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` are bytes
-/// of the client that came with its request: they go first. Drop it when it is over: the end of a side may be passed on by that.
+/// Copies between `client` and `target` until both directions have ended or nothing moves for `idle`. `early` has the client's
+/// bytes that came with its request, which are sent first. Drop it promptly when it is over: dropping may pass on a side's end.
 pub struct Relay<C: Reset, T: Reset> {
     client: C,
     target: T,
     up: Half,
     down: Half,
     broken: bool,
-    /// It ends in a break: data already written is still in flight.
+    /// Set when the relay ends in a break: written data is still in flight.
     delivering: Option<Delivering>,
-    /// It ended as it should, by both sides or by silence: dropping it is no cut.
+    /// `true` after a regular end, by both sides or by silence: dropping the relay then resets nothing.
     over: bool,
     last_moved: Instant,
     idle: Option<Idle>,
     meter: Option<Arc<Meter>>,
 }
 
-/// A break that waits until its other side has received the data before it: a reset discards data in flight.
+/// A break that waits until the other side has received the data before it: a reset discards data in flight.
 struct Delivering {
     until: Instant,
     tick: Pin<Box<Sleep>>,
 }
 
-/// Also of one that is cut: by the drain's deadline, or by the end of its process.
+/// Resets the incomplete directions, also of a relay that is cut by the drain's deadline or by the end of its process.
 impl<C: Reset, T: Reset> Drop for Relay<C, T> {
     fn drop(&mut self) {
         if self.over {
@@ -81,7 +78,7 @@ impl<C: Reset, T: Reset> Drop for Relay<C, T> {
 }
 
 impl<C: Reset, T: Reset> Relay<C, T> {
-    /// What went through it so far, for one that is given up in the middle.
+    /// Returns the bytes relayed so far, for a relay that is abandoned.
     #[must_use]
     pub fn cut(&self) -> Relayed {
         self.relayed(TunnelEnd::Cut)
@@ -97,7 +94,7 @@ where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
     T: AsyncRead + AsyncWrite + Reset + Unpin,
 {
-    /// A relay; without `idle` it waits for as long as both sides do. Await it inside a tokio runtime.
+    /// Creates a relay. Without `idle` it waits for as long as both sides do. Await it inside a tokio runtime.
     pub fn new(client: C, target: T, early: &[u8], idle: Option<Duration>) -> Self {
         let now = Instant::now();
         let idle = idle.map(Idle::new);
@@ -119,12 +116,12 @@ where
     /// Also counts the relayed bytes in `meter`.
     #[must_use]
     pub fn metered(self, meter: &Arc<Meter>) -> Self {
-        let mut relay = self; // it cannot be taken apart: dropping it means something
+        let mut relay = self; // it cannot be destructured, because it has a `Drop`
         relay.meter = Some(Arc::clone(meter));
         relay
     }
 
-    /// Bounds the bytes a second that go through each way, after a second's worth at once.
+    /// Limits each direction to `bytes_a_second`, after one second's worth at once.
     #[must_use]
     pub fn paced(self, bytes_a_second: Option<u64>) -> Self {
         let mut relay = self;
@@ -133,7 +130,7 @@ where
         relay
     }
 
-    /// The end of a relay in which something broke, once its sides have what was written to them, or have had the time.
+    /// Ends a broken relay once its sides have received what was written to them, or the time limit has passed.
     fn poll_break(&mut self, cx: &mut Context<'_>) -> Poll<Relayed> {
         let delivering = self.delivering.get_or_insert_with(|| Delivering {
             until: Instant::now() + AFTER_BREAK,
@@ -152,14 +149,14 @@ where
         }
     }
 
-    /// A direction that broke is over; the other one gets little time.
+    /// Returns `true` if a direction is over. If it broke, the other one gets a short time limit.
     fn settle(&mut self, ended: Poll<io::Result<()>>) -> bool {
         match ended {
             Poll::Pending => false,
             Poll::Ready(Ok(())) => true,
             Poll::Ready(Err(_)) => {
                 self.broken = true;
-                let limit = self.idle.take().map_or(AFTER_BREAK, |idle| idle.limit().min(AFTER_BREAK));
+                let limit = self.idle.take().map_or(AFTER_BREAK, |idle| idle.limit.min(AFTER_BREAK));
                 self.idle = Some(Idle::new(limit));
                 true
             }
@@ -210,13 +207,49 @@ where
     }
 }
 
-/// Whether a side has all that was written to it, or never will.
+/// Returns `true` if a side has received everything that was written to it, or never will.
 fn delivered(flushed: Poll<io::Result<()>>, side: &impl Reset) -> bool {
     match flushed {
         Poll::Pending => false,
         Poll::Ready(Ok(())) => side.is_delivered(),
         Poll::Ready(Err(_)) => true,
     }
+}
+
+postern_telemetry::label! {
+    /// The end of a tunnel.
+    pub TunnelEnd = "ended" {
+        /// Both sides had finished.
+        Finished = "finished",
+        /// A side broke off.
+        Broken = "broken",
+        /// No byte moved within the idle limit.
+        Idle = "idle",
+        /// The tunnel reached its maximum duration.
+        Expired = "expired",
+        /// The proxy stopped while the tunnel was open: the drain's deadline passed.
+        Cut = "cut",
+    }
+}
+
+/// The result of a relay.
+#[derive(Debug)]
+pub struct Relayed {
+    /// The end of the tunnel.
+    pub ended: TunnelEnd,
+    /// Bytes from the client to the target.
+    pub up: u64,
+    /// Bytes from the target to the client.
+    pub down: u64,
+}
+
+/// Counts of bytes, updated while they are relayed: a tunnel that lasts for hours must not appear only at its end.
+#[derive(Debug)]
+pub struct Meter {
+    /// Bytes from the client to the target.
+    pub up: ReadableCounter,
+    /// Bytes from the target to the client.
+    pub down: ReadableCounter,
 }
 
 #[cfg(test)]

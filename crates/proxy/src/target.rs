@@ -1,18 +1,29 @@
-//! Where a client wants to go: a host and a port. The most private thing a proxy holds, so `Debug` redacts it and there
-//! is no `Display`.
+//! The destination of a tunnel: a host and a port. It is the most private data that a proxy holds, so `Debug` redacts it and
+//! there is no `Display`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest name DNS can hold, in characters, without the final dot: 255 octets with the length before each label and the root
-/// behind the last (RFC 1035, section 3.1).
+/// Longest DNS name in characters, without the final dot: the 255 octets include a length before each label, and the root at the
+/// end (RFC 1035, section 3.1).
 const MAX_NAME_LEN: usize = 253;
 
-/// A host and a port.
+/// A host and a port, over TCP or UDP.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     host: Host,
     port: u16,
+    transport: Transport,
+}
+
+/// Protocol in which a target is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// A stream of bytes.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
 }
 
 /// A name to resolve, or an address.
@@ -20,30 +31,29 @@ pub struct Target {
 pub enum Host {
     /// A DNS name, without a final dot.
     Name(Box<str>),
-    /// An address, which needs no resolving.
+    /// An IP address, which needs no resolution.
     Address(IpAddr),
 }
 
-/// Why a target cannot be read. The sentences are shown to clients.
+/// Reasons to reject a target. The messages are shown to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// There is no port, or it is out of range.
+    /// The port is missing or out of range.
     #[error("the target must be host:port, with a port from 1 to 65535")]
     Port,
     /// The host has a form that is not accepted.
     #[error("the target's host must be a DNS name, an IPv4 address or an IPv6 address in brackets")]
     Host,
-    /// There is something before an `@`.
+    /// The authority contains an `@`.
     #[error("the target must not carry a user name")]
     UserInfo,
 }
 
 impl Target {
-    /// Reads the authority form of a CONNECT (`host:port`), or the authority of an absolute form, whose port may be
-    /// left out.
+    /// Parses the authority form of a CONNECT (`host:port`), or the authority of an absolute form, whose port is optional.
     ///
     /// # Errors
-    /// [`TargetError`], whose sentences contain nothing of `authority`.
+    /// [`TargetError`], whose messages contain nothing of `authority`.
     pub fn parse(authority: &str, default_port: Option<u16>) -> Result<Self, TargetError> {
         if authority.contains('@') {
             return Err(TargetError::UserInfo);
@@ -56,27 +66,39 @@ impl Target {
         Self::new(Host::parse(host)?, port)
     }
 
-    /// The target at `host`.
+    /// Creates a target over TCP.
     ///
     /// # Errors
     /// [`TargetError::Port`] if `port` is 0.
     pub fn new(host: Host, port: u16) -> Result<Self, TargetError> {
-        if port == 0 { Err(TargetError::Port) } else { Ok(Self { host, port }) }
+        if port == 0 { Err(TargetError::Port) } else { Ok(Self { host, port, transport: Transport::Tcp }) }
     }
 
-    /// The host.
+    /// Returns the same host and port over another protocol.
+    #[must_use]
+    pub fn over(self, transport: Transport) -> Self {
+        Self { transport, ..self }
+    }
+
+    /// Returns the protocol.
+    #[must_use]
+    pub const fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Returns the host.
     #[must_use]
     pub const fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The port, never 0.
+    /// Returns the port, which is never 0.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// `host:port`, as a CONNECT sends it. Not for a log.
+    /// Returns `host:port`, as a CONNECT contains it. Not for a log.
     #[must_use]
     pub fn authority(&self) -> String {
         let port = self.port;
@@ -88,7 +110,7 @@ impl Target {
 }
 
 impl Host {
-    /// Reads a DNS name, an IPv4 address or an IPv6 address in brackets.
+    /// Parses a DNS name, an IPv4 address or an IPv6 address in brackets.
     ///
     /// # Errors
     /// [`TargetError::Host`].
@@ -104,11 +126,11 @@ impl Host {
         }
         let name = host.strip_suffix('.').unwrap_or(host);
         let labels_fit = name.split('.').all(|label| (1..=63).contains(&label.len()));
-        // DNS takes any label (RFC 2181, section 11), and an authority these characters (RFC 3986, section 3.2.2, without the
-        // percent sign, which would spell one name in several ways).
+        // DNS accepts any label (RFC 2181, section 11), and an authority these characters (RFC 3986, section 3.2.2). The percent
+        // sign is excluded, because it would allow several spellings of one name.
         let characters_fit =
             name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte));
-        // A last label of digits or 0x… is some system's spelling of an IPv4 address, never a name (WHATWG URL).
+        // Some systems read a last label of digits or 0x… as an IPv4 address; it is never part of a name (WHATWG URL).
         let last = name.rsplit('.').next().unwrap_or_default();
         let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
             || last.starts_with("0x")
@@ -120,7 +142,6 @@ impl Host {
     }
 }
 
-/// Host and port digits, apart.
 fn split(authority: &str) -> Result<(&str, Option<&str>), TargetError> {
     let after_host = if authority.starts_with('[') {
         authority.find(']').ok_or(TargetError::Host)? + 1

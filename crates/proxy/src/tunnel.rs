@@ -1,28 +1,27 @@
-//! A tunnel through another proxy, as its client sees it: a CONNECT over HTTP/1.1 on a connection of its own ([`ask`]), or on a
-//! connection of HTTP/2 that tunnels share ([`Lines`]), and the bytes of both.
+//! A tunnel through another proxy, from the client's side: a CONNECT over HTTP/1.1 on a separate connection ([`ask`]), or on an
+//! HTTP/2 connection that tunnels share ([`Lines`]), and the bytes of both.
 
 mod answer;
 mod line;
-mod request;
 mod shared;
 
 pub use answer::{BODY_LIMIT, Head, HeadError, read_body};
 pub use line::{Io, Received};
-pub use request::{Asked, Connect, ask};
 pub use shared::{Joined, Lines, Made, OnDrain, Seat, Sharing, Vigil};
 
-use crate::http2::{Http2Stream, Inbox, Unsent};
+use crate::http2::{Http2Stream, Inbox};
 use crate::reset::Reset;
-use bytes::{Buf, Bytes};
+use answer::read_head;
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderName;
 use line::Taken;
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-/// An open tunnel: bytes that came together with the answer first, then the connection.
+/// An open tunnel. Reads return first the bytes that came with the answer, then those of the connection.
 pub struct Tunnel {
     early: Bytes,
     io: Box<dyn Io>,
@@ -31,38 +30,32 @@ pub struct Tunnel {
     _held: Option<Box<dyn Send + Sync>>,
 }
 
-impl fmt::Debug for Tunnel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tunnel")
-    }
-}
-
 impl Tunnel {
-    /// One with a connection of its own, for whose reader `received` is to be kept taking.
+    /// Creates a tunnel on a connection that it does not share. The task that reads the tunnel must keep taking `received`.
     #[must_use]
     pub fn alone(io: Box<dyn Io>, received: Received) -> Self {
         Self { early: Bytes::new(), io, received, _taken: None, _held: None }
     }
 
-    /// The same, of which `early` came together with the answer.
+    /// Returns the tunnel with `early`, bytes that came together with the answer.
     #[must_use]
     pub fn after(self, early: Bytes) -> Self {
         Self { early, ..self }
     }
 
-    /// One that shares its connection.
+    /// Creates a tunnel on a shared connection.
     fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
         let received = Received::shared(inbox, &taken);
         Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _held: None }
     }
 
-    /// To be kept taking by the task that reads the tunnel.
+    /// Returns the received data, which the task that reads the tunnel must keep taking.
     #[must_use]
     pub fn received(&self) -> Received {
         self.received.clone()
     }
 
-    /// The tunnel, which keeps `held` for as long as it lives, such as its place in a count.
+    /// Returns the tunnel, which holds `held` until it is dropped, such as its place in a count.
     #[must_use]
     pub fn holding(self, held: impl Send + Sync + 'static) -> Self {
         Self { _held: Some(Box::new(held)), ..self }
@@ -70,22 +63,12 @@ impl Tunnel {
 }
 
 impl Reset for Tunnel {
-    fn reset(&self) {
-        self.io.reset();
-    }
-
-    fn is_delivered(&self) -> bool {
-        self.io.is_delivered()
+    fn inner(&self) -> Option<&dyn Reset> {
+        Some(&self.io)
     }
 
     fn socket(&self) -> Option<&TcpStream> {
         if self.early.is_empty() { self.io.socket() } else { None }
-    }
-}
-
-impl Unsent for Tunnel {
-    fn bound_unsent(&self) {
-        self.io.bound_unsent();
     }
 }
 
@@ -117,4 +100,62 @@ impl AsyncWrite for Tunnel {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
+}
+
+/// A request for a tunnel. Only the authority comes from the client.
+#[derive(Clone, Debug)]
+pub struct Connect<'a> {
+    /// Target of the tunnel.
+    pub authority: &'a str,
+    /// Value of Proxy-Authorization.
+    pub authorization: Option<&'a str>,
+    /// An additional header field.
+    pub more: Option<(HeaderName, &'a str)>,
+}
+
+/// A proxy's answer over HTTP/1.1.
+pub struct Asked {
+    /// Head of the answer.
+    pub head: Head,
+    /// Data after the head: the tunnel's first bytes, or those of a refusal's body.
+    pub rest: BytesMut,
+    /// The connection as a tunnel.
+    pub tunnel: Tunnel,
+}
+
+/// Requests a tunnel in one write, and reads the answer's head.
+///
+/// # Errors
+/// Fails if there is no answer.
+pub async fn ask(mut io: Box<dyn Io>, received: Received, connect: &Connect<'_>) -> Result<Asked, HeadError> {
+    let asking = async {
+        // A gateway that answers before it has read everything closes its side: the answer is read even if the write fails.
+        let written = match io.write_all(&request(connect)).await {
+            Ok(()) => io.flush().await,
+            Err(error) => Err(error),
+        };
+        let mut rest = BytesMut::new();
+        match (read_head(&mut io, &mut rest).await, written) {
+            (Ok(head), _) => Ok((head, rest)),
+            (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
+            (Err(error), _) => Err(error),
+        }
+    };
+    let (head, rest) = received.keep_taking(asking).await?;
+    Ok(Asked { head, rest, tunnel: Tunnel::alone(io, received) })
+}
+
+fn request(connect: &Connect<'_>) -> Vec<u8> {
+    let Connect { authority, authorization, more } = connect;
+    let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
+    if let Some(authorization) = authorization {
+        request.push_str("Proxy-Authorization: ");
+        request.push_str(authorization);
+        request.push_str("\r\n");
+    }
+    if let Some((name, value)) = more {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    request.into_bytes()
 }

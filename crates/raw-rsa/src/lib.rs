@@ -1,36 +1,37 @@
-//! The RSA private operation without padding, 2048 bits: the one thing a blind signer needs that no safe interface
-//! of a constant-time library offers.
+//! RSA private operation without padding, 2048 bits: the one operation of a blind signer that no constant-time library offers
+//! through a safe interface.
 //!
-//! Why this crate, and why `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message the signer cannot see. The `rsa`
-//! crate can do it, but carries RUSTSEC-2023-0071 (the time it takes leaks the private key) and is several times
-//! slower; AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent,
-//! and as fast as OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). So a handful of calls of `aws-lc-sys`
-//! are wrapped here and nowhere else; every other crate of the workspace but `postern-tcp-info` forbids `unsafe`.
+//! Reasons for this crate and its `unsafe`: RFC 9474's BlindSign is `m^d mod n` on a message that the signer cannot see. The
+//! `rsa` crate can compute it, but carries RUSTSEC-2023-0071 (its timing leaks the private key) and is several times slower.
+//! AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent, and is as fast as
+//! OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). A handful of calls of `aws-lc-sys` are therefore
+//! wrapped here and nowhere else; every other crate of the workspace except `postern-tcp-info` forbids `unsafe`.
 //!
-//! And its inverse, which checks what another machine has computed with a private key of its own.
+//! The inverse operation checks a result that another machine computed with its private key.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};
 use aws_lc_rs::signature::KeyPair as _;
+use std::ffi::c_int;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// The length of the modulus, of an input and of an output, in bytes.
+/// Length of the modulus, of an input and of an output, in bytes.
 pub const MODULUS_LEN: usize = 256;
 
-/// Why a private key was refused or an operation failed. It reveals nothing about the key or the message.
+/// Error of a key or an operation. Reveals nothing about the key or the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The bytes are not an unencrypted PKCS#8 RSA private key, or its numbers do not belong together.
+    /// The bytes are not an unencrypted PKCS#8 RSA private key, or its numbers are inconsistent.
     NotAKey,
-    /// The key is not of 2048 bits.
+    /// The key does not have 2048 bits.
     WrongSize,
     /// The bytes are not an `RSAPublicKey`.
     NotAPublicKey,
-    /// The input is not a number from 2 to the modulus less 2 (RFC 9474, section 4.3, "message representative out of
-    /// range"). AWS-LC refuses 0, 1 and the modulus less 1 too: each is its own signature.
+    /// The input is not a number from 2 to the modulus minus 2 (RFC 9474, section 4.3, "message representative out of range").
+    /// AWS-LC also rejects 0, 1 and the modulus minus 1: each is its own signature.
     OutOfRange,
-    /// The system gave no randomness or no memory.
+    /// The system provided no randomness or no memory, or a result failed its check: not the input's fault.
     Unavailable,
 }
 
@@ -41,29 +42,23 @@ impl fmt::Display for Error {
             Self::WrongSize => "not an RSA key of 2048 bits",
             Self::NotAPublicKey => "not an RSA public key",
             Self::OutOfRange => "the blinded message is not a number from 2 to n - 2, for the modulus n",
-            Self::Unavailable => "no randomness or no memory",
+            Self::Unavailable => "no randomness, no memory, or a result that failed its check",
         })
     }
 }
 
 impl std::error::Error for Error {}
 
-/// An RSA-2048 private key, held in AWS-LC's own memory and wiped by it when dropped.
+/// An RSA-2048 private key, held in AWS-LC's memory and wiped by AWS-LC when dropped.
 pub struct PrivateKey {
-    rsa: NonNull<aws_lc_sys::RSA>,
+    rsa: Rsa,
     public: Box<[u8]>,
+    modulus: Box<[u8; MODULUS_LEN]>,
 }
 
-// SAFETY: AWS-LC documents RSA objects as safe to use from several threads for non-mutating functions, and counts
-// `RSA_sign_raw` among them: the blinding cache inside is behind its own lock (crypto/fipsmodule/rsa). Nothing here
-// mutates the key after `from_pkcs8`.
-unsafe impl Send for PrivateKey {}
-// SAFETY: as above.
-unsafe impl Sync for PrivateKey {}
-
 impl PrivateKey {
-    /// Makes a new key of 2048 bits with exponent 65537 and returns its PKCS#8 encoding (about 1,218 bytes): the form
-    /// to keep on disk, with mode 0600.
+    /// Generates a key of 2048 bits with exponent 65537 and returns its PKCS#8 encoding (about 1,218 bytes), to be kept on disk
+    /// with mode 0600.
     ///
     /// # Errors
     /// [`Error::Unavailable`] without randomness.
@@ -73,61 +68,50 @@ impl PrivateKey {
         Ok(der.as_ref().to_vec())
     }
 
-    /// Reads an unencrypted PKCS#8 key. The numbers are checked to belong together.
+    /// Parses an unencrypted PKCS#8 key and checks that its numbers are consistent.
     ///
     /// # Errors
-    /// [`Error::NotAKey`], or [`Error::WrongSize`] when it is a key of another size.
+    /// [`Error::NotAKey`], or [`Error::WrongSize`] for a key of another size.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
-        // The safe library reads it first: format and consistency checks are its, and it gives the public half.
+        // The safe library parses the key first: it checks format and consistency, and returns the public half.
         let pair = KeyPair::from_pkcs8(der).map_err(|_| Error::NotAKey)?;
         if pair.public_modulus_len() != MODULUS_LEN {
             return Err(Error::WrongSize);
         }
-        let public = pair.public_key().as_ref().into();
-        Ok(Self { rsa: parse_rsa(der)?, public })
+        let public = pair.public_key();
+        let modulus = public.modulus().big_endian_without_leading_zero();
+        let modulus = Box::new(modulus.try_into().map_err(|_| Error::WrongSize)?);
+        Ok(Self { rsa: parse_rsa(der)?, public: public.as_ref().into(), modulus })
     }
 
-    /// The public half as an `RSAPublicKey` (RFC 8017, appendix A.1.1; 270 bytes with exponent 65537).
+    /// Returns the public half as an `RSAPublicKey` (RFC 8017, appendix A.1.1; 270 bytes with exponent 65537).
     #[must_use]
     pub fn public_key_der(&self) -> &[u8] {
         &self.public
     }
 
-    /// Computes `input^d mod n`, constant in time in the key and in the input, and checks the result against the
-    /// public exponent so that a fault of the machine cannot leak the key. Hundreds of microseconds of CPU.
+    /// Computes `input^d mod n` in constant time with respect to the key and the input, and checks the result against the public
+    /// exponent so that a hardware fault cannot leak the key. Takes hundreds of microseconds of CPU.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when the input is not a number from 2 to the modulus less 2.
+    /// [`Error::OutOfRange`] if the input is not a number from 2 to the modulus minus 2. [`Error::Unavailable`] for a fault of
+    /// the machine.
     pub fn apply(&self, input: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Error> {
-        let mut output = [0; MODULUS_LEN];
-        let mut written = 0;
-        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the function
-        // writes at most `MODULUS_LEN` bytes and returns their number in `written`.
-        let ok = unsafe {
-            aws_lc_sys::RSA_sign_raw(
-                self.rsa.as_ptr(),
-                &raw mut written,
-                output.as_mut_ptr(),
-                output.len(),
-                input.as_ptr(),
-                input.len(),
-                aws_lc_sys::RSA_NO_PADDING,
-            )
-        };
-        if ok == 1 && written == MODULUS_LEN {
-            return Ok(output);
+        if !is_in_range(&self.modulus, input) {
+            return Err(Error::OutOfRange); // before the call, so that a failed call is never the input's fault
         }
-        // SAFETY: takes no pointer; it empties this thread's error queue so that no later call reads our error.
-        unsafe { aws_lc_sys::ERR_clear_error() };
-        Err(Error::OutOfRange)
+        self.rsa.call(aws_lc_sys::RSA_sign_raw, input).ok_or(Error::Unavailable)
     }
 }
 
-impl Drop for PrivateKey {
-    fn drop(&mut self) {
-        // SAFETY: `rsa` came from `EVP_PKEY_get1_RSA`, which gave us this one reference; it is released once.
-        unsafe { aws_lc_sys::RSA_free(self.rsa.as_ptr()) }
-    }
+/// Returns `true` for a number from 2 to n - 2, where n is the modulus: an odd number, so that n - 1 differs from it in the last
+/// bit only.
+#[must_use]
+pub fn is_in_range(modulus: &[u8; MODULUS_LEN], input: &[u8; MODULUS_LEN]) -> bool {
+    let mut most = *modulus;
+    most[MODULUS_LEN - 1] &= 0xfe;
+    let is_small = input[..MODULUS_LEN - 1].iter().all(|byte| *byte == 0) && input[MODULUS_LEN - 1] < 2;
+    !is_small && *input < most
 }
 
 impl fmt::Debug for PrivateKey {
@@ -136,66 +120,32 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// An RSA-2048 public key, to check what was computed with its private key elsewhere.
-pub struct PublicKey {
-    rsa: NonNull<aws_lc_sys::RSA>,
-}
-
-// SAFETY: as for `PrivateKey`; `RSA_verify_raw` does not mutate the key either.
-unsafe impl Send for PublicKey {}
-// SAFETY: as above.
-unsafe impl Sync for PublicKey {}
+/// An RSA-2048 public key, for checking results that its private key computed elsewhere.
+pub struct PublicKey(Rsa);
 
 impl PublicKey {
-    /// Reads an `RSAPublicKey` (RFC 8017, appendix A.1.1).
+    /// Parses an `RSAPublicKey` (RFC 8017, appendix A.1.1).
     ///
     /// # Errors
-    /// [`Error::NotAPublicKey`], or [`Error::WrongSize`] when it is a key of another size.
+    /// [`Error::NotAPublicKey`], or [`Error::WrongSize`] for a key of another size.
     pub fn from_der(der: &[u8]) -> Result<Self, Error> {
         // SAFETY: the pointer is valid for the length given; the key that is returned, or null, is ours to free.
         let rsa = unsafe { aws_lc_sys::RSA_public_key_from_bytes(der.as_ptr(), der.len()) };
         let Some(rsa) = NonNull::new(rsa) else {
-            // SAFETY: takes no pointer; it empties this thread's error queue so that no later call reads our error.
-            unsafe { aws_lc_sys::ERR_clear_error() };
+            clear_errors();
             return Err(Error::NotAPublicKey);
         };
-        let key = Self { rsa };
-        // SAFETY: `rsa` is alive for as long as `key`.
-        let length = unsafe { aws_lc_sys::RSA_size(key.rsa.as_ptr()) };
-        if usize::try_from(length) == Ok(MODULUS_LEN) { Ok(key) } else { Err(Error::WrongSize) }
+        let rsa = Rsa(rsa);
+        // SAFETY: the key is alive for as long as `rsa`.
+        let length = unsafe { aws_lc_sys::RSA_size(rsa.0.as_ptr()) };
+        if usize::try_from(length) == Ok(MODULUS_LEN) { Ok(Self(rsa)) } else { Err(Error::WrongSize) }
     }
 
-    /// Whether `output` is `input^d mod n`: computes `output^e mod n`. Tens of microseconds of CPU with exponent 65537.
+    /// Returns `true` if `output` is `input^d mod n`, by computing `output^e mod n`. Takes tens of microseconds of CPU with
+    /// exponent 65537.
     #[must_use]
     pub fn is_result(&self, input: &[u8; MODULUS_LEN], output: &[u8; MODULUS_LEN]) -> bool {
-        let mut again = [0; MODULUS_LEN];
-        let mut written = 0;
-        // SAFETY: `rsa` is alive for as long as `self`; input and output are valid for the lengths given; the function
-        // writes at most `MODULUS_LEN` bytes and returns their number in `written`.
-        let ok = unsafe {
-            aws_lc_sys::RSA_verify_raw(
-                self.rsa.as_ptr(),
-                &raw mut written,
-                again.as_mut_ptr(),
-                again.len(),
-                output.as_ptr(),
-                output.len(),
-                aws_lc_sys::RSA_NO_PADDING,
-            )
-        };
-        if ok == 1 && written == MODULUS_LEN {
-            return again == *input;
-        }
-        // SAFETY: takes no pointer; it empties this thread's error queue so that no later call reads our error.
-        unsafe { aws_lc_sys::ERR_clear_error() };
-        false
-    }
-}
-
-impl Drop for PublicKey {
-    fn drop(&mut self) {
-        // SAFETY: `rsa` came from `RSA_public_key_from_bytes`, which gave us this one reference; it is released once.
-        unsafe { aws_lc_sys::RSA_free(self.rsa.as_ptr()) }
+        self.0.call(aws_lc_sys::RSA_verify_raw, output).is_some_and(|again| again == *input)
     }
 }
 
@@ -205,8 +155,61 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// PKCS#8 to AWS-LC's own object.
-fn parse_rsa(der: &[u8]) -> Result<NonNull<aws_lc_sys::RSA>, Error> {
+/// A key object of AWS-LC, the only reference to which is this one.
+struct Rsa(NonNull<aws_lc_sys::RSA>);
+
+// SAFETY: AWS-LC documents RSA objects as safe to use from several threads for non-mutating functions, and counts
+// `RSA_sign_raw` and `RSA_verify_raw` among them: the blinding cache inside is behind its own lock
+// (crypto/fipsmodule/rsa). Nothing here mutates a key.
+unsafe impl Send for Rsa {}
+// SAFETY: as above.
+unsafe impl Sync for Rsa {}
+
+impl Drop for Rsa {
+    fn drop(&mut self) {
+        // SAFETY: the functions that made the object gave us this one reference; it is released once.
+        unsafe { aws_lc_sys::RSA_free(self.0.as_ptr()) }
+    }
+}
+
+/// The signature of `RSA_sign_raw` and `RSA_verify_raw`: key, length written, output and its room, input and its length,
+/// padding.
+type RawOperation =
+    unsafe extern "C" fn(*mut aws_lc_sys::RSA, *mut usize, *mut u8, usize, *const u8, usize, c_int) -> c_int;
+
+impl Rsa {
+    /// Calls `RSA_sign_raw` or `RSA_verify_raw` without padding. `None` if it fails.
+    fn call(&self, operation: RawOperation, input: &[u8; MODULUS_LEN]) -> Option<[u8; MODULUS_LEN]> {
+        let (mut output, mut written) = ([0; MODULUS_LEN], 0);
+        // SAFETY: the key is alive for as long as `self`; input and output are valid for the lengths given; either
+        // function writes at most `MODULUS_LEN` bytes and returns their number in `written`.
+        let ok = unsafe {
+            operation(
+                self.0.as_ptr(),
+                &raw mut written,
+                output.as_mut_ptr(),
+                output.len(),
+                input.as_ptr(),
+                input.len(),
+                aws_lc_sys::RSA_NO_PADDING,
+            )
+        };
+        if ok == 1 && written == MODULUS_LEN {
+            return Some(output);
+        }
+        clear_errors();
+        None
+    }
+}
+
+/// Empties this thread's error queue, so that no later call of another user of AWS-LC reads an error of ours.
+fn clear_errors() {
+    // SAFETY: takes no pointer.
+    unsafe { aws_lc_sys::ERR_clear_error() };
+}
+
+/// Parses PKCS#8 into AWS-LC's key object.
+fn parse_rsa(der: &[u8]) -> Result<Rsa, Error> {
     let mut reader = std::mem::MaybeUninit::<aws_lc_sys::CBS>::uninit();
     // SAFETY: `CBS_init` fills the reader, which borrows `der` and is not used after this function. The key that
     // `EVP_parse_private_key` returns is ours to free; `EVP_PKEY_get1_RSA` takes a reference of its own, so freeing
@@ -222,7 +225,7 @@ fn parse_rsa(der: &[u8]) -> Result<NonNull<aws_lc_sys::RSA>, Error> {
         aws_lc_sys::EVP_PKEY_free(key);
         rsa
     };
-    NonNull::new(rsa).ok_or(Error::NotAKey)
+    NonNull::new(rsa).map(Rsa).ok_or(Error::NotAKey)
 }
 
 #[cfg(test)]
@@ -246,7 +249,7 @@ mod tests {
     fn inputs_from_2_to_the_modulus_less_2_are_signed_and_no_others() {
         let key = PrivateKey::from_pkcs8(&PrivateKey::generate_pkcs8().unwrap()).unwrap();
         let der = key.public_key_der();
-        let end = der.len() - 5; // behind the modulus stands the exponent 65537, as an INTEGER of three bytes
+        let end = der.len() - 5; // the exponent 65537, an INTEGER of three bytes, follows the modulus
         let modulus: [u8; MODULUS_LEN] = der[end - MODULUS_LEN..end].try_into().unwrap();
         let small = |last: u8| {
             let mut input = [0; MODULUS_LEN];

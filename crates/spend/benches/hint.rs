@@ -124,7 +124,7 @@ fn turn(
     length: Duration,
 ) -> Turn {
     let store = match replicas {
-        Replicas::Three => rig::quorum(servers),
+        Replicas::Three => rig::replicas(servers),
         Replicas::One => servers[0].store(rig::pipelined()),
     };
     let servers_cpu = || -> Duration { servers.iter().map(Server::cpu).sum() };

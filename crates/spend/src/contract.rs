@@ -1,7 +1,9 @@
-//! The spend contract as a trait, and the three answers it can give.
+//! The spend contract as a trait, the three answers that it can give, and the marks that bind tokens to the memory that records
+//! them.
 
 use crate::ExchangeLog;
-use postern_token::{MarkId, SpentKey, TokenKeyId, UnixSeconds};
+use postern_token::{Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -10,44 +12,42 @@ use std::sync::Arc;
 ///
 /// # The contract
 ///
-/// **Of all presentations of one key, at most one is ever answered [`Spend::Admitted`]**: over all callers, threads,
-/// gateways and restarts, until the epoch expires, whatever fails, while the store loses no more than it is deployed
-/// to survive.
+/// **Of all presentations of one key, at most one is ever answered [`Spend::Admitted`]**: over all callers, threads, gateways
+/// and restarts, until the epoch expires, whatever fails, while the store loses no more than its deployment is built to survive.
 ///
-/// * A *false `Admitted`* lets one token be spent twice. That is the one thing the system exists to prevent, it cannot
-///   be undone and goes unnoticed. So `Admitted` is given only when this very call put the record in, and every doubt
-///   (timeout, error, a reply that is not understood) is an [`Unknown`].
-/// * A *false `AlreadySpent`* costs an honest client one token, which its agent replaces by itself. A store may
-///   therefore err in this direction, rarely: after a write that failed half-way, or by a collision nobody can aim.
-/// * An *`Unknown`* costs the client a 503 and perhaps the token: the record may or may not be there. It is no
-///   statement about the token and never opens a tunnel; there is deliberately no way to turn it into a [`Spend`].
+/// * A *false `Admitted`* lets one token be spent twice, permanently and unnoticed: the one failure that the system must
+///   prevent. So a store returns `Admitted` only if this very call inserted the record; every doubt (timeout, error, unexpected
+///   reply) is an [`Unknown`].
+/// * A *false `AlreadySpent`* costs an honest client one token, which its agent replaces automatically. A store may therefore
+///   err in this direction, rarely: after a write that failed half-way, or by a collision that no attacker can aim.
+/// * An *`Unknown`* costs the client a 503 and perhaps the token: the record may or may not exist. An `Unknown` is no statement
+///   about the token and never opens a tunnel; deliberately, nothing converts it into a [`Spend`].
 ///
 /// # What callers owe
 ///
 /// * `key` is derived under `epoch.key` (see [`SpentKey::derive`]), so one key never occurs in two epochs.
-/// * `now` is the present second. From `epoch.expires` on the store refuses with [`Unknown::EpochRetired`] and may
-///   forget the records: so the token key must have been retired before, by a margin larger than the clocks of all
-///   gateways and stores can differ.
-/// * `epoch.expires` of one key may move later while the epoch lives, and then keeps its records longer. Moving it
-///   earlier refuses presentations earlier but gives up no record.
+/// * `now` is the current second. From `epoch.expires` on the store refuses with [`Unknown::EpochRetired`] and may delete the
+///   records. The token key must therefore have been retired before, by a margin larger than any clock difference between
+///   gateways and stores.
+/// * `epoch.expires` of one key may move later while the epoch lives; the store then keeps its records longer. Moving it earlier
+///   refuses presentations earlier but deletes no record.
 ///
 /// # Cancellation
 ///
-/// Any returned future may be dropped at any point. The key is then spent or not spent, and later presentations get
-/// right answers: together with the dropped one at most one `Admitted`. Nothing stays locked, and no later call
-/// receives an answer that was meant for the dropped one.
+/// Any returned future may be dropped at any point. The key is then spent or not spent, and later presentations get correct
+/// answers: together with the dropped one, at most one `Admitted`. No lock stays held, and no later call receives an answer that
+/// was meant for the dropped one.
 ///
-/// Futures are `Send` and unboxed; the trait is not object-safe, [`Store`](crate::Store) is the way to choose at run
-/// time.
+/// Futures are `Send` and unboxed. The trait is not object-safe; use [`Store`](crate::Store) to select a store at run time.
 pub trait SpendStore: Send + Sync + 'static {
-    /// Whether a record of `key` is there: **a hint**, to refuse a replay before any cryptography is done. `log` records
-    /// what the call waited for.
+    /// Looks up the record of `key`: **a hint**, to refuse a replay before any cryptography. `log` records where the call spent
+    /// its time.
     ///
-    /// [`Hint::Spent`] is reliable, for spent never becomes unspent before the epoch expires. [`Hint::NotFound`] proves
+    /// [`Hint::Spent`] is reliable, because spent never becomes unspent before the epoch expires. [`Hint::NotFound`] proves
     /// nothing (a dead server may answer like a miss) and is never a reason to admit.
     ///
     /// # Errors
-    /// Why there is no answer. A caller may go on to spend, which decides.
+    /// The reason why there is no answer. A caller may continue with a spend, which decides.
     fn check_with(
         &self,
         key: &SpentKey,
@@ -55,12 +55,12 @@ pub trait SpendStore: Send + Sync + 'static {
         log: &mut ExchangeLog,
     ) -> impl Future<Output = Result<Hint, Unknown>> + Send;
 
-    /// Spends `key`: atomically records it unless it is recorded already. Returns which of the two: the verdict. `log`
-    /// records what the call waited for.
+    /// Spends `key`: atomically records it unless it is recorded already, and returns the verdict. `log` records where the call
+    /// spent its time.
     ///
     /// # Errors
-    /// [`Unknown`] is why there is no verdict; the presentation must be refused. It must not be repeated blindly: the
-    /// record may have been written, and a repetition would then find its own trace and call it a replay.
+    /// [`Unknown`] is the reason why there is no verdict; the caller must refuse the presentation. Do not retry blindly: the
+    /// record may have been written, and the retry would then find its own record and report a replay.
     fn spend_with(
         &self,
         key: &SpentKey,
@@ -69,18 +69,18 @@ pub trait SpendStore: Send + Sync + 'static {
         log: &mut ExchangeLog,
     ) -> impl Future<Output = Result<Spend, Unknown>> + Send;
 
-    /// [`SpendStore::check_with`], without a log.
+    /// Calls [`SpendStore::check_with`] without a log.
     ///
     /// # Errors
-    /// As there.
+    /// As [`SpendStore::check_with`].
     fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send {
         async { self.check_with(key, epoch, &mut ExchangeLog::default()).await }
     }
 
-    /// [`SpendStore::spend_with`], without a log.
+    /// Calls [`SpendStore::spend_with`] without a log.
     ///
     /// # Errors
-    /// As there.
+    /// As [`SpendStore::spend_with`].
     fn spend(
         &self,
         key: &SpentKey,
@@ -90,27 +90,51 @@ pub trait SpendStore: Send + Sync + 'static {
         async move { self.spend_with(key, epoch, now, &mut ExchangeLog::default()).await }
     }
 
-    /// Whether a spend could be answered now, for readiness (`/readyz`).
+    /// Returns `Ok` if this process expects a verdict. Costs a few atomic loads, so callers may use it for each request. A
+    /// caller that refuses here need not read the token, so the client keeps the token.
     ///
     /// # Errors
-    /// Why not.
-    fn ready(&self) -> impl Future<Output = Result<(), Unknown>> + Send;
+    /// The reason why not.
+    fn serving(&self) -> Result<(), Unknown>;
 }
 
-/// The life of one token key with its records: the key that issued the tokens, and how long their records are needed.
+/// One token key and the lifetime of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
-    /// The id of the token key under which the tokens were issued (public).
+    /// The id of the token key that issued the tokens (public).
     pub key: TokenKeyId,
-    /// The absolute second from which the records may be dropped: the key's retirement plus a margin, chosen by the
-    /// caller. No presentation is admitted from then on.
+    /// The absolute second from which the records may be deleted: the key's retirement plus a margin, chosen by the caller. No
+    /// presentation is admitted from then on.
     pub expires: UnixSeconds,
-    /// The mark that binds the token to the memory which knows it. A token has one mark for ever, so `key` does not occur under
-    /// two. `None` where no token is meant: such an epoch can be offered, and nothing is spent from it.
+    /// The mark that binds the token to the memory that knows the mark. A token has one mark for its whole life, so one `key`
+    /// never occurs under two marks. `None` if no token is meant: such an epoch can be offered, but nothing is spent from it.
     pub mark: Option<MarkId>,
 }
 
-/// What [`SpendStore::check_with`] found. A hint only.
+/// The function that derives mark ids.
+#[derive(Clone)]
+pub struct Marks {
+    /// Returns the id of a mark in tokens of a key: a digest of the challenge that carries the mark.
+    pub id: Arc<dyn Fn(TokenKeyId, Mark) -> MarkId + Send + Sync>,
+}
+
+impl fmt::Debug for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Marks(…)")
+    }
+}
+
+/// The mark that binds the tokens of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// No mark: the store has not been read, the first mark is being planted, or every token of the current mark is void. No
+    /// token can be requested.
+    Unknown,
+    /// New tokens are requested for this mark.
+    Offered(Mark),
+}
+
+/// The result of [`SpendStore::check_with`]. A hint only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Hint {
@@ -124,38 +148,38 @@ pub enum Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Spend {
-    /// This call, and no other ever, spent the key. The only admission there is.
+    /// This call, and no other ever, spent the key. The only admission.
     Admitted,
     /// The key was recorded before: a replay.
     AlreadySpent,
-    /// The memory that took the record does not know the token's mark, so it may have lost an earlier record of the
-    /// token, or never had it. The token is recorded, and no store will admit it any more.
+    /// The memory that records the token does not know its mark, so an earlier record may be lost or may never have existed
+    /// there. The token is not admitted. A shared store has recorded it by now, the embedded store has not.
     Void,
 }
 
-/// Why the store gives no verdict. The presentation is refused.
+/// The reason why the store gives no verdict. The presentation is refused.
 ///
-/// All but [`Unknown::EpochRetired`] are the store's trouble and pass with it: the answer to the client is 503.
+/// All but [`Unknown::EpochRetired`] are failures of the store and end with them: the client receives a 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unknown {
     /// The store could not be reached, or reading or writing failed.
     #[error("the double-spend store failed or could not be reached: {0}")]
     Unavailable(io::ErrorKind),
-    /// No answer came in the time allowed. The record may have been written.
+    /// No answer came before the timeout. The record may have been written.
     #[error("the double-spend store did not answer in time")]
     TimedOut,
     /// There is no room for the record: the disk, a quota or a file size limit is full.
     #[error("the double-spend store has no room left: free disk space or raise the quota")]
     DiskFull,
-    /// A sync to disk failed earlier, so what was written cannot be trusted. Lasts until the store is opened again.
+    /// A sync to disk failed earlier, so written records cannot be trusted. Lasts until the store is reopened.
     #[error(
         "the double-spend store could not sync to disk and refuses until it is opened again: check the disk"
     )]
     SyncFailed,
-    /// There is more to do than the bounds allow: a full queue, or no free connection in time.
+    /// A bound was reached: the queue is full, or no connection became free in time.
     #[error("the double-spend store has more to do than its bounds allow")]
     Overloaded,
-    /// The store answered that it could not do it: a server behind the router is down, or its memory is full.
+    /// The store answered with an error: a server behind the router is down, or its memory is full.
     #[error("the double-spend store answered with an error")]
     Rejected,
     /// The bytes received are not a reply to the command.
@@ -163,40 +187,63 @@ pub enum Unknown {
         "the double-spend store gave an answer that is not understood: it has to be memcached without a password (-Y), or a router"
     )]
     Garbled,
-    /// Addresses of the store lead where they should not: those of one replica to different records, or those of two to the
-    /// same.
+    /// Addresses of the store lead to the wrong records: those of one replica to different records, or those of two replicas to
+    /// the same.
     #[error(
         "the double-spend store's addresses lead to different records where they should not, or to the same"
     )]
-    Unproven,
-    /// No mark is on offer yet: the first witnesses are being written, or the store has not been read.
-    #[error("the double-spend store offers no mark yet that tokens could be bound to")]
+    Astray,
+    /// No mark is on offer yet: its first witnesses are being written, or the store's marks have not been read since an outage.
+    #[error(
+        "the double-spend store offers no mark yet: it is being written, or is being read again after an outage"
+    )]
     Unmarked,
-    /// The watch over the store has ended by a fault of this process.
+    /// The thread that watches the store has panicked.
     #[error("the watch over the double-spend store has ended: restart the gateway")]
     Unwatched,
-    /// The token's key has been retired: its records may be gone, so none of its tokens is admitted any more. The
-    /// token's fault, not the store's: the answer to the client is a new challenge.
+    /// The token's key has been retired: its records may be deleted, so none of its tokens is admitted any more. The fault lies
+    /// with the token, not with the store: the client receives a new challenge.
     #[error("the token's key has been retired")]
     EpochRetired,
 }
 
 impl Unknown {
-    /// The reason as one snake_case word, for a metric's label or a log field.
+    /// All values of [`Unknown::reason`].
+    pub const REASONS: [&str; 11] = [
+        "unavailable",
+        "timed_out",
+        "disk_full",
+        "sync_failed",
+        "overloaded",
+        "rejected",
+        "garbled",
+        "astray",
+        "unmarked",
+        "unwatched",
+        "epoch_retired",
+    ];
+
+    /// Returns the reason as one snake_case word, for a metric label or a log field.
     #[must_use]
     pub const fn reason(self) -> &'static str {
+        Self::REASONS[self.index()]
+    }
+
+    /// Returns the position of the reason in [`Unknown::REASONS`].
+    #[must_use]
+    pub const fn index(self) -> usize {
         match self {
-            Self::Unavailable(_) => "unavailable",
-            Self::TimedOut => "timed_out",
-            Self::DiskFull => "disk_full",
-            Self::SyncFailed => "sync_failed",
-            Self::Overloaded => "overloaded",
-            Self::Rejected => "rejected",
-            Self::Garbled => "garbled",
-            Self::Unproven => "unproven",
-            Self::Unmarked => "unmarked",
-            Self::Unwatched => "unwatched",
-            Self::EpochRetired => "epoch_retired",
+            Self::Unavailable(_) => 0,
+            Self::TimedOut => 1,
+            Self::DiskFull => 2,
+            Self::SyncFailed => 3,
+            Self::Overloaded => 4,
+            Self::Rejected => 5,
+            Self::Garbled => 6,
+            Self::Astray => 7,
+            Self::Unmarked => 8,
+            Self::Unwatched => 9,
+            Self::EpochRetired => 10,
         }
     }
 }
@@ -214,33 +261,8 @@ impl From<io::ErrorKind> for Unknown {
                 Self::DiskFull
             }
             io::ErrorKind::TimedOut => Self::TimedOut,
+            io::ErrorKind::InvalidData => Self::Garbled, // of TLS
             kind => Self::Unavailable(kind),
         }
-    }
-}
-
-/// A shared store is a store.
-impl<S: SpendStore> SpendStore for Arc<S> {
-    fn check_with(
-        &self,
-        key: &SpentKey,
-        epoch: &Epoch,
-        log: &mut ExchangeLog,
-    ) -> impl Future<Output = Result<Hint, Unknown>> + Send {
-        (**self).check_with(key, epoch, log)
-    }
-
-    fn spend_with(
-        &self,
-        key: &SpentKey,
-        epoch: &Epoch,
-        now: UnixSeconds,
-        log: &mut ExchangeLog,
-    ) -> impl Future<Output = Result<Spend, Unknown>> + Send {
-        (**self).spend_with(key, epoch, now, log)
-    }
-
-    fn ready(&self) -> impl Future<Output = Result<(), Unknown>> + Send {
-        (**self).ready()
     }
 }

@@ -1,4 +1,26 @@
-//! The store commands of one call, and where the time of each exchange went.
+//! A log of the store commands of one call, and of the time each exchange took.
+
+/// Declares an enum whose values are words for a metric label.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $value:ident = $word:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$meaning])* $value,)* }
+
+        impl $name {
+            /// All values.
+            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$value),*];
+            /// All values, as words.
+            pub const WORDS: [&str; Self::ALL.len()] = [$($word),*];
+
+            /// Returns the value as a word.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                Self::WORDS[self as usize]
+            }
+        }
+    };
+}
 
 mod stall;
 
@@ -8,74 +30,58 @@ use smallvec::SmallVec;
 pub use stall::Stall;
 use std::time::{Duration, Instant};
 
-/// The most exchanges of one call that are listed. A check and a spend make two; a command without a reply adds a
-/// third, and endpoints that are down add more.
+/// The largest number of listed exchanges per call. A check and a spend make two; a command without a reply adds a third, and
+/// endpoints that are down add more.
 const MOST: usize = 4;
 
-/// What one call waited for, and its exchanges with the store. Entries accumulate, so a retry counts too, and one
-/// exchange log can serve several calls.
+/// A log of the exchanges of one call with the store, and of its waits. Entries accumulate, so a retry counts too, and one log
+/// can serve several calls.
 ///
-/// Some 700 bytes without anything on the heap; a new one is made by writing three of its fields.
+/// About 700 bytes without any heap allocation; creating one writes three of its fields.
 #[derive(Clone, Debug, Default)]
 pub struct ExchangeLog {
-    /// The wait for a connection of the pool.
+    /// The time spent waiting for a pooled connection.
     pub pool: Duration,
-    /// Never more than its inline room, whose last place is for one that is under way and will be left out.
+    /// At most the inline capacity. The last slot holds an exchange in progress that will not be listed.
     exchanges: SmallVec<[Exchange; MOST + 1]>,
 }
 
-/// A command of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// The hint.
-    Get,
-    /// The verdict.
-    Add,
+words! {
+    /// A command to the store.
+    Verb {
+        /// `get`: the hint.
+        Get = "get",
+        /// `add`: the verdict.
+        Add = "add",
+    }
 }
 
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ended {
-    /// `STORED`.
-    Stored,
-    /// `NOT_STORED`.
-    NotStored,
-    /// A record was read.
-    Hit,
-    /// No record was found.
-    Miss,
-    /// `SERVER_ERROR`.
-    ServerError,
-    /// No reply in time.
-    TimedOut,
-    /// The connection broke, or what came was no reply.
-    Broken,
-    /// Not sent: no connection, a full queue, no free connection in time.
-    Refused,
-    /// Sent, and decided by other replicas before its reply came.
-    Overtaken,
-}
-
-impl Verb {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Get, Self::Add];
+words! {
+    /// The outcome of a command.
+    Ended {
+        /// `STORED`.
+        Stored = "stored",
+        /// `NOT_STORED`.
+        NotStored = "not_stored",
+        /// A record was read.
+        Hit = "hit",
+        /// No record was found.
+        Miss = "miss",
+        /// `SERVER_ERROR`.
+        ServerError = "server_error",
+        /// No reply arrived in time.
+        TimedOut = "timed_out",
+        /// The connection broke, or the bytes received were not a reply.
+        Broken = "broken",
+        /// Not sent: no connection, a full queue, or no free connection in time.
+        Refused = "refused",
+        /// Sent, but other replicas decided before the reply arrived.
+        Overtaken = "overtaken",
+    }
 }
 
 impl Ended {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Stored,
-        Self::NotStored,
-        Self::Hit,
-        Self::Miss,
-        Self::ServerError,
-        Self::TimedOut,
-        Self::Broken,
-        Self::Refused,
-        Self::Overtaken,
-    ];
-
-    /// Whether a command of this kind can end so.
+    /// Returns `true` if a command of this kind can end this way.
     #[must_use]
     pub const fn can_follow(self, verb: Verb) -> bool {
         match self {
@@ -86,44 +92,43 @@ impl Ended {
     }
 }
 
-/// One command and its reply, or one attempt at it: a retry through another endpoint is an exchange of its own.
+/// One command and its reply, or one attempt: a retry through another endpoint is a separate exchange.
 ///
-/// Each moment is there when it came, in this order: `began`, `written`, `first_byte`, `finished`.
+/// Recorded moments are in this order: `began`, `written`, `first_byte`, `finished`.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
     /// The command.
     pub verb: Verb,
-    /// How it ended. [`Ended::TimedOut`] also when the caller gave up first.
+    /// The outcome. [`Ended::TimedOut`] also if the caller gave up first.
     pub ended: Ended,
-    /// The endpoint, as an index of [`Health::endpoints`](crate::memcached::Health::endpoints). `None` when nothing was
-    /// sent because no endpoint was up.
+    /// The endpoint, as an index into [`Health::endpoints`](crate::memcached::Health::endpoints). `None` if nothing was sent
+    /// because no endpoint was up.
     pub endpoint: Option<u8>,
-    /// When the call began.
+    /// The start of the call.
     pub began: Instant,
-    /// When the last byte of the command, and of those that were sent in one write with it, had been given to the
-    /// kernel. `None` when it was not, or when the reply came before that.
+    /// The moment at which the kernel had taken the last byte of the command and of the others in the same write. `None` if it
+    /// never did, or if the reply came first.
     pub written: Option<Instant>,
-    /// When the first byte of the reply was read. Of pipelined commands: when the read returned that brought the reply
-    /// to its end.
+    /// The moment at which the first byte of the reply was read. For pipelined commands: the moment at which the read that
+    /// completed the reply returned.
     pub first_byte: Option<Instant>,
-    /// When the caller had the reply or the error.
+    /// The moment at which the caller had the reply or the error.
     pub finished: Instant,
-    /// The connection as the kernel saw it when the reply was read or given up: only of an exchange that took longer
-    /// than [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
+    /// The kernel's view of the connection when the reply was read or given up: only for an exchange that took longer than
+    /// [`Options::slow`](crate::memcached::Options::slow), and only over TCP.
     pub tcp: Option<TcpFacts>,
 }
 
 impl ExchangeLog {
-    /// The exchanges, in the order in which they ended: at most four, the first ones.
+    /// Returns the first exchanges, at most four, in the order in which they ended.
     #[must_use]
     pub fn exchanges(&self) -> &[Exchange] {
         &self.exchanges[..self.exchanges.len().min(MOST)]
     }
 
-    /// An exchange begins now.
     pub(crate) fn begin(&mut self, verb: Verb, endpoint: Option<u8>) -> Entry<'_> {
         let began = instant();
-        // In its place from the beginning: copying it there would cost more than all the rest.
+        // Builds the exchange in its final place: copying it there would cost more than everything else here.
         self.exchanges.push(Exchange {
             verb,
             ended: Ended::TimedOut,
@@ -137,22 +142,17 @@ impl ExchangeLog {
         Entry { log: self, began }
     }
 
-    /// Adds the exchanges of another log, which were under way meanwhile.
+    /// Appends the exchanges of another log, which ran at the same time.
     pub(crate) fn append(&mut self, other: Self) {
         self.pool += other.pool;
         self.exchanges.extend(other.exchanges.into_iter().take(MOST));
-        self.keep_most();
-    }
-
-    fn keep_most(&mut self) {
         self.exchanges.truncate(MOST);
     }
 }
 
-/// An exchange that is under way. It has its end when this is dropped, and so also when the caller gives up half-way.
+/// An exchange in progress. It ends when this is dropped, so also when the caller gives up half-way.
 pub(crate) struct Entry<'a> {
     log: &'a mut ExchangeLog,
-    /// When the call began.
     pub(crate) began: Instant,
 }
 
@@ -161,13 +161,13 @@ impl Entry<'_> {
         self.change(|exchange| exchange.ended = ended);
     }
 
-    /// Records how long the caller waited for a connection.
+    /// Adds the time that the caller waited for a connection.
     pub(crate) fn waited_for_pool(&mut self, time: Duration) {
         self.log.pool += time;
     }
 
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Exchange)) {
-        // Always there: the last is this one until the entry is dropped.
+        // Always present: the last exchange is this one until the entry is dropped.
         if let Some(exchange) = self.log.exchanges.last_mut() {
             change(exchange);
         }
@@ -177,7 +177,7 @@ impl Entry<'_> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.change(|exchange| exchange.finished = instant());
-        self.log.keep_most();
+        self.log.exchanges.truncate(MOST);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The choice of a store at run time.
+//! The store selected at run time.
 
 use crate::memcached::{Client, Memcached};
 use crate::{Binding, Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
@@ -6,7 +6,7 @@ use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a configuration chose, opened once a process.
+/// The configured store, opened once per process.
 #[derive(Debug)]
 pub enum Backend {
     /// One process, one directory.
@@ -16,7 +16,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The store for the present runtime, which a shared store connects from.
+    /// Returns a store for the current runtime. A shared store opens its connections from that runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -28,18 +28,19 @@ impl Backend {
         }
     }
 
-    /// Whether a spend could be answered now.
+    /// Returns `Ok` if a spend could be answered now.
     ///
     /// # Errors
-    /// Why not.
-    pub async fn ready(&self) -> Result<(), Unknown> {
+    /// The reason why not.
+    pub fn ready(&self) -> Result<(), Unknown> {
         match self {
             Self::Embedded(store) => store.serving(),
             Self::Memcached(memcached) => memcached.health().ready,
         }
     }
 
-    /// Why every token of a key is refused now, if it is: the store has retired the epoch, whatever the key directory lists.
+    /// Returns the reason why every token of a key is refused now: the store has retired the epoch, whatever the key directory
+    /// lists. `None` if tokens of the key are accepted.
     #[must_use]
     pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
         match self {
@@ -48,7 +49,8 @@ impl Backend {
         }
     }
 
-    /// Requests tokens of these epochs' keys, so that the store can bind them. Blocks on the disk where the store is embedded.
+    /// Requests tokens for the keys of these epochs, so that the store can bind them. Blocks on the disk if the store is
+    /// embedded.
     pub fn offer(&self, epochs: &[Epoch]) {
         match self {
             Self::Embedded(store) => store.offer(epochs),
@@ -56,7 +58,7 @@ impl Backend {
         }
     }
 
-    /// What binds the tokens of a key.
+    /// Returns the mark that binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Binding {
         match self {
@@ -65,11 +67,11 @@ impl Backend {
         }
     }
 
-    /// Gives back what expired epochs hold; see [`Embedded::drop_expired`]. Blocks on the disk: call it on a blocking
-    /// thread, every minute or so.
+    /// Frees the resources of expired epochs; see [`Embedded::drop_expired`]. Blocks on the disk: call it on a blocking thread,
+    /// about once a minute.
     ///
     /// # Errors
-    /// When the disk refuses. The epochs stay, and refuse all the same.
+    /// The disk failed. The epochs stay, and still refuse.
     pub fn drop_expired(&self, now: UnixSeconds, monotonic: Instant) -> Result<usize, StoreError> {
         match self {
             Self::Embedded(store) => store.drop_expired(now, monotonic),
@@ -78,27 +80,13 @@ impl Backend {
     }
 }
 
-/// The store in the hands of one runtime: nothing in a gateway is generic over it. Clones share it.
+/// The store as one runtime uses it. The gateway uses this enum instead of being generic over the store. Clones share the store.
 #[derive(Clone)]
 pub enum Store {
     /// One process, one directory.
     Embedded(Arc<Embedded>),
     /// A fleet that shares memcached servers.
     Memcached(Client),
-}
-
-impl Store {
-    /// Whether a verdict can be expected now, as far as this process knows. Costs a few atomic loads, so callers may
-    /// use it on each request. A caller that is refused here need not read the token, so the client does not lose it.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn serving(&self) -> Result<(), Unknown> {
-        match self {
-            Self::Embedded(store) => store.serving(),
-            Self::Memcached(client) => client.serving(),
-        }
-    }
 }
 
 impl SpendStore for Store {
@@ -127,10 +115,10 @@ impl SpendStore for Store {
         }
     }
 
-    async fn ready(&self) -> Result<(), Unknown> {
+    fn serving(&self) -> Result<(), Unknown> {
         match self {
-            Self::Embedded(store) => store.ready().await,
-            Self::Memcached(client) => client.ready().await,
+            Self::Embedded(store) => store.serving(),
+            Self::Memcached(client) => client.serving(),
         }
     }
 }

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use postern_spend::conformance::{self, Rule};
+pub mod suite;
+
 use postern_spend::{Embedded, Epoch, ExchangeLog, Fsync, Hint, Spend, SpendStore, Store, Unknown};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use suite::Rule;
 use tokio::task::yield_now;
 
 #[test]
@@ -24,17 +26,18 @@ fn embedded_conforms(fsync: Fsync) {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path(), fsync, UnixSeconds::now()).unwrap();
     let store = Store::Embedded(Arc::new(store));
-    conformance::check(|| async { store.clone() }, &|epoch| epoch).unwrap();
+    suite::check(|| async { store.clone() }, &|epoch| epoch).unwrap();
 }
 
 /// A store that is right in memory, apart from one fault.
+#[derive(Clone)]
 struct Faulty {
     fault: Fault,
-    spent: Mutex<HashSet<[u8; 32]>>,
+    spent: Arc<Mutex<HashSet<[u8; 32]>>>,
     /// For [`Fault::StrayAnswers`]: replies on their way, as on a connection.
-    wire: Mutex<VecDeque<Spend>>,
+    wire: Arc<Mutex<VecDeque<Spend>>>,
     /// For [`Fault::KeepsOneEpoch`].
-    latest: Mutex<Option<TokenKeyId>>,
+    latest: Arc<Mutex<Option<TokenKeyId>>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -134,18 +137,18 @@ impl SpendStore for Faulty {
         }
     }
 
-    async fn ready(&self) -> Result<(), Unknown> {
+    fn serving(&self) -> Result<(), Unknown> {
         if self.fault == Fault::NotReady { Err(Unknown::TimedOut) } else { Ok(()) }
     }
 }
 
 fn faulty(fault: Fault) -> Faulty {
-    Faulty { fault, spent: Mutex::default(), wire: Mutex::default(), latest: Mutex::default() }
+    Faulty { fault, spent: Arc::default(), wire: Arc::default(), latest: Arc::default() }
 }
 
 fn verdict(fault: Fault) -> Result<(), Rule> {
-    let store = Arc::new(faulty(fault));
-    conformance::check(|| async { Arc::clone(&store) }, &|epoch| epoch).map_err(|violation| {
+    let store = faulty(fault);
+    suite::check(|| async { store.clone() }, &|epoch| epoch).map_err(|violation| {
         println!("{violation}");
         violation.rule
     })
@@ -179,6 +182,6 @@ fn every_fault_is_caught_by_its_rule() {
 /// The suite is meaningful for several runtimes only if it detects handles on two different stores there.
 #[test]
 fn two_memories_behind_one_name_are_caught() {
-    let found = conformance::check(|| async { faulty(Fault::None) }, &|epoch| epoch).unwrap_err();
+    let found = suite::check(|| async { faulty(Fault::None) }, &|epoch| epoch).unwrap_err();
     assert_eq!(found.rule, Rule::OneWinner);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn store(addresses: Vec<Address>) -> Memcached {
-    Memcached::open(options(addresses, Transport::Pipelined { connections: 1, queue: 16 })).unwrap()
+    Memcached::open(options(addresses, Transport::Pipelined { queue: 16 })).unwrap()
 }
 
 fn increments(range: std::ops::Range<u32>) -> Vec<Increment> {

@@ -3,7 +3,7 @@
 
 use crate::support::fake::{Fake, Step, Verb, send};
 use crate::support::marked::{Gateway, Token};
-use crate::support::{epoch, eventually, options, pooled};
+use crate::support::{client, epoch, eventually, options, pooled};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_spend::memcached::{Options, Transport};
@@ -11,32 +11,33 @@ use postern_spend::{Spend, SpendStore, Unknown};
 use postern_token::{Mark, UnixSeconds};
 use std::time::Duration;
 
-/// Two connections each: what one failed to say is read over the other.
 fn transports() -> [(&'static str, Transport); 2] {
-    [("pipelined", Transport::Pipelined { connections: 2, queue: 64 }), ("pooled", pooled(2))]
+    [("pipelined", Transport::Pipelined { queue: 64 }), ("pooled", pooled(2))]
 }
 
 struct Scene {
     fake: Fake,
     gateway: Gateway,
     mark: Mark,
+    connections: usize,
 }
 
 impl Scene {
     /// The mark is planted, and the watch is silent from then on: what is planned meets callers alone.
     async fn set(transport: Transport, change: impl FnOnce(&mut Options)) -> Self {
         let fake = Fake::start();
+        let connections = if let Transport::Pooled(pool) = &transport { pool.size } else { 1 };
         let mut options =
             Options { interval: Duration::from_secs(3600), ..options(vec![fake.address()], transport) };
         change(&mut options);
         let gateway = Gateway::start(options, epoch()).await;
         let mark = gateway.mark().await;
-        Self { fake, gateway, mark }
+        Self { fake, gateway, mark, connections }
     }
 
     async fn connected(&self) {
-        eventually("both connections are there", async || {
-            (self.gateway.store.health().endpoints[0].connections == 2).then_some(())
+        eventually("all connections are there", async || {
+            (self.gateway.store.health().endpoints[0].connections == self.connections).then_some(())
         })
         .await;
     }
@@ -138,15 +139,14 @@ async fn a_witness_that_does_not_end_before_the_record_admits_nothing() {
     }
 }
 
-/// A server that sends one `STORED` too many, at a random place among the commands of 64 callers: the replies behind it belong to
-/// other commands. Nothing is admitted or called spent by a reply that is not its own.
+/// A server that sends one `STORED` too many, at a random place among the commands of 64 callers of two runtimes: the replies
+/// behind it belong to other commands. Nothing is admitted or called spent by a reply that is not its own.
 #[tokio::test]
 async fn a_stored_too_many_shifts_no_verdict() {
     const CALLERS: usize = 64;
-    for (name, transport) in
-        [("pipelined", Transport::Pipelined { connections: 2, queue: 256 }), ("pooled", pooled(8))]
-    {
+    for (name, transport) in [("pipelined", Transport::Pipelined { queue: 256 }), ("pooled", pooled(8))] {
         let scene = Scene::set(transport, |_| ()).await;
+        let clients = [scene.gateway.client.clone(), client(&scene.gateway.store).await];
         let (mut right, mut unknown) = (0, 0);
         for _ in 0..40 {
             // Every second one has been spent before.
@@ -155,14 +155,18 @@ async fn a_stored_too_many_shifts_no_verdict() {
                 let spent = || async { scene.gateway.spend(token).await.ok() };
                 assert_eq!(eventually("a token is spent", spent).await, Spend::Admitted, "{name}");
             }
+            for client in &clients {
+                eventually("each client is connected", async || client.serving().ok()).await;
+            }
             let surplus = [vec![Step::Honest, send(b"STORED\r\n")], vec![send(b"STORED\r\n"), Step::Honest]];
             let steps = surplus[rand::random_range(0..2)].clone();
             scene.fake.plan_after(rand::random_range(0..CALLERS), Verb::Add, true, steps);
             let spends: Vec<_> = tokens
                 .iter()
-                .map(|token| {
-                    let (client, key, epoch) =
-                        (scene.gateway.client.clone(), token.key, scene.gateway.epoch_of(token));
+                .enumerate()
+                .map(|(index, token)| {
+                    let client = clients[index / 2 % 2].clone();
+                    let (key, epoch) = (token.key, scene.gateway.epoch_of(token));
                     tokio::spawn(async move { client.spend(&key, &epoch, UnixSeconds::now()).await })
                 })
                 .collect();

@@ -3,7 +3,7 @@
 
 use crate::support::marked::{Gateway, MarkRecords, ask};
 use crate::support::{epoch, eventually, options, transports};
-use postern_spend::memcached::{Memcached, Options, Replicas, Transport};
+use postern_spend::memcached::{Memcached, Options, Replicas, Transport, Unfit};
 use postern_spend::{Backend, Binding, Epoch, Spend, SpendStore};
 use postern_testkit::memcached::Server;
 use postern_token::{Mark, TokenKeyId};
@@ -64,7 +64,7 @@ async fn a_loss_brings_a_new_mark_and_service() {
     let second = gateways[0].mark_after(first).await;
     assert_eq!(gateways[1].mark_after(first).await, second);
     for gateway in &gateways {
-        eventually("it is connected again", async || gateway.client.ready().await.ok()).await;
+        eventually("it is connected again", async || gateway.client.serving().ok()).await;
         assert_eq!(gateway.spend(&gateway.token(second)).await, Ok(Spend::Admitted));
         assert_ne!(gateway.spend(&spent).await, Ok(Spend::Admitted));
     }
@@ -105,7 +105,10 @@ async fn a_new_key_has_a_mark_before_the_next_round_is_due() {
 async fn a_memcached_without_m_is_given_no_mark() {
     let server = Server::evicting(&["-m", "4"]);
     let gateway = Gateway::start(at(&server, crate::support::pipelined()), epoch()).await;
-    eventually("it is seen", async || gateway.store.health().endpoints[0].evicts.then_some(())).await;
+    eventually("it is seen", async || {
+        (gateway.store.health().endpoints[0].unfit == Some(Unfit::Evicts)).then_some(())
+    })
+    .await;
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unknown);
@@ -124,9 +127,9 @@ async fn a_key_that_the_chosen_store_is_offered_gets_a_mark() {
         matches!(backend.binding(epoch.key), Binding::Offered(_)).then_some(())
     })
     .await;
-    assert!(backend.ready().await.is_err(), "no runtime is connected");
+    assert!(backend.ready().is_err(), "no runtime is connected");
     let _connected = backend.store();
-    eventually("it is ready", async || backend.ready().await.ok()).await;
+    eventually("it is ready", async || backend.ready().ok()).await;
 }
 
 /// No round is due for an hour, and no connection breaks.

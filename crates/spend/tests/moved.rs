@@ -12,7 +12,7 @@ const NOW: UnixSeconds = UnixSeconds(1_000);
 
 fn open(directory: &Path) -> Embedded {
     let store = Embedded::open(directory, Fsync::default(), NOW).unwrap();
-    let store = store.bound_by(Marks { id: Arc::new(id) });
+    store.bind(Marks { id: Arc::new(id) });
     store.offer(&[EPOCH]);
     store
 }

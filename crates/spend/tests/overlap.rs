@@ -20,15 +20,15 @@ async fn endpoints_that_share_a_part_are_refused() {
         for addresses in [[first.address(), second.address()], [second.address(), first.address()]] {
             let store = Memcached::open(options(addresses.to_vec(), transport.clone())).unwrap();
             let client = store.client();
-            let refused = || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) };
+            let refused = || async { (client.serving() == Err(Unknown::Astray)).then_some(()) };
             eventually("the endpoints are found out", refused).await;
             let epoch = epoch();
             let verdict = client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
-            assert_eq!(verdict, Err(Unknown::Unproven), "{name}");
+            assert_eq!(verdict, Err(Unknown::Astray), "{name}");
             // And they stay so.
             for _ in 0..5 {
                 tokio::time::sleep(std::time::Duration::from_millis(150)).await; // longer than a round of the watch
-                assert_eq!(client.ready().await, Err(Unknown::Unproven), "{name}");
+                assert_eq!(client.serving(), Err(Unknown::Astray), "{name}");
             }
         }
     }

@@ -1,12 +1,12 @@
 //! The shared store against a real memcached: the conformance suite over both transports and kinds of socket.
 
+use crate::conformance::suite;
 use crate::support::{Relay, Server, client, marked, options, pipelined, pooled, transports};
-use postern_spend::conformance;
 use postern_spend::memcached::{Memcached, Options};
 
 fn conforms(options: Options) {
     let store = Memcached::open(options).unwrap();
-    conformance::check(|| client(&store), &|epoch| marked::begin(&store, epoch))
+    suite::check(|| client(&store), &|epoch| marked::begin(&store, epoch))
         .unwrap_or_else(|violation| panic!("{violation}"));
 }
 

@@ -30,11 +30,11 @@ async fn two_memories_behind_two_endpoints_are_never_served() {
     for (name, transport) in transports() {
         let store = Memcached::open(options(vec![one.address(), other.address()], transport)).unwrap();
         let client = store.client();
-        eventually(name, || async { (client.ready().await == Err(Unknown::Unproven)).then_some(()) }).await;
+        eventually(name, || async { (client.serving() == Err(Unknown::Astray)).then_some(()) }).await;
         let epoch = epoch();
-        assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
-        assert_eq!(client.check(&fresh(&epoch), &epoch).await, Err(Unknown::Unproven), "{name}");
-        assert_eq!(store.health().ready, Err(Unknown::Unproven));
+        assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::Astray), "{name}");
+        assert_eq!(client.check(&fresh(&epoch), &epoch).await, Err(Unknown::Astray), "{name}");
+        assert_eq!(store.health().ready, Err(Unknown::Astray));
     }
 }
 
@@ -46,7 +46,7 @@ async fn the_store_is_ready_when_each_of_its_clients_is() {
         let store = Memcached::open(options(vec![server.address()], transport)).unwrap();
         assert!(store.health().ready.is_err(), "{name}: no request could be served yet");
         let first = client(&store).await;
-        assert_eq!(store.health().ready, Ok(()), "{name}");
+        eventually(name, || async { store.health().ready.ok() }).await;
         let second = store.client();
         assert!(store.health().ready.is_err(), "{name}: the second client has no connection yet");
         eventually(name, || async { store.health().ready.ok() }).await;
@@ -73,7 +73,7 @@ async fn an_endpoint_that_opens_later_to_another_memory_ends_the_service() {
         eventually(name, || async {
             // Until it is noticed the other endpoint does not know the mark.
             match spend(&client, &fresh(&epoch), &epoch).await {
-                Err(Unknown::Unproven) => Some(()),
+                Err(Unknown::Astray) => Some(()),
                 answer => {
                     assert!(matches!(answer, Ok(Spend::Admitted | Spend::Void)), "{name}: {answer:?}");
                     None
@@ -108,13 +108,13 @@ async fn a_store_that_is_down_at_the_start_is_used_when_it_is_there() {
         let store = Memcached::open(options(endpoints, transport)).unwrap();
         let (client, epoch) = (store.client(), marked::marked(epoch(), Mark::new([7; 16])));
         let refused = Err(Unknown::Unavailable(ErrorKind::ConnectionRefused));
-        eventually("the reason", || async { (client.ready().await == refused).then_some(()) }).await;
+        eventually("the reason", || async { (client.serving() == refused).then_some(()) }).await;
         let unknown = Err(Unknown::Unavailable(ErrorKind::NotConnected));
         assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, unknown, "{name}");
         assert!(store.health().ready.is_err());
         let _server = Server::tcp_on(port);
         let began = Instant::now();
-        eventually(name, || async { client.ready().await.ok() }).await;
+        eventually(name, || async { client.serving().ok() }).await;
         println!("{name}: in use {:?} after it came up", began.elapsed());
         let epoch = begun(&store).await.1;
         assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Ok(Spend::Admitted), "{name}");
@@ -166,7 +166,7 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
             tokio::time::timeout(PATIENCE, waiting.join_all()).await.expect("no caller waits for ever");
         assert!(answers.iter().all(Result::is_err), "{name}: {answers:?}");
         // From here on no caller waits: a thousand answers in less than ten deadlines.
-        eventually(name, || async { client.ready().await.err() }).await;
+        eventually(name, || async { client.serving().err() }).await;
         let began = Instant::now();
         for _ in 0..1000 {
             assert!(spend(&client, &fresh(&epoch), &epoch).await.is_err(), "{name}");
@@ -174,7 +174,7 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
         assert!(began.elapsed() < Duration::from_secs(1), "{name}: {:?}", began.elapsed());
         server.signal("CONT");
         let thawed = Instant::now();
-        eventually(name, || async { client.ready().await.ok() }).await;
+        eventually(name, || async { client.serving().ok() }).await;
         println!("{name}: in use {:?} after the thaw", thawed.elapsed());
         assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::AlreadySpent), "{name}");
         assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Ok(Spend::Admitted), "{name}");

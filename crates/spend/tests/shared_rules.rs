@@ -78,7 +78,7 @@ async fn the_store_is_reached_over_tls_and_only_with_a_certificate_that_is_trust
             // A handshake that fails is bytes that are not understood.
             let refused = Err(Unknown::Garbled);
             crate::support::eventually("the reason", || async {
-                (client.ready().await == refused).then_some(())
+                (client.serving() == refused).then_some(())
             })
             .await;
             let spent = client.spend(&fresh(&epoch), &epoch, now).await;
@@ -136,7 +136,7 @@ async fn a_pool_that_is_too_small_says_so_and_serves_everyone_in_turn() {
 #[tokio::test]
 async fn a_full_queue_refuses_at_once() {
     let server = Server::tcp(&[]);
-    let options = options(vec![server.address()], Transport::Pipelined { connections: 1, queue: 24 });
+    let options = options(vec![server.address()], Transport::Pipelined { queue: 24 });
     let store = Memcached::open(options).unwrap();
     let (client, epoch) = begun(&store).await;
     assert_eq!(client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await, Ok(Spend::Admitted));

@@ -1,37 +1,37 @@
-//! The kernel's facts of a TCP connection (`TCP_INFO`) that help explain why a reply was late.
+//! Kernel statistics of a TCP connection (`TCP_INFO`) that help explain a late reply.
 //!
-//! Why this crate, and why `unsafe`: the option is a struct that grows with the kernel, and neither the standard
-//! library nor the safe wrappers of socket options read it. So one call of `getsockopt` is made here and nowhere else;
-//! every other crate of the workspace but `postern-raw-rsa` forbids `unsafe`.
+//! Reasons for this crate and its `unsafe`: the option is a struct that grows with the kernel, and neither the standard library
+//! nor the safe wrappers of socket options read it. One call of `getsockopt` is therefore made here and nowhere else; every other
+//! crate of the workspace except `postern-raw-rsa` forbids `unsafe`.
 
 use socket2::Socket;
 use std::io;
 use std::time::Duration;
 
-/// A connection at one moment, as its sender's side sees it.
+/// State of a connection at one moment, from its sender's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpFacts {
-    /// The smoothed time from a segment to its acknowledgement, to the microsecond. Acknowledgements that the peer
-    /// delays are in it, so it grows towards 40 ms where every reply is late.
+    /// Smoothed time from a segment to its acknowledgement, with a resolution of a microsecond. Includes the peer's delay of
+    /// acknowledgements, so it grows towards 40 ms where every reply is late.
     pub rtt: Duration,
-    /// The smoothed deviation of `rtt`.
+    /// Smoothed deviation of `rtt`.
     pub rtt_var: Duration,
-    /// The shortest of the last minutes: the network's part. Equals `rtt` on kernels without it (before 4.6).
+    /// Minimum of the last minutes: the network's part. Equals `rtt` on kernels that do not report it (before 4.6).
     pub rtt_min: Duration,
-    /// Segments that were sent again since the connection began.
+    /// Number of segments retransmitted since the connection began.
     pub retransmits: u32,
-    /// Segments that are sent and not acknowledged.
+    /// Number of segments sent and not acknowledged.
     pub unacknowledged: u32,
-    /// Those of them that are taken for lost.
+    /// Number of unacknowledged segments presumed lost.
     pub lost: u32,
-    /// Bytes that were written and are not sent yet. 0 on kernels without it (before 4.6).
+    /// Number of bytes written and not sent yet. 0 on kernels that do not report it (before 4.6).
     pub unsent: u32,
 }
 
-/// Reads `TCP_INFO` of a connection: one system call, which neither waits nor changes anything.
+/// Reads `TCP_INFO` of a connection with one system call, which neither blocks nor changes anything.
 ///
 /// # Errors
-/// When the socket is not one of TCP, and where the system is not Linux.
+/// The socket is not a TCP socket, or the system is not Linux.
 pub fn tcp_info(socket: &Socket) -> io::Result<TcpFacts> {
     system::read(socket)
 }
@@ -43,12 +43,12 @@ mod system {
     use std::mem::{offset_of, size_of};
     use std::os::fd::AsRawFd;
 
-    /// Bytes and not the struct: an old kernel fills a part of it.
+    /// Size of the buffer, which is bytes and not the struct, because an old kernel fills only a part.
     const ROOM: usize = size_of::<tcp_info>();
 
     pub(super) fn read(socket: &Socket) -> io::Result<TcpFacts> {
         let mut bytes = [0_u8; ROOM];
-        let mut length = ROOM as libc::socklen_t; // some 250 bytes
+        let mut length = ROOM as libc::socklen_t; // about 250 bytes
         // SAFETY: `socket` is open for as long as it is borrowed. The kernel writes at most `length` bytes to the
         // pointer, and `bytes` has as many, of a type that any bytes are valid for; it writes the number of those it
         // filled to `length`. Both live until the call returns, and nothing else refers to them meanwhile.
@@ -67,7 +67,7 @@ mod system {
         facts(bytes.get(..length as usize).unwrap_or(&bytes))
     }
 
-    /// What was filled, which must reach as far as the fields of Linux 3.
+    /// Parses the filled bytes, which must include the fields of Linux 3.
     pub(super) fn facts(filled: &[u8]) -> io::Result<TcpFacts> {
         let at = |offset: usize| {
             let number = filled.get(offset..).and_then(|rest| rest.first_chunk());
@@ -141,7 +141,7 @@ mod tests {
         assert!(tcp_info(&SockRef::from(&file)).is_err());
     }
 
-    /// As kernels of several ages fill it: each number is at its own place, and none is made up.
+    /// Checks that each number is read from its place and none is invented, for kernels of several ages.
     #[test]
     fn an_older_kernel_says_less() {
         // The offsets of linux/tcp.h, which do not move: unacked 24, lost 32, rtt 68, rttvar 72, total_retrans 100,

@@ -1,24 +1,25 @@
-//! Names, declared once, beside the code that records them: metrics by [`catalogue!`](crate::catalogue!), their labels by
-//! [`label!`](crate::label!), spans and attributes by [`names!`](crate::names!). The binary joins the catalogues of what it
-//! runs, and its tests find a name that is used twice or follows no convention.
+//! Names of metrics, labels, spans and attributes, declared once, next to the code that records them: metrics by
+//! [`catalogue!`](crate::catalogue!), their labels by [`label!`](crate::label!), spans and attributes by
+//! [`names!`](crate::names!). The binary joins the catalogues of what it runs, and its tests reject a name that is used twice
+//! or breaks a convention.
 
 use metrics::{Counter, Unit};
 
-/// One metric, as it is described to Prometheus and in the docs.
+/// A metric, as described to Prometheus and in the docs.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// The whole name: prefix, unit and `_total` included.
+    /// The full name, with prefix, unit and `_total`.
     pub name: &'static str,
-    /// What it is.
+    /// The kind, with the buckets of a histogram.
     pub kind: Kind,
-    /// One sentence for people.
+    /// A description in one sentence.
     pub help: &'static str,
-    /// Its labels.
+    /// The labels.
     pub labels: &'static [Label],
 }
 
 impl Metric {
-    /// The unit that its name ends with, if it has one.
+    /// Returns the unit that the name ends with, if it has one.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         let base = self.name.trim_end_matches("_total");
@@ -29,7 +30,7 @@ impl Metric {
         }
     }
 
-    /// Registers help and unit with the recorder that is installed.
+    /// Registers help and unit with the installed recorder.
     pub(crate) fn describe(&self) {
         let unit = self.unit().unwrap_or(Unit::Count);
         match self.kind {
@@ -40,45 +41,44 @@ impl Metric {
     }
 }
 
-/// The kinds of metric.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Only goes up.
+    /// A value that only increases.
     Counter,
-    /// Goes up and down.
+    /// A value that increases and decreases.
     Gauge,
-    /// Counts values in buckets; these are their upper bounds, in the metric's unit.
+    /// Values counted in buckets, with their upper bounds in the metric's unit.
     Histogram(&'static [f64]),
 }
 
 /// A label of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Every value it takes; `None` where they come from the configuration or the build.
+    /// Every value; `None` if the values come from the configuration or the build.
     pub values: Option<&'static [&'static str]>,
 }
 
 impl Label {
-    /// A label whose values come from the configuration or the build. Never from a request.
+    /// Declares a label whose values come from the configuration or the build, never from a request.
     #[must_use]
     pub const fn open(name: &'static str) -> Self {
         Self { name, values: None }
     }
 }
 
-/// An address of the configuration.
+/// The label for an address of the configuration.
 pub const ADDRESS: Label = Label::open("address");
 
-/// Has a counter exported before it has counted anything, so that its first increase is seen as one: a series that
-/// appears with the value 1 has no rate.
+/// Exports a counter at 0 before its first increase, and returns it: a series that appears with the value 1 has no rate.
 pub fn from_zero(counter: Counter) -> Counter {
     counter.increment(0);
     counter
 }
 
-/// A label and every value it takes, as an enum: no address, name or token can become a value.
+/// Declares a label as an enum of every value it takes, so that no address, name or token can become a value.
 ///
 /// ```
 /// postern_telemetry::label! {
@@ -105,11 +105,11 @@ macro_rules! label {
             $vis const LABEL: &'static str = $label;
             /// Every value.
             $vis const ALL: &'static [Self] = &[$(Self::$value),+];
-            /// The label as metrics declare it.
+            /// The label, for the declaration of a metric.
             $vis const SPEC: $crate::catalogue::Label =
                 $crate::catalogue::Label { name: $label, values: Some(&[$($text),+]) };
 
-            /// The value as it stands in a metric.
+            /// Returns the value as written in a metric.
             #[must_use]
             $vis const fn as_str(self) -> &'static str {
                 match self { $(Self::$value => $text,)+ }
@@ -118,7 +118,7 @@ macro_rules! label {
     };
 }
 
-/// The metrics of one crate: a constant for each name, and a list of all. What is written above a name is its help.
+/// Declares the metrics of one crate: a constant for each name, and a list of all. The comment above a name is its help.
 ///
 /// ```
 /// use postern_telemetry::catalogue::ADDRESS;
@@ -153,7 +153,7 @@ macro_rules! catalogue {
     };
 }
 
-/// Names of spans or of their attributes: a constant for each, and a list of all.
+/// Declares names of spans or of their attributes: a constant for each, and a list of all.
 #[macro_export]
 macro_rules! names {
     ($(#[$doc:meta])* $vis:vis $list:ident; $($(#[$name_doc:meta])+ $name:ident = $text:literal;)+) => {

@@ -1,6 +1,6 @@
-//! Metrics, traces and logs, without a word of what is measured: daemons bring their own names.
+//! Metrics, traces and logs. Daemons declare the names of what they measure.
 //!
-//! A daemon declares its metrics beside the code that records them ([`catalogue!`], [`label!`]; [`names!`] for spans) and
+//! A daemon declares its metrics next to the code that records them ([`catalogue!`], [`label!`]; [`names!`] for spans) and
 //! records through the `metrics` crate. The process installs all catalogues once.
 //!
 //! ```

@@ -1,12 +1,13 @@
-//! Logs: one line an event on standard error, as text or JSON.
+//! Logs to standard error, one line per event, as text or JSON.
 //!
-//! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`): levels and targets, for there are no spans to name. Without it a daemon's own crates log from "info" and its
-//! dependencies from "warn"; `postern up`, which talks to a person, logs from "warn" on only.
+//! `RUST_LOG` is honoured (`RUST_LOG=postern_gateway=debug`): levels and targets only, since there are no spans to name. Without
+//! it, a daemon's own crates log from "info" and its dependencies from "warn"; `postern up`, which is interactive, logs only from
+//! "warn".
 //!
 //! `limit` bounds how often one place in the code logs the same warning or error.
 //!
 //! The DNS resolver is silent unless `RUST_LOG` names it: its messages contain the names that clients look up, some
-//! already at "warn" (an answer to another query than the one sent).
+//! even at "warn" (an answer to another query than the one sent).
 
 mod limit;
 
@@ -44,7 +45,7 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-/// "postern" is a prefix: it stands for every crate of this project.
+/// The default filter. "postern" is a prefix of every crate of this project.
 const DEFAULT_FILTER: &str = "warn,postern=info";
 /// The default filter for `postern up`.
 const QUIET_FILTER: &str = "warn";
@@ -53,19 +54,19 @@ const QUIET_FILTER: &str = "warn";
 const RESOLVER: &str = "hickory";
 const RESOLVER_OFF: &str = ",hickory=off";
 
-/// The target of access log lines. The configuration turns them on, so a filter need not name them.
+/// The target of access log lines. The configuration enables them, so a filter need not name them.
 const ACCESS: &str = "postern::access";
 const ACCESS_ON: &str = ",postern::access=info";
 
 /// Starts logging. Only the first call in a process has an effect.
 ///
 /// # Errors
-/// When `RUST_LOG` is set to something that is not a filter.
+/// `RUST_LOG` is set, but is not a filter.
 pub fn init(format: LogFormat) -> Result<(), LogError> {
     start(format, DEFAULT_FILTER)
 }
 
-/// As [`init`], but without `RUST_LOG` nothing below "warn" is logged.
+/// Starts logging as [`init`] does, but from "warn" only if `RUST_LOG` is not set.
 ///
 /// # Errors
 /// As [`init`].
@@ -76,7 +77,7 @@ pub fn init_quiet(format: LogFormat) -> Result<(), LogError> {
 fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
     let filter = filter(std::env::var("RUST_LOG").ok().as_deref(), default)?;
     set_format(format);
-    // A line that cannot be written is lost. Reporting that, to standard error again, would panic, and clients cause
+    // A line that cannot be written is lost: reporting the failure, to standard error again, would panic, and clients can cause
     // lines.
     let subscriber = fmt()
         .log_internal_errors(false)
@@ -89,23 +90,23 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
         });
     let limit = LIMIT.get_or_init(Limit::default);
     let installed = subscriber.finish().with(filter).with(limit.clone()).try_init();
-    // An Err means that a logger is installed already: tests and `up` call this more than once.
+    // An `Err` means that a logger is already installed: tests and `up` call this more than once.
     if installed.is_ok() {
-        // Without the thread, omitted lines are summarized at the end.
+        // If the thread cannot start, omitted lines are summarized only at the end.
         let _ = limit.start();
     }
     Ok(())
 }
 
-/// Whether lines are JSON.
+/// `true` if lines are JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Lines have this form from now on.
+/// Sets the format of further lines.
 pub fn set_format(format: LogFormat) {
     IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
 }
 
-/// Both forms, of which a reload may choose the other.
+/// Both formats, between which a reload may switch.
 struct Switched {
     text: Format,
     json: Format<Json>,
@@ -130,10 +131,10 @@ where
     }
 }
 
-/// The limit of the logger that is installed.
+/// The limit of the installed logger.
 static LIMIT: OnceLock<Limit> = OnceLock::new();
 
-/// Logs a summary of omitted lines not reported yet, for the end of a process.
+/// Logs a summary of omitted lines that are not reported yet, at the end of a process.
 pub fn finish() {
     if let Some(limit) = LIMIT.get() {
         limit.log_omitted();
@@ -153,7 +154,7 @@ fn filter(rust_log: Option<&str>, default: &str) -> Result<Targets, LogError> {
     })
 }
 
-/// `RUST_LOG` is not a filter.
+/// A value of `RUST_LOG` that is not a filter.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the environment variable RUST_LOG = {value:?} is not a log filter: {reason}; write a level such as \"debug\", or \"postern_gateway=debug\""
@@ -183,7 +184,7 @@ mod tests {
         );
     }
 
-    /// What is logged of a warning of the resolver and one of another crate.
+    /// Returns the log of a warning of the resolver and one of another crate.
     fn logged(rust_log: Option<&str>) -> String {
         let file = tempfile::NamedTempFile::new().unwrap();
         let writer = std::sync::Mutex::new(file.reopen().unwrap());

@@ -1,5 +1,5 @@
-//! Metrics: one recorder a process, read as Prometheus text through [`Exporter::render`], or as OpenMetrics with exemplars
-//! through [`Exporter::render_open_metrics`].
+//! Metrics: one recorder per process, rendered as Prometheus text by [`Exporter::render`], or as OpenMetrics with exemplars
+//! by [`Exporter::render_open_metrics`].
 
 mod exemplars;
 mod open_metrics;
@@ -18,18 +18,18 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How often samples are folded into their buckets. A histogram keeps every sample until then: at 100,000 samples a
-/// second that is 16 bytes each, 8 MB.
+/// Interval at which samples are folded into their buckets. A histogram keeps every sample until then: 100,000 samples a
+/// second, of 16 bytes each, take 8 MB.
 const MAINTENANCE: Duration = Duration::from_secs(5);
 
-/// Reads the process's metrics. Cheap to clone.
+/// A handle to the process's metrics. Cheap to clone.
 #[derive(Clone)]
 pub struct Exporter {
     handle: PrometheusHandle,
 }
 
 impl Exporter {
-    /// Every metric in Prometheus text format 0.0.4.
+    /// Renders every metric in Prometheus text format 0.0.4.
     #[must_use]
     pub fn render(&self) -> String {
         let mut page = process::record();
@@ -37,7 +37,7 @@ impl Exporter {
         page
     }
 
-    /// Every metric in OpenMetrics 1.0, with the [exemplars](TracedHistogram) of the traces that were kept.
+    /// Renders every metric in OpenMetrics 1.0, with the [exemplars](TracedHistogram) of kept traces.
     #[must_use]
     pub fn render_open_metrics(&self) -> String {
         let exemplars = Exemplars::now();
@@ -52,10 +52,10 @@ impl std::fmt::Debug for Exporter {
 }
 
 /// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts
-/// its maintenance. Only the first call in a process installs; the others return the same exporter.
+/// its maintenance. Only the first call in a process installs; later calls return the same exporter.
 ///
 /// # Errors
-/// When something else installed a recorder in this process, or no thread can be started.
+/// Something else has installed a recorder in this process, or the thread cannot be started.
 pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {
     static INSTALLED: Mutex<Option<Exporter>> = Mutex::new(None);
     let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -89,7 +89,7 @@ fn builder(catalogues: &[&[Metric]]) -> Result<PrometheusBuilder, BuildError> {
     Ok(builder)
 }
 
-/// A thread of its own rather than a task: the recorder outlives any one runtime (tests have many), and without
+/// Starts a thread rather than a task: the recorder outlives any one runtime (tests have many), and without
 /// maintenance, memory grows with every sample.
 fn start_maintenance(handle: PrometheusHandle) -> Result<(), MetricsError> {
     std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
@@ -101,13 +101,13 @@ fn start_maintenance(handle: PrometheusHandle) -> Result<(), MetricsError> {
     Ok(())
 }
 
-/// Why metrics could not be installed.
+/// An error that prevents installing metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The recorder was refused.
+    /// The recorder was rejected.
     #[error("cannot install the metrics recorder: {0}")]
     Recorder(#[from] BuildError),
-    /// No thread for maintenance.
+    /// The maintenance thread could not be started.
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[from] std::io::Error),
 }

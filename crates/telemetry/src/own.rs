@@ -1,8 +1,8 @@
-//! What telemetry records of itself.
+//! Metrics of telemetry itself.
 
 use crate::catalogue::Label;
 
-/// The version that runs.
+/// The label for the running version.
 pub const VERSION: Label = Label::open("version");
 
 crate::catalogue! {
@@ -23,39 +23,39 @@ crate::catalogue! {
 }
 
 crate::label! {
-    /// Why a request's trace was kept, or that it was not.
+    /// The reason that a request's trace was kept, or that it was not.
     pub TraceKept = "reason" {
         /// At random, by `sample_ratio`.
         Sampled = "sampled",
-        /// The upstream had sampled it.
+        /// The upstream sampled the request.
         Upstream = "upstream",
-        /// It was slow.
+        /// The request was slow.
         Slow = "slow",
-        /// It ended in an unexpected error.
+        /// The request ended in an unexpected error.
         Error = "error",
-        /// It was slow or an error, and too many such were kept already.
+        /// Not kept: slow, an error or sampled upstream, beyond the limit.
         OverLimit = "over_limit",
     }
 }
 
 crate::label! {
-    /// What became of a span.
+    /// The result of exporting a span.
     pub SpanEnded = "result" {
-        /// The collector has it.
+        /// The collector accepted the span.
         Exported = "exported",
         /// The queue was full.
         QueueFull = "queue_full",
-        /// The collector did not take it.
+        /// The collector did not accept the span.
         Failed = "failed",
     }
 }
 
 crate::label! {
-    /// How serious a log line is.
+    /// The severity of a log line.
     pub LogLevel = "level" {
         /// Something failed.
         Error = "error",
-        /// Something needs a look.
+        /// Something needs attention.
         Warn = "warn",
     }
 }

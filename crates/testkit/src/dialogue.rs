@@ -1,5 +1,6 @@
-//! Plain `http://` through a proxy, as a dialogue of bytes between a client, the proxy and a target: what RFC 9110 (sections 7, 10.1.1 and
-//! 15.2) and RFC 9112 (sections 3, 5 and 6) require of it, one row for each case. Gateway and agent are held to the same rows.
+//! Plain `http://` through a proxy, as dialogues of bytes between a client, the proxy and a target: the requirements of RFC 9110
+//! (sections 7, 10.1.1 and 15.2) and RFC 9112 (sections 3, 5 and 6), one row per case. Gateway and agent are tested with the same
+//! rows.
 
 mod rows;
 
@@ -11,22 +12,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Longer than anything takes that works.
+/// Timeout of each wait, longer than any working step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The proxy that the rows are for.
+/// The proxy under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Proxy {
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
-    /// The fields that a request needs to be admitted, each with its line end.
+    /// Supplier of the fields with which a request is admitted, each with its line end.
     pub admission: fn() -> String,
 }
 
-/// Runs `rows`, and reports those that fail, so that one failure does not hide the others.
+/// Runs `rows` and reports all that fail, so that one failure does not hide the others.
 ///
 /// # Panics
-/// If one fails.
+/// Panics if a row fails.
 pub async fn hold(proxy: Proxy, rows: Vec<Row>) {
     let mut failed = Vec::new();
     for (name, steps) in rows {
@@ -37,7 +38,6 @@ pub async fn hold(proxy: Proxy, rows: Vec<Row>) {
     assert!(failed.is_empty(), "{} rows fail:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// One end of a dialogue.
 struct Peer {
     stream: TcpStream,
     unread: Vec<u8>,
@@ -136,7 +136,7 @@ fn length_of(head: &str) -> Option<usize> {
         .and_then(|length| length.trim().parse().ok())
 }
 
-/// The lines of a head, without what the gateway says of itself.
+/// Returns the lines of a head without the `Via` field, which the gateway adds.
 fn lines(head: &str) -> Vec<&str> {
     head.lines().filter(|line| !line.starts_with("via: ")).collect()
 }

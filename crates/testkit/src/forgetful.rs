@@ -1,10 +1,11 @@
-//! A disk that forgets at a power cut whatever was not synced: a file system over FUSE, with its contents in memory.
+//! A disk that loses all unsynced data in a power cut: a file system over FUSE with its contents in memory.
 //!
-//! It forgets all that POSIX lets it forget. Written bytes, a file's length and its truncation are on disk when the file
-//! has been synced; a name that was made, renamed or removed is on disk when its directory has been, whether or not the
-//! file itself was. Only a rename is one step, as on every file system with a journal.
+//! The disk loses everything that POSIX allows it to lose. Written bytes, a file's length and its truncation are on disk once the
+//! file is synced. A created, renamed or removed name is on disk once its directory is synced, regardless of syncs of the file.
+//! Only a rename is atomic, as on every file system with a journal.
 //!
-//! Needs `/dev/fuse` and root. Tests that use it are ignored with a reason, and `scripts/test` runs them where both are.
+//! Requires `/dev/fuse` and root. Tests that use it are ignored with a reason, and `scripts/test` runs them where both are
+//! available.
 
 mod contents;
 mod mounted;
@@ -18,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A mounted disk, unmounted when dropped. Drop what has files open there before.
+/// A mounted disk, unmounted when dropped. Close its open files first.
 pub struct ForgetfulDisk {
     shared: Arc<Mutex<State>>,
     place: tempfile::TempDir,
@@ -30,20 +31,20 @@ impl Drop for ForgetfulDisk {
     }
 }
 
-/// What a power cut leaves of what was not synced.
+/// Unsynced data that survives a power cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Survivors {
     /// Nothing.
     None,
-    /// A part that this seed chooses: sectors of 512 bytes, lengths and names, each for itself, whatever their order.
+    /// A part chosen by this seed: sectors of 512 bytes, lengths and names, each independently and in any order.
     Some(u64),
 }
 
 impl ForgetfulDisk {
-    /// Mounts an empty disk, which is on.
+    /// Mounts an empty disk with its power on.
     ///
     /// # Panics
-    /// If it cannot be mounted.
+    /// Panics if the disk cannot be mounted.
     pub fn mount() -> Self {
         let place = tempfile::tempdir().unwrap();
         let state = State {
@@ -61,38 +62,39 @@ impl ForgetfulDisk {
         Self { shared, place }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.place.path()
     }
 
-    /// From now on only these syncs have an effect.
+    /// Sets the syncs that have an effect from now on.
     pub fn set_syncs(&self, syncs: Syncs) {
         self.state().syncs = syncs;
     }
 
-    /// Lets the power fail after this number of further steps: a write, a sync, and whatever changes a name or a length is one.
+    /// Lets the power fail after this number of further steps: each write, each sync and each change of a name or a length is a
+    /// step.
     pub fn cut_after(&self, steps: u64) {
         let mut state = self.state();
         state.last = state.steps + steps;
     }
 
-    /// Cuts the power now. From here on every call fails, also on files that are open.
+    /// Cuts the power now. Every later call fails, also on open files.
     pub fn cut(&self) {
         self.state().on = false;
     }
 
-    /// Whether the power is on.
+    /// Returns `true` if the power is on.
     pub fn is_on(&self) -> bool {
         self.state().on
     }
 
-    /// Whether a power cut now would cost nothing.
+    /// Returns `true` if a power cut now would lose nothing.
     pub fn has_all_synced(&self) -> bool {
         self.state().contents.is_synced()
     }
 
-    /// Turns the power on again, after cutting it if it was not. Drop what had files open before the cut first.
+    /// Turns the power on, after cutting it if it is on. Close the files that were open before the cut first.
     pub fn restart(&self, survivors: Survivors) {
         let mut state = self.state();
         match survivors {

@@ -1,6 +1,6 @@
-//! What the tests of several packages need: a real memcached, as a process on a port or socket of its own, a disk that
-//! forgets at a power cut what was not synced, ports that are free or refuse, frames of HTTP/2,
-//! a strict reader of HTTP/1.1, what a proxy owes plain HTTP, and an origin server that keeps what it gets.
+//! Fixtures for the tests of several packages: a real memcached process on its own port or socket, a disk that loses all unsynced
+//! data in a power cut, ports that are free or refuse connections, signals, HTTP/2 frames, a strict HTTP/1.1 parser, test cases
+//! for plain HTTP through a proxy, an origin server that records its input, and clients of a listener.
 //!
 //! ```no_run
 //! let server = postern_testkit::memcached::Server::tcp(&["-M"]);
@@ -8,6 +8,7 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub mod clients;
 pub mod dialogue;
 pub mod forgetful;
 pub mod http2;

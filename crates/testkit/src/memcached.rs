@@ -1,4 +1,4 @@
-//! A real memcached, as a process.
+//! A real memcached process.
 
 use crate::ports;
 use crate::signal::signal;
@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio_rustls::rustls::RootCertStore;
 
-/// Longer than it takes to start, on a busy machine.
+/// Maximum time to start, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A memcached process; killed when it is dropped.
+/// A memcached process, killed when dropped.
 pub struct Server {
     child: Child,
     args: Vec<String>,
@@ -28,22 +28,22 @@ enum At {
 }
 
 impl Server {
-    /// On a free port.
+    /// Starts a server on a free port that stores no more records when it is full.
     pub fn tcp(more: &[&str]) -> Self {
         Self::start(At::Port(ports::free()), more)
     }
 
-    /// On a free port, one that drops records when it is full.
+    /// Starts a server on a free port that evicts records when it is full.
     pub fn evicting(more: &[&str]) -> Self {
         Self::start_with(At::Port(ports::free()), more)
     }
 
-    /// On this port.
+    /// Starts a server on this port.
     pub fn tcp_on(port: u16) -> Self {
         Self::start(At::Port(port), &[])
     }
 
-    /// On a free port, TLS only, with a certificate for memcached.example; and what to trust.
+    /// Starts a TLS-only server on a free port, with a certificate for memcached.example. Returns it with the roots to trust.
     pub fn tls(directory: &Path) -> (Self, RootCertStore) {
         let own = rcgen::generate_simple_self_signed(["memcached.example".to_owned()]).unwrap();
         let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
@@ -55,7 +55,7 @@ impl Server {
         (Self::tcp(&["-Z", "-o", &files]), roots)
     }
 
-    /// On a Unix socket in `directory`.
+    /// Starts a server on a Unix socket in `directory`.
     pub fn unix(directory: &Path) -> Self {
         Self::start(At::Socket(directory.join("memcached.sock")), &[])
     }
@@ -71,7 +71,7 @@ impl Server {
         server
     }
 
-    /// As a gateway's configuration has it: `HOST:PORT`, or `unix:PATH`.
+    /// Returns the address as in a gateway's configuration: `HOST:PORT`, or `unix:PATH`.
     pub fn address<T: FromStr<Err: Debug>>(&self) -> T {
         match &self.at {
             At::Port(port) => format!("127.0.0.1:{port}"),
@@ -81,7 +81,7 @@ impl Server {
         .unwrap()
     }
 
-    /// The port; panics where it listens on a Unix socket.
+    /// Returns the port. Panics if the server listens on a Unix socket.
     pub fn port(&self) -> u16 {
         match self.at {
             At::Port(port) => port,
@@ -89,20 +89,20 @@ impl Server {
         }
     }
 
-    /// SIGKILL, and the end of it.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// A new process in its place, which knows nothing.
+    /// Replaces the process by a new one without records, at the same address.
     pub fn restart(&mut self) {
         self.kill();
         self.child = spawn(&self.at, &self.args);
         self.answers();
     }
 
-    /// Makes it forget everything, while its connections stay.
+    /// Deletes all records, while connections stay open.
     pub fn flush(&self) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         stream.write_all(b"flush_all\r\n").unwrap();
@@ -111,7 +111,7 @@ impl Server {
         assert_eq!(&reply, b"OK\r\n");
     }
 
-    /// A number of its `stats`.
+    /// Returns a number from the server's `stats`.
     pub fn stat(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         stream.write_all(b"stats\r\nquit\r\n").unwrap();
@@ -121,12 +121,12 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {name} in {stats}")).parse().unwrap()
     }
 
-    /// Fills it with records of others until it takes no more, which one started with `-M` does.
+    /// Stores unrelated records until the server accepts no more, which requires `-M`.
     pub fn fill(&self) {
         const BATCH: u32 = 500;
         let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
         let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
-        // Items of one size share pages: every size that a record may have.
+        // Items of one size share pages, so the loop covers every size that a record may have.
         for size in (1..400).step_by(8) {
             let value = "x".repeat(size);
             for batch in 0_u32.. {
@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// "STOP" freezes it, "CONT" lets it go on.
+    /// Sends a signal: "STOP" freezes the process, "CONT" resumes it.
     pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }
@@ -171,7 +171,7 @@ fn spawn(at: &At, more: &[String]) -> Child {
         At::Port(port) => command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"]),
         At::Socket(path) => command.arg("-s").arg(path),
     };
-    // As root it refuses to start without a user; as another user it ignores the option.
+    // As root, memcached refuses to start without a user; as another user, memcached ignores the option.
     command.args(["-u", "root", "-c", "4096"]).args(more).stdin(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("memcached is installed (apt-get install memcached)")
 }

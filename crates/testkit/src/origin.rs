@@ -1,4 +1,4 @@
-//! An origin server that keeps every byte it gets.
+//! An origin server that records every byte it receives.
 
 use crate::strict::{self, Fault};
 use std::net::SocketAddr;
@@ -8,15 +8,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Longer than anything takes that works.
+/// Maximum wait for the end of all connections.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What it answers to a request, and to what is none.
+/// Answer to each request, and to bytes that are no request.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// A server that answers each request that [`strict`] can read, and once what it never could, and reads on until its client leaves.
+/// A server that answers each request that [`strict`] can parse, answers once bytes that can never become one, and reads until
+/// its client disconnects.
 #[derive(Debug)]
 pub struct Origin {
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
     connections: Arc<Mutex<Vec<Connection>>>,
     changed: watch::Receiver<()>,
@@ -30,7 +31,7 @@ struct Connection {
 }
 
 impl Origin {
-    /// One on a free port of the loopback interface.
+    /// Starts a server on a free port of the loopback interface.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -55,9 +56,9 @@ impl Origin {
         Self { address, connections, changed }
     }
 
-    /// What came on each connection so far, in the order in which they were accepted, once all of them are over.
+    /// Waits until all connections are over. Returns the bytes received on each, in the order of acceptance, without empty ones.
     pub async fn seen(&mut self) -> Vec<Vec<u8>> {
-        // Accepted after all those before it.
+        // The probe is accepted after all earlier connections.
         let probe = TcpStream::connect(self.address).await.unwrap().local_addr().unwrap();
         let all_over = async {
             loop {
@@ -65,7 +66,7 @@ impl Origin {
                     let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
                     let has_come = connections.iter().any(|one| one.peer == probe);
                     if has_come && connections.iter().all(|one| one.is_over) {
-                        // Those without a byte are probes, or dialled for a client that left.
+                        // Connections without a byte are probes, or were dialled for a client that left.
                         let got = connections.iter().map(|one| one.got.clone());
                         return got.filter(|got| !got.is_empty()).collect();
                     }

@@ -1,17 +1,18 @@
-//! Ports of the loopback interface: some for servers that start later, some that refuse every connection.
+//! Ports of the loopback interface: some for servers that start later, some that refuse every connection, and the connections
+//! to one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
 use tokio::net::TcpSocket;
 
-/// Below those that the kernel assigns, to listeners on port 0 and to connections, also while nothing listens.
+/// Ports below those that the kernel assigns to connections and to listeners on port 0, even while nothing listens on them.
 const UNASSIGNED: Range<u16> = 20_000..32_768;
 
-/// A port of 127.0.0.1 on which nothing listens yet, or again. No other test gets it before the process ends.
+/// Returns a port of 127.0.0.1 without a listener. No other test gets the port before this process ends.
 pub fn free() -> u16 {
     loop {
         let port = rand::random_range(UNASSIGNED);
-        // The servers use TCP only, so that the same port of UDP can be held for all processes to see.
+        // The servers use TCP only, so the same UDP port can be held as a lock that is visible to all processes.
         let Ok(held) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) else { continue };
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             std::mem::forget(held);
@@ -20,19 +21,26 @@ pub fn free() -> u16 {
     }
 }
 
-/// A port of the loopback interface that refuses connections.
+/// Returns a port of the loopback interface that refuses connections.
 pub fn closed() -> SocketAddr {
     closed_at(Ipv4Addr::LOCALHOST)
 }
 
-/// A port of this address that refuses connections. It stays bound until the process ends, so that no other test listens
-/// on it.
+/// Returns a port of this address that refuses connections. The port stays bound until the process ends, so that no other test
+/// listens on it.
 pub fn closed_at(address: Ipv4Addr) -> SocketAddr {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(IpAddr::V4(address), 0)).unwrap();
     let bound = socket.local_addr().unwrap();
     std::mem::forget(socket);
     bound
+}
+
+/// Counts the open connections to a port, by their client's end.
+pub fn connections(port: u16) -> usize {
+    let remote = format!(":{port:04X} 01 "); // 01: established
+    let open = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    open.lines().filter(|line| line.contains(&remote)).count()
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than it takes to stop, on a busy machine.
+/// Maximum time until a process is stopped, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends a process a signal, such as "HUP". Returns from "STOP" when it does nothing more: a thread goes on until the kernel gets
-/// round to stopping it, and would answer meanwhile.
+/// Sends a signal, such as "HUP", to a process. After "STOP", returns when all threads are stopped: a thread runs until the
+/// kernel stops it, and could answer until then.
 pub fn signal(process: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &process.to_string()]).status();
     assert!(sent.unwrap().success(), "SIG{name} to {process}");
@@ -19,11 +19,11 @@ pub fn signal(process: u32, name: &str) {
     }
 }
 
-/// Whether all of its threads are.
+/// Returns `true` if all threads of a process are stopped.
 fn is_stopped(process: u32) -> bool {
     let mut threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     threads.all(|thread| {
-        // A thread that has ended since does nothing more, either.
+        // A thread that has ended since counts as stopped.
         let status = std::fs::read_to_string(thread.unwrap().path().join("status"));
         status.map_or(true, |status| status.contains("State:\tT"))
     })

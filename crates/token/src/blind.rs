@@ -1,9 +1,8 @@
-//! Blinding and finalizing (RFC 9578, sections 5.1, 5.3, 6.1 and 6.3): what the client does.
+//! Client side of issuance: blinding and finalizing (RFC 9578, sections 5.1, 5.3, 6.1 and 6.3).
 
-use crate::batch::{self, AmortizedRequest, AmortizedResponse};
 use crate::encoding::WireError;
 use crate::ids::{ChallengeDigest, Nonce, TokenKeyId, TokenType};
-use crate::issuance::{BLINDED_LEN, TokenRequest, TokenResponse};
+use crate::issuance::{self, AmortizedRequest, AmortizedResponse, BLINDED_LEN, TokenRequest, TokenResponse};
 use crate::spki::{self, KeyError};
 use crate::token::{Token, TokenInput};
 use crate::voprf::{self, Blinds, Evaluated};
@@ -13,7 +12,7 @@ use blind_rsa_signatures::{
 };
 use std::fmt;
 
-/// An issuer's public key as a client uses it.
+/// An issuer's public key, with which a client requests tokens.
 #[derive(Clone)]
 pub struct IssuerKey {
     id: TokenKeyId,
@@ -32,45 +31,45 @@ enum Public {
     Voprf(voprf::PublicKey),
 }
 
-/// Why no token came of an exchange with the issuer.
+/// Failure of an exchange with the issuer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlindError {
-    /// The system gave no randomness, or the key's numbers cannot be used.
+    /// The system provided no randomness, or the key's numbers are unusable.
     #[error("the token request could not be blinded under this issuer key")]
     Blind,
-    /// The issuer's answer does not unblind to a token of its key.
+    /// The issuer's response does not unblind to a token of its key.
     #[error("the issuer's answer is not a signature under the key it publishes")]
     BadResponse,
-    /// The issuer's answer to a batch does not have the form of one.
+    /// The issuer's response to a batch is malformed.
     #[error("the issuer's answer is not the response to a batch: {0}")]
     Form(#[source] WireError),
 }
 
-/// A request for many tokens.
+/// A request for several tokens.
 #[derive(Clone, Debug)]
 pub enum BatchRequest {
-    /// Of a private type, with one proof.
+    /// Elements of a private type, with one proof.
     Amortized(AmortizedRequest),
-    /// Of any type.
+    /// One request per token, of any type.
     Generic(Vec<TokenRequest>),
 }
 
-/// What came of a request for many tokens.
+/// Outcome of a request for several tokens.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The tokens, each verified.
+    /// Verified tokens.
     pub tokens: Vec<Token>,
-    /// How many the issuer did not issue.
+    /// Number of tokens that the issuer did not issue.
     pub not_issued: usize,
-    /// How many answers are not tokens of the issuer's key.
+    /// Number of responses that do not unblind to a token of the issuer's key.
     pub bad: usize,
 }
 
 impl IssuerKey {
-    /// Reads a published key: see [`SigningKey::public_key`](crate::SigningKey::public_key) for its form.
+    /// Parses a published key; [`SigningKey::public_key`](crate::SigningKey::public_key) describes its form.
     ///
     /// # Errors
-    /// Not a key of this type in its one spelling, or a type that is not minted.
+    /// Not a key of this type in its canonical encoding, or a type that is not minted.
     pub fn from_public_key(token_type: TokenType, bytes: &[u8]) -> Result<Self, KeyError> {
         let public = if token_type == TokenType::BlindRsa2048 {
             spki::rsa_public_key(bytes)?;
@@ -82,33 +81,15 @@ impl IssuerKey {
         Ok(Self { id: TokenKeyId::of(bytes), token_type, public_key: bytes.into(), public })
     }
 
-    /// Reads a published key of type 2 (342 bytes).
+    /// Parses a published key of type 2 (342 bytes).
     ///
     /// # Errors
-    /// Anything but a type 2 key in its one spelling.
+    /// Anything but a type 2 key in its canonical encoding.
     pub fn from_spki(bytes: &[u8]) -> Result<Self, KeyError> {
         Self::from_public_key(TokenType::BlindRsa2048, bytes)
     }
 
-    /// The SHA-256 of the published form.
-    #[must_use]
-    pub const fn id(&self) -> TokenKeyId {
-        self.id
-    }
-
-    /// The kind of token it issues.
-    #[must_use]
-    pub const fn token_type(&self) -> TokenType {
-        self.token_type
-    }
-
-    /// The published form.
-    #[must_use]
-    pub fn public_key(&self) -> &[u8] {
-        &self.public_key
-    }
-
-    /// Begins a token for `challenge`: a fresh nonce, blinded. Hundreds of microseconds of CPU.
+    /// Starts a token for `challenge`, with a fresh nonce. Takes hundreds of microseconds of CPU.
     ///
     /// # Errors
     /// [`BlindError::Blind`].
@@ -116,8 +97,9 @@ impl IssuerKey {
         self.request_with(&mut DefaultRng, challenge)
     }
 
-    /// [`IssuerKey::request`] with a random source of the caller's: for known-answer tests of type 2. It draws the nonce (32
-    /// bytes), and for type 2 the salt (48) and the blind, in this order. The blinds of types 1 and 5 are the system's.
+    /// Does the same as [`IssuerKey::request`] with the caller's random source, for known-answer tests of type 2. The source
+    /// supplies the nonce (32 bytes), then for type 2 the salt (48 bytes) and the blind. The blinds of types 1 and 5 come from
+    /// the system.
     ///
     /// # Errors
     /// [`BlindError::Blind`].
@@ -135,7 +117,7 @@ impl IssuerKey {
             }
             Public::Voprf(key) => {
                 let (blinded, blinds) = key.blind(&[input]).ok_or(BlindError::Blind)?;
-                (blinded, Unblinding::Voprf { token_type: self.token_type, blinds })
+                (blinded, Unblinding::Voprf(blinds))
             }
         };
         if self.token_type == TokenType::BlindRsa2048 && blinded.len() != BLINDED_LEN {
@@ -145,8 +127,8 @@ impl IssuerKey {
         Ok((request, PendingToken { input, secret }))
     }
 
-    /// Begins `count` tokens for `challenge`: an amortized batch for types 1 and 5, a generic one for type 2. Hundreds of
-    /// microseconds of CPU for each.
+    /// Starts `count` tokens for `challenge`: an amortized batch for types 1 and 5, a generic batch for type 2. Takes hundreds of
+    /// microseconds of CPU per token.
     ///
     /// # Errors
     /// [`BlindError::Blind`].
@@ -162,9 +144,10 @@ impl IssuerKey {
         };
         let inputs: Vec<_> = (0..count).map(|_| self.input(&mut DefaultRng, challenge)).collect();
         let (elements, blinds) = key.blind(&inputs).ok_or(BlindError::Blind)?;
-        let request = AmortizedRequest::new(self.token_type, self.id, elements);
-        let kind = PendingKind::Amortized { token_type: self.token_type, inputs, blinds };
-        Ok((BatchRequest::Amortized(request), PendingBatch(kind)))
+        let (token_type, truncated_token_key_id) = (self.token_type, self.id.truncated());
+        let request = AmortizedRequest { token_type, truncated_token_key_id, elements };
+        let pending = PendingKind::Amortized { token_type, inputs, blinds };
+        Ok((BatchRequest::Amortized(request), PendingBatch(pending)))
     }
 
     fn input<R: CryptoRng + ?Sized>(&self, rng: &mut R, challenge: ChallengeDigest) -> TokenInput {
@@ -174,6 +157,8 @@ impl IssuerKey {
     }
 }
 
+published_key!(IssuerKey);
+
 impl fmt::Debug for IssuerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IssuerKey({:?}, type {})", self.id, self.token_type.code())
@@ -181,35 +166,35 @@ impl fmt::Debug for IssuerKey {
 }
 
 impl BatchRequest {
-    /// The media type of the request.
+    /// Returns the media type of the request.
     #[must_use]
     pub const fn media_type(&self) -> &'static str {
         match self {
-            Self::Amortized(_) => batch::AMORTIZED_REQUEST_MEDIA_TYPE,
-            Self::Generic(_) => batch::GENERIC_REQUEST_MEDIA_TYPE,
+            Self::Amortized(_) => issuance::AMORTIZED_REQUEST_MEDIA_TYPE,
+            Self::Generic(_) => issuance::GENERIC_REQUEST_MEDIA_TYPE,
         }
     }
 
-    /// The media type of a response.
+    /// Returns the media type of the response.
     #[must_use]
     pub const fn response_media_type(&self) -> &'static str {
         match self {
-            Self::Amortized(_) => batch::AMORTIZED_RESPONSE_MEDIA_TYPE,
-            Self::Generic(_) => batch::GENERIC_RESPONSE_MEDIA_TYPE,
+            Self::Amortized(_) => issuance::AMORTIZED_RESPONSE_MEDIA_TYPE,
+            Self::Generic(_) => issuance::GENERIC_RESPONSE_MEDIA_TYPE,
         }
     }
 
-    /// The wire form.
+    /// Returns the wire form.
     #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         match self {
             Self::Amortized(request) => request.serialize(),
-            Self::Generic(requests) => batch::serialize_generic_request(requests),
+            Self::Generic(requests) => issuance::serialize_generic_request(requests),
         }
     }
 }
 
-/// What the client keeps while the issuer works: the secret that unblinds the answer.
+/// Client state of an outstanding request: the secret that unblinds the response.
 pub struct PendingToken {
     input: TokenInput,
     secret: Unblinding,
@@ -217,15 +202,15 @@ pub struct PendingToken {
 
 enum Unblinding {
     Rsa { key: Box<RsaKey>, blinding: Box<BlindingResult> },
-    Voprf { token_type: TokenType, blinds: Blinds },
+    Voprf(Blinds),
 }
 
 impl PendingToken {
-    /// Unblinds the issuer's answer and verifies the token that comes of it. Tens of microseconds of CPU; milliseconds for
+    /// Unblinds the issuer's response and verifies the resulting token. Takes tens of microseconds of CPU, or milliseconds for
     /// type 1.
     ///
     /// # Errors
-    /// [`BlindError::BadResponse`]: the issuer used another key, or none at all.
+    /// [`BlindError::BadResponse`]: the issuer used another key, or none.
     pub fn finalize(self, response: &TokenResponse) -> Result<Token, BlindError> {
         let Self { input, secret } = self;
         let authenticator = match secret {
@@ -234,8 +219,8 @@ impl PendingToken {
                 let signature = key.finalize(&blind_signature, &blinding, input.as_bytes());
                 signature.map_err(|_| BlindError::BadResponse)?.0
             }
-            Unblinding::Voprf { token_type, blinds } => {
-                let element_len = voprf::lengths(token_type).map_or(0, |lengths| lengths.element);
+            Unblinding::Voprf(blinds) => {
+                let element_len = voprf::lengths(input.token_type()).map_or(0, |lengths| lengths.element);
                 let split = response.as_bytes().split_at_checked(element_len);
                 let (elements, proof) = split.ok_or(BlindError::BadResponse)?;
                 let evaluated = Evaluated { elements: elements.to_vec(), proof: proof.to_vec() };
@@ -245,22 +230,11 @@ impl PendingToken {
         };
         Token::assemble(&input, &authenticator).map_err(|_| BlindError::BadResponse)
     }
-
-    fn token_type(&self) -> TokenType {
-        match &self.secret {
-            Unblinding::Rsa { .. } => TokenType::BlindRsa2048,
-            Unblinding::Voprf { token_type, .. } => *token_type,
-        }
-    }
 }
 
-impl fmt::Debug for PendingToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PendingToken(redacted)")
-    }
-}
+redacted!(PendingToken);
 
-/// What the client keeps while the issuer works on a batch.
+/// Client state of an outstanding batch.
 pub struct PendingBatch(PendingKind);
 
 enum PendingKind {
@@ -269,17 +243,16 @@ enum PendingKind {
 }
 
 impl PendingBatch {
-    /// Unblinds the issuer's answer (the bytes of a response of the request's media type) and verifies every token.
+    /// Unblinds the issuer's response (bytes of the request's response media type) and verifies every token.
     ///
     /// # Errors
-    /// [`BlindError::Form`]: it is not the answer to such a batch. [`BlindError::BadResponse`]: the proof of an amortized
-    /// batch does not hold, so none of its tokens is good.
+    /// [`BlindError::Form`]: the response is malformed. [`BlindError::BadResponse`]: the proof of an amortized batch is invalid,
+    /// so none of its tokens is good, or a generic batch has another number of responses than of requests.
     pub fn finalize(self, response: &[u8]) -> Result<Batch, BlindError> {
         match self.0 {
             PendingKind::Amortized { token_type, inputs, blinds } => {
                 let response = AmortizedResponse::parse(token_type, response).map_err(BlindError::Form)?;
-                let outputs =
-                    blinds.finalize(&inputs, response.evaluated()).ok_or(BlindError::BadResponse)?;
+                let outputs = blinds.finalize(&inputs, &response.0).ok_or(BlindError::BadResponse)?;
                 let joined =
                     inputs.iter().zip(&outputs).map(|(input, output)| Token::assemble(input, output));
                 let tokens = joined.collect::<Result<_, _>>().map_err(|_| BlindError::BadResponse)?;
@@ -291,15 +264,15 @@ impl PendingBatch {
 }
 
 fn finalize_each(pending: Vec<PendingToken>, response: &[u8]) -> Result<Batch, BlindError> {
-    let responses = batch::parse_generic_response(response).map_err(BlindError::Form)?;
+    let responses = issuance::parse_generic_response(response).map_err(BlindError::Form)?;
     if responses.len() != pending.len() {
-        return Err(BlindError::BadResponse); // which answer is for which request cannot be known
+        return Err(BlindError::BadResponse); // responses cannot be matched to requests
     }
     let mut batch = Batch::default();
     for (pending, response) in pending.into_iter().zip(responses) {
         match response {
             None => batch.not_issued += 1,
-            Some((token_type, response)) if token_type == pending.token_type() => {
+            Some((token_type, response)) if token_type == pending.input.token_type() => {
                 match pending.finalize(&response) {
                     Ok(token) => batch.tokens.push(token),
                     Err(_) => batch.bad += 1,
@@ -311,8 +284,4 @@ fn finalize_each(pending: Vec<PendingToken>, response: &[u8]) -> Result<Batch, B
     Ok(batch)
 }
 
-impl fmt::Debug for PendingBatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PendingBatch(redacted)")
-    }
-}
+redacted!(PendingBatch);

@@ -1,9 +1,9 @@
-//! `TokenChallenge` (RFC 9577, section 2.1.1): what an origin wants a token for.
+//! `TokenChallenge` (RFC 9577, section 2.1.1): an origin's request for a token.
 
 use crate::encoding::{Reader, WireError};
 use crate::ids::{ChallengeDigest, TokenType};
 
-/// A challenge, parsed.
+/// A parsed challenge.
 ///
 /// ```text
 /// struct {
@@ -21,26 +21,26 @@ pub struct TokenChallenge {
     origin_info: Vec<String>,
 }
 
-/// Why a challenge cannot be built from these names.
+/// Error of building a challenge from names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChallengeError {
-    /// The issuer's name is empty, too long or not a host name.
+    /// An issuer name that is empty, too long or not a host name.
     #[error("the issuer name must be a host name, with a port if need be, of 1 to 65535 characters")]
     IssuerName,
-    /// One origin's name is empty or not a host name.
+    /// An origin name that is empty or not a host name.
     #[error("each origin name must be a host name, with a port if need be")]
     OriginName,
-    /// All origin names joined are longer than the field can hold.
+    /// Origin names that are longer than the field when joined.
     #[error("the origin names together are longer than 65535 bytes")]
     OriginInfoLength,
 }
 
 impl TokenChallenge {
-    /// A challenge for tokens of `issuer_name`, bound to `origins` (none: any origin may redeem the token) and,
-    /// where there is one, to a context of 32 bytes.
+    /// Creates a challenge for tokens of `issuer_name`, bound to `origins` (if empty, any origin may redeem the token) and
+    /// optionally to a context of 32 bytes.
     ///
     /// # Errors
-    /// [`ChallengeError`] names the part that cannot be written down.
+    /// [`ChallengeError`] for the part that cannot be encoded.
     pub fn new(
         token_type: TokenType,
         issuer_name: &str,
@@ -61,11 +61,11 @@ impl TokenChallenge {
         Ok(Self { token_type, issuer_name: issuer_name.to_owned(), redemption_context, origin_info })
     }
 
-    /// Reads the whole of `bytes`.
+    /// Parses the whole of `bytes`.
     ///
     /// # Errors
-    /// Truncated or trailing bytes, a context of neither 0 nor 32 bytes, names that are not printable ASCII. An
-    /// issuer's name may hold spaces here, though none may be written: other issuers are called so.
+    /// Truncated or trailing bytes, a context of neither 0 nor 32 bytes, names that are empty or not printable ASCII. Unlike in
+    /// [`TokenChallenge::new`], an issuer's name may contain spaces, because other issuers have such names.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let token_type = TokenType::from_code(reader.u16("token_type")?);
@@ -88,7 +88,7 @@ impl TokenChallenge {
         Ok(Self { token_type, issuer_name: issuer_name.to_owned(), redemption_context, origin_info })
     }
 
-    /// The wire form. Its digest is what tokens carry.
+    /// Returns the wire form. Tokens carry its digest.
     #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         let origins = self.origin_info.join(",");
@@ -102,52 +102,52 @@ impl TokenChallenge {
         bytes
     }
 
-    /// SHA-256 over the wire form.
+    /// Returns the SHA-256 of the wire form.
     #[must_use]
     pub fn digest(&self) -> ChallengeDigest {
         ChallengeDigest::of(&self.serialize())
     }
 
-    /// The type of token required.
+    /// Returns the required token type.
     #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
     }
 
-    /// The issuer whose tokens are accepted.
+    /// Returns the name of the issuer whose tokens are accepted.
     #[must_use]
     pub fn issuer_name(&self) -> &str {
         &self.issuer_name
     }
 
-    /// The context the token is bound to, if it is bound to one.
+    /// Returns the context to which the token is bound, if any.
     #[must_use]
     pub const fn redemption_context(&self) -> Option<&[u8; 32]> {
         self.redemption_context.as_ref()
     }
 
-    /// Whether `origin` may request this token: a client must not answer the challenge of one who may not (RFC 9577,
-    /// section 2.1.3). Compared without regard to case; no name at all means any origin.
+    /// Returns `true` if `origin` may request this token. A client must not answer a challenge from any other origin (RFC 9577,
+    /// section 2.1.3). Compares without regard to case; a challenge without names allows any origin.
     #[must_use]
     pub fn names_origin(&self, origin: &str) -> bool {
         self.origin_info.is_empty() || self.origin_info.iter().any(|name| name.eq_ignore_ascii_case(origin))
     }
 
-    /// The origins that may redeem the token; empty means any.
+    /// Returns the origins that may redeem the token; empty means any.
     #[must_use]
     pub fn origin_info(&self) -> &[String] {
         &self.origin_info
     }
 }
 
-/// Lengths are checked where a challenge is made (`new`, `parse`), so they fit here.
+/// Appends a vector prefixed with its length, which `new` or `parse` has checked.
 fn push_vector16(bytes: &mut Vec<u8>, vector: &[u8]) {
     let length = u16::try_from(vector.len()).unwrap_or(u16::MAX);
     bytes.extend_from_slice(&length.to_be_bytes());
     bytes.extend_from_slice(&vector[..usize::from(length)]);
 }
 
-/// A vector of printable ASCII, from `lowest` on.
+/// Reads a vector of printable ASCII characters from `lowest` on.
 fn text<'a>(reader: &mut Reader<'a>, field: &'static str, lowest: u8) -> Result<&'a str, WireError> {
     let length = reader.u16(field)?;
     let offset = reader.offset();
@@ -172,8 +172,8 @@ fn context(reader: &mut Reader<'_>) -> Result<Option<[u8; 32]>, WireError> {
     }
 }
 
-/// The characters of a URI's authority without userinfo (RFC 9577, section 2.1.1.1; RFC 3986, section 3.2), less the
-/// comma, which separates names here.
+/// Returns `true` for the characters of a URI's authority without userinfo (RFC 9577, section 2.1.1.1; RFC 3986, section 3.2),
+/// except the comma, which separates names here.
 fn is_server_name(text: &str) -> bool {
     let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(&byte);
     !text.is_empty() && text.bytes().all(belongs)

@@ -1,46 +1,46 @@
-//! base64url and big-endian integers: the two encodings everything else is made of.
+//! Wire encodings: base64url, big-endian integers and length-prefixed vectors.
 
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Reads padded and unpadded values alike (Chromium sends unpadded ones), writes padded ones (RFC 9577 requires
-/// padding, and privacypass-ts throws without it). Bits left over in the last character must be zero, so that one value
-/// has one spelling up to its padding.
+/// Accepts padded and unpadded values (Chromium sends unpadded ones), and writes padded ones (RFC 9577 requires padding, and
+/// privacypass-ts throws without it). Unused bits of the last character must be zero, so that a value has one encoding up to its
+/// padding.
 const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What is wrong with a base64url value, and at which byte of it.
+/// Error of decoding base64url.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Base64Error {
     /// A character outside the URL-safe alphabet.
     #[error("byte {offset} of the value ({}) is outside its alphabet{}", char::from(*byte).escape_default(), hint(*byte))]
     Character {
-        /// Where, counted from 0.
+        /// Its position, counted from 0.
         offset: usize,
-        /// What stands there.
+        /// The character.
         byte: u8,
     },
-    /// The last character has bits that do not fit into whole bytes.
+    /// A last character with bits that do not fit into whole bytes.
     #[error(
         "byte {offset} of the value ({}), its last character, has bits that belong to no byte: the value was cut or altered",
         char::from(*byte).escape_default()
     )]
     LastCharacter {
-        /// Where, counted from 0.
+        /// Its position, counted from 0.
         offset: usize,
-        /// What stands there.
+        /// The character.
         byte: u8,
     },
-    /// No whole number of bytes has this number of characters.
+    /// A number of characters that encodes no whole number of bytes.
     #[error("no whole number of bytes has {0} characters: the value was cut or padded wrongly")]
     Length(usize),
-    /// It decodes to more bytes than there is room for.
+    /// A value that decodes to more bytes than are allowed.
     #[error("it holds more than the {max} bytes that belong here")]
     TooLong {
-        /// The most bytes that would have been right.
+        /// Maximum number of bytes.
         max: usize,
     },
 }
@@ -54,16 +54,16 @@ fn hint(byte: u8) -> &'static str {
     }
 }
 
-/// `bytes` in base64url with padding.
+/// Encodes `bytes` in base64url with padding.
 #[must_use]
 pub fn encode_base64url(bytes: &[u8]) -> String {
     BASE64URL.encode(bytes)
 }
 
-/// Decodes into `buffer` and returns the part that was filled. No allocation.
+/// Decodes into `buffer` and returns the filled part. Does not allocate.
 ///
 /// # Errors
-/// Names the first byte that is wrong.
+/// [`Base64Error`] at the first wrong byte.
 pub fn decode_base64url<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], Base64Error> {
     use base64::DecodeSliceError::{DecodeError, OutputSliceTooSmall};
     let max = buffer.len();
@@ -77,7 +77,7 @@ pub fn decode_base64url<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8
 /// Decodes into a new vector.
 ///
 /// # Errors
-/// Names the first byte that is wrong.
+/// [`Base64Error`] at the first wrong byte.
 pub fn decode_base64url_vec(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
     BASE64URL.decode(text).map_err(|error| describe(error, text))
 }
@@ -92,44 +92,44 @@ fn describe(error: base64::DecodeError, text: &[u8]) -> Base64Error {
     }
 }
 
-/// A cursor over wire bytes. Every read is checked; nothing is copied.
+/// Bounds-checked cursor over wire bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
-/// The bytes ended, or went on, where they should not have.
+/// Error of parsing a wire structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A field is longer than what is left.
+    /// A field longer than the remaining bytes.
     #[error("{field} takes {needed} bytes from byte {offset} on; the value has {} in all", offset + left)]
     Truncated {
-        /// The name the RFC gives the field.
+        /// Name of the field in the RFC.
         field: &'static str,
-        /// Where it should begin, counted from 0.
+        /// Position of the field, counted from 0.
         offset: usize,
-        /// How many bytes it should have.
+        /// Length of the field in bytes.
         needed: usize,
-        /// How many there are.
+        /// Number of remaining bytes.
         left: usize,
     },
-    /// Bytes follow the last field.
+    /// Bytes after the last field.
     #[error("the last field ends at byte {offset}, but the value has {} bytes", offset + extra)]
     Trailing {
-        /// Where the structure ends.
+        /// Position of the end of the structure.
         offset: usize,
-        /// How many bytes are too many.
+        /// Number of surplus bytes.
         extra: usize,
     },
-    /// A field has a value that is not allowed there.
+    /// A field with an invalid value.
     #[error("{field} at byte {offset} {reason}")]
     Field {
-        /// The name the RFC gives the field.
+        /// Name of the field in the RFC.
         field: &'static str,
-        /// Where it begins.
+        /// Position of the field, counted from 0.
         offset: usize,
-        /// What is wrong with it, to be read after its name.
+        /// Description of the error, to be read after the field's name.
         reason: &'static str,
     },
 }
@@ -169,14 +169,14 @@ impl<'a> Reader<'a> {
         Ok(u16::from_be_bytes(self.array(field)?))
     }
 
-    /// A vector with its length in bytes before it, as a variable-length integer (RFC 9000, section 16).
+    /// Reads a vector prefixed with its length in bytes, a variable-length integer (RFC 9000, section 16).
     pub(crate) fn vector(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
         let offset = self.offset;
         let first = self.u8(field)?;
         let rest = self.take(field, (1 << (first >> 6)) - 1)?;
         let len = rest.iter().fold(u64::from(first & 0x3f), |len, byte| len << 8 | u64::from(*byte));
         if varint(len).len() != 1 + rest.len() {
-            // One value has one spelling, as everywhere here; MLS, whose encoding this is, demands it too.
+            // A value must have one encoding. MLS, which defined this encoding, requires the shortest one, too.
             return Err(WireError::Field {
                 field,
                 offset,
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
         self.take(field, usize::try_from(len).unwrap_or(usize::MAX))
     }
 
-    /// A reader of the vector that comes next, which counts offsets as this one does.
+    /// Returns a reader of the next vector; its offsets count from the start of this reader's bytes.
     pub(crate) fn sub_reader(&mut self, field: &'static str) -> Result<Self, WireError> {
         let len = self.vector(field)?.len();
         Ok(Self { bytes: &self.bytes[..self.offset], offset: self.offset - len })
@@ -204,13 +204,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a vector with its length before it.
+/// Appends a vector prefixed with its length.
 pub(crate) fn write_vector(bytes: &mut Vec<u8>, content: &[u8]) {
     bytes.extend_from_slice(&varint(content.len() as u64));
     bytes.extend_from_slice(content);
 }
 
-/// The shortest spelling of a variable-length integer (RFC 9000, section 16). `value` is below 2^62: lengths in memory are.
+/// Encodes a variable-length integer in its shortest form (RFC 9000, section 16). `value` is below 2^62, as every length in
+/// memory is.
 fn varint(value: u64) -> Vec<u8> {
     let (bytes, len) = match value {
         0..=0x3f => (value, 1),

@@ -1,12 +1,12 @@
-//! The identifiers of RFC 9577 and RFC 9578, each a type of its own so that none can stand in for another.
+//! Identifiers of RFC 9577 and RFC 9578, each a separate type so that none can stand in for another.
 //!
-//! What could link a presentation to a client (nonce, spent key) redacts itself in `Debug`; what is public by
-//! design (challenge digest, token key id) shows its first bytes.
+//! Values that could link a presentation to a client (nonce, spent key) are redacted in `Debug`; of values that are public by
+//! design (challenge digest, token key id) it prints the first bytes.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use std::fmt;
 
-/// The kind of token, a `uint16` on the wire (RFC 9578, section 8.2; the batched-tokens draft adds type 5).
+/// Token type, a `uint16` on the wire (RFC 9578, section 8.2; the batched-tokens draft adds type 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TokenType {
     /// Type 1: VOPRF (P-384, SHA-384), privately verifiable.
@@ -17,12 +17,12 @@ pub enum TokenType {
     VoprfRistretto255,
     /// Type 0xDA7A: partially blind RSA with public metadata (draft-hendrickson-privacypass-public-metadata).
     PartiallyBlindRsa,
-    /// Any other code point, kept so that errors can name it.
+    /// Any other code point, kept for error messages.
     Other(u16),
 }
 
 impl TokenType {
-    /// The code point.
+    /// Returns the code point.
     #[must_use]
     pub const fn code(self) -> u16 {
         match self {
@@ -34,7 +34,7 @@ impl TokenType {
         }
     }
 
-    /// The type with this code point.
+    /// Returns the type with this code point.
     #[must_use]
     pub const fn from_code(code: u16) -> Self {
         match code {
@@ -46,16 +46,16 @@ impl TokenType {
         }
     }
 
-    /// The types whose tokens Postern issues, mints and accepts.
+    /// Types whose tokens Postern issues, mints and accepts.
     pub const ISSUED: [Self; 3] = [Self::VoprfP384, Self::BlindRsa2048, Self::VoprfRistretto255];
 
-    /// Whether only who has the issuer's secret can verify its tokens.
+    /// Returns `true` if only a holder of the issuer's secret can verify the type's tokens.
     #[must_use]
     pub const fn is_private(self) -> bool {
         matches!(self, Self::VoprfP384 | Self::VoprfRistretto255)
     }
 
-    /// Nk, the length of the authenticator in bytes; `None` for a type this crate does not know.
+    /// Returns Nk, the length of the authenticator in bytes; `None` for an unknown type.
     #[must_use]
     pub const fn authenticator_len(self) -> Option<usize> {
         match self {
@@ -80,22 +80,52 @@ impl fmt::Display for TokenType {
     }
 }
 
+/// One or more token types, each once, in order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenTypes([Option<TokenType>; TokenType::ISSUED.len()]);
+
+impl TokenTypes {
+    /// Type 2 alone.
+    pub const PUBLIC: Self = Self([Some(TokenType::BlindRsa2048), None, None]);
+
+    /// Creates the list of types with these code points. `None` if the list is empty, contains a type twice, or contains a type
+    /// that is not [issued](TokenType::ISSUED).
+    #[must_use]
+    pub fn new(codes: &[u16]) -> Option<Self> {
+        let mut types = Self([None; TokenType::ISSUED.len()]);
+        for (index, code) in codes.iter().enumerate() {
+            let token_type = TokenType::from_code(*code);
+            let is_fit = TokenType::ISSUED.contains(&token_type) && !codes[..index].contains(code);
+            *types.0.get_mut(index)? = is_fit.then_some(token_type);
+            types.0[index]?;
+        }
+        types.0[0].map(|_| types)
+    }
+
+    /// Iterates over the types, the preferred one first.
+    pub fn iter(self) -> impl Iterator<Item = TokenType> {
+        self.0.into_iter().flatten()
+    }
+
+    /// Returns `true` if the list contains `token_type`.
+    #[must_use]
+    pub fn contains(&self, token_type: TokenType) -> bool {
+        self.0.contains(&Some(token_type))
+    }
+}
+
 /// The client's random 32 bytes that make a token unique (RFC 9577, section 2.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce(pub [u8; 32]);
 
-impl fmt::Debug for Nonce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Nonce(redacted)")
-    }
-}
+redacted!(Nonce);
 
 /// SHA-256 over the exact bytes of a challenge (RFC 9577, section 2.2.1). Public: it names a challenge, not a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChallengeDigest(pub [u8; 32]);
 
 impl ChallengeDigest {
-    /// The digest of a serialized `TokenChallenge`.
+    /// Computes the digest of a serialized `TokenChallenge`.
     #[must_use]
     pub fn of(challenge: &[u8]) -> Self {
         Self(sha256(challenge))
@@ -104,51 +134,51 @@ impl ChallengeDigest {
 
 impl fmt::Debug for ChallengeDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ChallengeDigest({}…)", Prefix(&self.0))
+        write!(f, "ChallengeDigest({}…)", prefix(&self.0))
     }
 }
 
-/// SHA-256 of the issuer's public key as it is published (RFC 9578, section 5.5 for type 1, 6.5 for type 2).
-/// For type 2 that is the 342-byte SPKI with the id-RSASSA-PSS object identifier. Public.
+/// SHA-256 of the issuer's public key as published (RFC 9578, section 5.5 for type 1, 6.5 for type 2). For type 2 the published
+/// form is the 342-byte SPKI with the id-RSASSA-PSS object identifier. Public.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenKeyId(pub [u8; 32]);
 
 impl TokenKeyId {
-    /// The id of a published key.
+    /// Computes the id of a published key.
     #[must_use]
     pub fn of(public_key: &[u8]) -> Self {
         Self(sha256(public_key))
     }
 
-    /// The last byte, which a `TokenRequest` carries (RFC 9578, section 6.1). Live keys must not share it.
+    /// Returns the last byte, which a `TokenRequest` carries (RFC 9578, section 6.1). Live keys must not share it.
     #[must_use]
     pub const fn truncated(self) -> u8 {
         self.0[31]
     }
 
-    /// All 32 bytes as 64 lower-case hex digits.
+    /// Returns all 32 bytes as 64 lower-case hex digits.
     #[must_use]
     pub fn to_hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.0)
     }
 
-    /// The first 8 of those digits, by which logs, pages, commands and file names call the key.
+    /// Returns the first 8 hex digits, the key's name in logs, pages, commands and file names.
     #[must_use]
     pub fn short(self) -> String {
-        Prefix(&self.0).to_string()
+        prefix(&self.0)
     }
 }
 
 impl fmt::Debug for TokenKeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenKeyId({}…)", Prefix(&self.0))
+        write!(f, "TokenKeyId({}…)", prefix(&self.0))
     }
 }
 
 /// The key of a spent record: `SHA-256("postern spent v1" || token_type || token_key_id || nonce)`, 32 bytes.
 ///
-/// It is made of what the issuer signed and never of the header as sent: padding, quoting or trailing bytes cannot
-/// give one token a second key. The digest cannot be turned back into a token.
+/// The input is the content that the issuer signed, never the header as sent: padding, quoting or trailing bytes cannot give one
+/// token a second key. The digest cannot be turned back into a token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpentKey([u8; 32]);
 
@@ -164,40 +194,48 @@ impl SpentKey {
         Self(sha256(&input))
     }
 
-    /// Takes 32 bytes read back from a store.
+    /// Wraps 32 bytes read from a store.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes to write to a store.
+    /// Returns the 32 bytes to write to a store.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-impl fmt::Debug for SpentKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SpentKey(redacted)")
-    }
-}
+redacted!(SpentKey);
 
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
-    to_array(digest(&SHA256, bytes).as_ref())
-}
-
-fn to_array(bytes: &[u8]) -> [u8; 32] {
     let mut array = [0; 32];
-    array.copy_from_slice(bytes); // SHA-256 always gives 32 bytes
+    array.copy_from_slice(digest(&SHA256, bytes).as_ref()); // a SHA-256 digest always has 32 bytes
     array
 }
 
-/// The first four bytes in hex: enough to distinguish two keys in a log.
-struct Prefix<'a>(&'a [u8; 32]);
+/// Returns the first four bytes in hex: enough to distinguish two keys in a log.
+fn prefix(bytes: &[u8; 32]) -> String {
+    hex::encode(&bytes[..4])
+}
 
-impl fmt::Display for Prefix<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_listed_once_and_can_be_issued() {
+        let listed = |codes: &[u16]| {
+            TokenTypes::new(codes).map(|types| types.iter().map(TokenType::code).collect::<Vec<_>>())
+        };
+        for good in [&[2][..], &[5], &[5, 2], &[1, 5, 2]] {
+            assert_eq!(listed(good).as_deref(), Some(good));
+        }
+        for bad in [&[][..], &[2, 2], &[3], &[2, 0xDA7A], &[1, 2, 5, 2], &[0]] {
+            assert_eq!(listed(bad), None, "{bad:?}");
+        }
+        assert!(TokenTypes::PUBLIC.contains(TokenType::BlindRsa2048));
+        assert!(!TokenTypes::PUBLIC.contains(TokenType::VoprfP384));
     }
 }

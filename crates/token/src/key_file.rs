@@ -1,22 +1,22 @@
-//! The secret keys of an issuer in files: what a file holds, and how its name tells the token type.
+//! Files with an issuer's secret keys: their content, and the token type in their extension.
 //!
-//! `*.p8` holds the PKCS#8 form (DER) of a key of type 2; `*.type1` and `*.type5` hold a scalar as hex digits, on one line, so
-//! that they can be copied to the gateways that verify tokens of these types. Either may be encrypted under a passphrase.
-//! `*.pkcs11` holds no secret: it names a key of type 2 in an HSM ([`Reference`]).
+//! `*.p8` holds the PKCS#8 form (DER) of a key of type 2; `*.type1` and `*.type5` hold a scalar as hex digits on one line, which
+//! can be copied to the gateways that verify tokens of these types. Either form may be encrypted under a passphrase. `*.pkcs11`
+//! holds no secret: it refers to a key of type 2 in an HSM ([`Reference`]).
 
 mod passphrase;
-mod reference;
 
+use crate::encoding::{decode_base64url_vec, encode_base64url};
 use crate::ids::TokenType;
 use crate::sign::{SignError, SigningKey};
-use crate::spki::KeyError;
+use crate::spki::{self, KeyError};
 use crate::verify::VerifyingKey;
 pub use passphrase::{Passphrase, is_encrypted};
-pub use reference::{Reference, ReferenceError};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// How the names of the key files of a type end, without the dot. Empty for a type that is not issued.
+/// Returns the extension of key files of a type, without the dot; empty for a type that is not issued.
 #[must_use]
 pub const fn ending(token_type: TokenType) -> &'static str {
     match token_type {
@@ -27,22 +27,22 @@ pub const fn ending(token_type: TokenType) -> &'static str {
     }
 }
 
-/// How the names of files end that refer to a key in an HSM, without the dot.
+/// Extension of files that refer to a key in an HSM, without the dot.
 pub const REFERENCE_ENDING: &str = "pkcs11";
 
-/// How the name of the file of this key ends, without the dot.
+/// Returns the extension of this key's file, without the dot.
 #[must_use]
 pub const fn ending_of(key: &SigningKey) -> &'static str {
     if key.is_elsewhere() { REFERENCE_ENDING } else { ending(key.token_type()) }
 }
 
-/// Whether a file of this name refers to a key in an HSM.
+/// Returns `true` if a file of this name refers to a key in an HSM.
 #[must_use]
 pub fn is_reference(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == REFERENCE_ENDING)
 }
 
-/// The type of the key in a file, by the ending of its name; nothing if it is no key file.
+/// Returns the token type of a key file, from its extension; `None` if it is not a key file.
 #[must_use]
 pub fn token_type(path: &Path) -> Option<TokenType> {
     if is_reference(path) {
@@ -52,13 +52,13 @@ pub fn token_type(path: &Path) -> Option<TokenType> {
     TokenType::ISSUED.into_iter().find(|token_type| ending(*token_type) == extension)
 }
 
-/// What the file of a key holds, from what [`SigningKey::generate`] returned.
+/// Encodes the output of [`SigningKey::generate`] as the content of a key file.
 #[must_use]
 pub fn write(token_type: TokenType, secret: &[u8]) -> Zeroizing<Vec<u8>> {
     if !token_type.is_private() {
         return Zeroizing::new(secret.to_vec());
     }
-    let mut line = Zeroizing::new(Vec::with_capacity(2 * secret.len() + 1)); // one that grows leaves copies
+    let mut line = Zeroizing::new(Vec::with_capacity(2 * secret.len() + 1)); // reallocation would leave copies of the secret
     for nibble in secret.iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
         line.push(if nibble < 10 { b'0' + nibble } else { b'a' - 10 + nibble });
     }
@@ -66,23 +66,16 @@ pub fn write(token_type: TokenType, secret: &[u8]) -> Zeroizing<Vec<u8>> {
     line
 }
 
-/// The secret in a file of a private type: nothing if these are no hex digits.
+/// Decodes the secret in a file of a private type; `None` if the content is not hex digits.
 fn scalar(content: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let digits = content.trim_ascii();
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pairs = digits.chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    let mut scalar = Zeroizing::new(Vec::with_capacity(digits.len() / 2 + 1));
-    for byte in pairs {
-        scalar.push(byte?);
-    }
+    let mut scalar = Zeroizing::new(vec![0; digits.len() / 2]);
+    hex::decode_to_slice(digits, &mut scalar).ok()?;
     Some(scalar)
 }
 
 impl SigningKey {
-    /// Reads the content of a key file.
+    /// Parses the content of a key file.
     ///
     /// # Errors
     /// Not a key of this type.
@@ -96,13 +89,82 @@ impl SigningKey {
 }
 
 impl VerifyingKey {
-    /// Reads the content of the key file of a private type.
+    /// Parses the content of the key file of a private type.
     ///
     /// # Errors
     /// Not a key of this type.
     pub fn from_file(token_type: TokenType, content: &[u8]) -> Result<Self, KeyError> {
         let secret = scalar(content).ok_or(KeyError::NotASecret(token_type))?;
         Self::from_secret(token_type, &secret)
+    }
+}
+
+/// Maximum length of a `CKA_ID` in bytes. Postern's have 16.
+const MOST_ID: usize = 64;
+
+/// Content of a `.pkcs11` file: the name of a key in an HSM and its public half, so that the directory can be published while the
+/// HSM is unreachable, and a key other than the published one is detected. It contains no secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Label of the HSM's token in which the key was generated. For people only: the key is found by its id, in the token that
+    /// the configuration names.
+    pub token: String,
+    /// `CKA_ID` of the key's objects.
+    pub id: Vec<u8>,
+    /// Published form of the key, 342 bytes.
+    pub public_key: Vec<u8>,
+}
+
+/// Error of parsing a [`Reference`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// Not the expected JSON object.
+    #[error("it is not a JSON object with the strings token, id (hex) and public_key (base64url)")]
+    Form,
+    /// A public key that is not of type 2.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    token: String,
+    id: String,
+    public_key: String,
+}
+
+impl Reference {
+    /// Serializes the content of the file.
+    #[must_use]
+    pub fn write(&self) -> Vec<u8> {
+        let written = Written {
+            token: self.token.clone(),
+            id: self.id_hex(),
+            public_key: encode_base64url(&self.public_key),
+        };
+        let mut text = serde_json::to_vec_pretty(&written).unwrap_or_default(); // strings can always be written
+        text.push(b'\n');
+        text
+    }
+
+    /// Parses the output of [`Reference::write`].
+    pub fn parse(content: &[u8]) -> Result<Self, ReferenceError> {
+        let Written { token, id, public_key } =
+            serde_json::from_slice(content).map_err(|_| ReferenceError::Form)?;
+        let id = hex::decode(id)
+            .ok()
+            .filter(|id| (1..=MOST_ID).contains(&id.len()))
+            .ok_or(ReferenceError::Form)?;
+        let public_key = decode_base64url_vec(public_key.as_bytes()).map_err(|_| ReferenceError::Form)?;
+        spki::rsa_public_key(&public_key)?;
+        Ok(Self { token, id, public_key })
+    }
+
+    /// Returns the `CKA_ID` in hex, as `pkcs11-tool` prints it.
+    #[must_use]
+    pub fn id_hex(&self) -> String {
+        hex::encode(&self.id)
     }
 }
 
@@ -129,5 +191,27 @@ mod tests {
         for other in ["x", "p8", "x.p8.over-17", "x.type2", "x."] {
             assert_eq!(token_type(Path::new(other)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_reference_is_read_back_and_nothing_else_is() {
+        let key = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();
+        let reference = Reference {
+            token: "postern".to_owned(),
+            id: vec![0, 0xab],
+            public_key: key.public_key().to_vec(),
+        };
+        let written = reference.write();
+        assert_eq!(Reference::parse(&written), Ok(reference.clone()));
+        assert_eq!(reference.id_hex(), "00ab");
+        let text = String::from_utf8(written).unwrap();
+        for (from, to) in
+            [("\"00ab\"", "\"\""), ("00ab", "0ab"), ("00ab", "zz"), ("token", "tokens"), ("{", "")]
+        {
+            assert!(text.contains(from));
+            assert_eq!(Reference::parse(text.replace(from, to).as_bytes()), Err(ReferenceError::Form));
+        }
+        let other = Reference { public_key: vec![7; 342], ..reference };
+        assert_eq!(Reference::parse(&other.write()), Err(ReferenceError::Key(KeyError::NotAType2Key)));
     }
 }

@@ -1,31 +1,31 @@
-//! Marks: names by which a challenge, and so each token for it, is bound to one memory of spent tokens.
+//! Marks: random names that bind a challenge, and so each token for it, to one memory of spent tokens.
 //!
-//! A gateway that lost its records has to refuse the tokens that may have been among them. So it puts a random mark into
-//! its challenge, as a second name in `origin_info` (RFC 9577, section 2.1.1.1): `proxy.example,m-<mark>.proxy.example`.
-//! Tokens carry the digest of that challenge, and are good only where the mark is known.
+//! A gateway that lost its records must refuse every token that may have been among them. It therefore puts a random mark into
+//! its challenges, as a second name in `origin_info` (RFC 9577, section 2.1.1.1): `proxy.example,m-<mark>.proxy.example`. A token
+//! carries the digest of its challenge, and is accepted only where the mark is known.
 
 use crate::challenge::TokenChallenge;
 use crate::ids::{ChallengeDigest, TokenKeyId, sha256};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Characters of a mark.
+/// Length of a mark in characters.
 const LEN: usize = 26;
-/// Lower-case base32 (RFC 4648, section 6), which host names can hold.
+/// Lower-case base32 (RFC 4648, section 6), which is valid in host names.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// A random name of one memory: 128 bits, written as 26 characters of lower-case base32 without padding.
+/// Random name of one memory of spent tokens: 128 bits, written as 26 characters of lower-case base32 without padding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mark([u8; 16]);
 
 impl Mark {
-    /// A mark of these bytes, which must be random.
+    /// Creates a mark from 16 bytes, which must be random.
     #[must_use]
     pub const fn new(random: [u8; 16]) -> Self {
         Self(random)
     }
 
-    /// Reads the 26 characters.
+    /// Parses the 26 characters; `None` unless they are the canonical form of a mark.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut bits: u128 = 0;
@@ -38,21 +38,21 @@ impl Mark {
         (mark.to_string() == text).then_some(mark)
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// The name that carries the mark in a challenge of `origin`: one label below it, or below `invalid` where the origin
-    /// is an IP address (RFC 6761, section 6.4).
+    /// Returns the name that carries the mark in a challenge of `origin`: one label below `origin`, or below `invalid` if
+    /// `origin` is an IP address (RFC 6761, section 6.4).
     #[must_use]
     pub fn second_name(&self, origin: &str) -> String {
         let parent = if is_address(origin) { "invalid" } else { origin };
         format!("m-{self}.{parent}")
     }
 
-    /// The mark of a challenge for exactly `origin` and one mark of it.
+    /// Returns the mark of a challenge whose only names are `origin` and one mark of `origin`; `None` for any other challenge.
     #[must_use]
     pub fn of_challenge(challenge: &TokenChallenge, origin: &str) -> Option<Self> {
         let [first, second] = challenge.origin_info() else { return None };
@@ -78,27 +78,23 @@ impl fmt::Debug for Mark {
     }
 }
 
-/// What a store knows a mark by: `SHA-256("postern mark v1 " || names || 0 || token_key_id || challenge_digest)`, 32 bytes.
+/// Key of a mark in a store: `SHA-256("postern mark v1 " || names || 0 || token_key_id || challenge_digest)`, 32 bytes.
 ///
-/// `names` are the gateway's own, so that a token for another gateway's challenge is good for that gateway only, even if
-/// both share the store.
+/// `names` are the gateway's own, so a token for another gateway's challenge is accepted by that gateway only, even if both share
+/// the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkId([u8; 32]);
 
 impl MarkId {
-    /// The id of the mark that tokens with this digest carry.
+    /// Derives the id of the mark in tokens of `key` for this challenge.
     #[must_use]
     pub fn derive(names: &str, key: TokenKeyId, challenge: ChallengeDigest) -> Self {
-        let mut input = Vec::with_capacity(16 + names.len() + 65);
-        input.extend_from_slice(b"postern mark v1 ");
-        input.extend_from_slice(names.as_bytes());
-        input.push(0);
-        input.extend_from_slice(&key.0);
-        input.extend_from_slice(&challenge.0);
+        let input = [&b"postern mark v1 "[..], names.as_bytes(), &[0], &key.0, &challenge.0].concat();
         Self(sha256(&input))
     }
 
-    /// The id where this number of replicas decides about tokens: fleets of one and of three share no mark.
+    /// Derives the id for deployments in which this number of replicas decides about each token, so that a fleet of one and a
+    /// fleet of three share no mark.
     #[must_use]
     pub fn arranged(&self, replicas: u8) -> Self {
         let mut input = [replicas; 56];
@@ -107,7 +103,7 @@ impl MarkId {
         Self(sha256(&input))
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -120,7 +116,7 @@ impl fmt::Debug for MarkId {
     }
 }
 
-/// Whether a name is a literal address, with or without a port.
+/// Returns `true` if a name is a literal IP address, with or without a port.
 fn is_address(name: &str) -> bool {
     let host = name.rsplit_once(':').map_or(name, |(host, _)| host);
     name.starts_with('[') || [name, host].iter().any(|text| text.parse::<IpAddr>().is_ok())

@@ -1,15 +1,12 @@
-//! Issuing (RFC 9578, sections 5.2 and 6.2): what the issuer does.
+//! Issuer side of issuance (RFC 9578, sections 5.2 and 6.2).
 
-use crate::batch::{AmortizedRequest, AmortizedResponse};
-use crate::elsewhere::{PrivateOperation, Unavailable};
 use crate::ids::{TokenKeyId, TokenType};
-use crate::issuance::{TokenRequest, TokenResponse};
+use crate::issuance::{AmortizedRequest, AmortizedResponse, TokenRequest, TokenResponse};
 use crate::spki::{self, KeyError};
 use crate::voprf::{self, Evaluator};
-use postern_raw_rsa::{MODULUS_LEN, PrivateKey, PublicKey};
+use postern_raw_rsa::{MODULUS_LEN, PrivateKey, PublicKey, is_in_range};
 use rand::TryRng;
 use rand::rngs::SysRng;
-use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -31,7 +28,7 @@ enum Secret {
     Voprf(Evaluator),
 }
 
-/// Why a key cannot issue, or a request is not answered with tokens.
+/// Error of loading a key or of answering a request with tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The private key is unusable.
@@ -45,37 +42,37 @@ pub enum SignError {
         "not the secret of a key of type {0}: it must be a scalar of 48 bytes for type 1, and of 32 for type 5"
     )]
     Secret(TokenType),
-    /// No keys are made for this type.
+    /// No keys exist for this type.
     #[error("there are no keys for token type {0}")]
     NoKeys(TokenType),
-    /// The system gave no randomness.
+    /// The system provided no randomness.
     #[error("the system gave no randomness")]
     NoRandomness,
-    /// The request names another key by its type or its truncated id.
+    /// The request is for another key, by its type or its truncated id.
     #[error(
         "the request is for another key (type {asked_type}, truncated token key id {asked:#04x}; this key's are {ours_type} \
          and {ours:#04x})"
     )]
     OtherKey {
-        /// The type in the request.
+        /// Type in the request.
         asked_type: TokenType,
-        /// The truncated id in the request.
+        /// Truncated id in the request.
         asked: u8,
-        /// This key's type.
+        /// Type of this key.
         ours_type: TokenType,
-        /// This key's truncated id.
+        /// Truncated id of this key.
         ours: u8,
     },
-    /// The blinded message of type 2 is not a number from 2 to the modulus less 2.
+    /// The blinded message of type 2 is not a number from 2 to the modulus minus 2.
     #[error("the blinded message is not a number from 2 to n - 2, for the key's modulus n")]
     OutOfRange,
-    /// A blinded element is not one of the group, or its identity.
+    /// A blinded element is not in the group, or is its identity.
     #[error("a blinded element is not an element of the type's group, or is its identity")]
     NotAnElement,
-    /// The private key is elsewhere and cannot be reached: not the request's fault.
+    /// The private key is outside this process and unreachable. Not the request's fault.
     #[error(transparent)]
     Unavailable(Unavailable),
-    /// What was computed elsewhere is not the result: it is not given out. Not the request's fault.
+    /// A result computed outside this process is wrong and was discarded. Not the request's fault.
     #[error(
         "the key is not in this process, and where it is has computed a wrong result, which was not given out"
     )]
@@ -83,11 +80,11 @@ pub enum SignError {
 }
 
 impl SigningKey {
-    /// Makes a new key and returns its secret form, to be kept on disk with mode 0600: PKCS#8 (DER) for type 2, which takes
-    /// tens of milliseconds to a second; a scalar of 48 bytes for type 1 and of 32 for type 5. It is wiped when dropped.
+    /// Generates a key and returns its secret form, to be kept on disk with mode 0600: PKCS#8 (DER) for type 2, which takes tens
+    /// of milliseconds to a second; a scalar of 48 bytes for type 1 and of 32 for type 5. The form is wiped when dropped.
     ///
     /// # Errors
-    /// The system gave no randomness, or the type is none of these.
+    /// The system provided no randomness, or no keys exist for the type.
     pub fn generate(token_type: TokenType) -> Result<Zeroizing<Vec<u8>>, SignError> {
         if token_type == TokenType::BlindRsa2048 {
             return Self::generate_pkcs8();
@@ -98,7 +95,7 @@ impl SigningKey {
         Evaluator::derive(token_type, &seed).map(Zeroizing::new).ok_or(SignError::NoKeys(token_type))
     }
 
-    /// Reads what [`SigningKey::generate`] returned for this type.
+    /// Parses the output of [`SigningKey::generate`] for this type.
     ///
     /// # Errors
     /// Not a key of this type.
@@ -110,15 +107,15 @@ impl SigningKey {
         Ok(Self::new(token_type, &evaluator.public_key(), Secret::Voprf(evaluator)))
     }
 
-    /// Makes a new key of type 2: see [`SigningKey::generate`].
+    /// Generates a key of type 2: see [`SigningKey::generate`].
     ///
     /// # Errors
-    /// The system gave no randomness.
+    /// The system provided no randomness.
     pub fn generate_pkcs8() -> Result<Zeroizing<Vec<u8>>, SignError> {
         PrivateKey::generate_pkcs8().map(Zeroizing::new).map_err(SignError::Key)
     }
 
-    /// Reads a PKCS#8 key, for type 2.
+    /// Parses a PKCS#8 key of type 2.
     ///
     /// # Errors
     /// Not a PKCS#8 RSA key of 2048 bits with exponent 65537.
@@ -128,7 +125,7 @@ impl SigningKey {
         Ok(Self::new(TokenType::BlindRsa2048, &spki, Secret::Rsa(private)))
     }
 
-    /// A key of type 2 with this published form, whose private operation is done elsewhere.
+    /// Creates a key of type 2 with this published form, whose private operation runs outside this process.
     ///
     /// # Errors
     /// Not a published key of type 2.
@@ -141,24 +138,26 @@ impl SigningKey {
         Self { id: TokenKeyId::of(public_key), token_type, public_key: public_key.into(), secret }
     }
 
-    /// Answers one request. Hundreds of microseconds of CPU, milliseconds for type 1: belongs on a bounded pool, not on an
-    /// async worker. With a key elsewhere the thread waits for it.
+    /// Answers one request. Takes hundreds of microseconds of CPU, or milliseconds for type 1: belongs on a bounded pool, not on
+    /// an async worker. With a private key outside this process, the thread blocks until the operation ends.
     ///
     /// # Errors
-    /// [`SignError::OtherKey`], [`SignError::OutOfRange`] or [`SignError::NotAnElement`]; an issuer answers each with 422. Of a key
-    /// elsewhere [`SignError::Unavailable`] or [`SignError::WrongResult`], too: 503.
+    /// [`SignError::OtherKey`], [`SignError::OutOfRange`] or [`SignError::NotAnElement`], which an issuer answers with 422.
+    /// [`SignError::Key`] for a fault of the machine, and with a private key outside this process [`SignError::Unavailable`] or
+    /// [`SignError::WrongResult`], answered with 503.
     pub fn sign(&self, request: &TokenRequest) -> Result<TokenResponse, SignError> {
         self.is_meant(request.token_type(), request.truncated_token_key_id)?;
+        // The type determines the length, so this conversion never fails for type 2.
+        let message =
+            || <&[u8; MODULUS_LEN]>::try_from(request.blinded_message()).map_err(|_| SignError::OutOfRange);
         match &self.secret {
             Secret::Rsa(private) => {
-                // The type decides the length, so this is always an array of that length.
-                let message = request.blinded_message().try_into().map_err(|_| SignError::OutOfRange)?;
-                private.apply(message).map(TokenResponse::new).map_err(|_| SignError::OutOfRange)
+                private.apply(message()?).map(TokenResponse::new).map_err(|error| match error {
+                    postern_raw_rsa::Error::OutOfRange => SignError::OutOfRange,
+                    fault => SignError::Key(fault),
+                })
             }
-            Secret::Elsewhere(elsewhere) => {
-                let message = request.blinded_message().try_into().map_err(|_| SignError::OutOfRange)?;
-                elsewhere.apply(message).map(TokenResponse::new)
-            }
+            Secret::Elsewhere(elsewhere) => elsewhere.apply(message()?).map(TokenResponse::new),
             Secret::Voprf(evaluator) => {
                 let evaluated = evaluator.evaluate(request.blinded_message());
                 let evaluated = evaluated.map_err(|_| SignError::NotAnElement)?;
@@ -167,15 +166,15 @@ impl SigningKey {
         }
     }
 
-    /// Answers an amortized batch: its elements share one proof, which makes each cheaper than by itself.
+    /// Answers an amortized batch. Its elements share one proof, so each costs less than in a request by itself.
     ///
     /// # Errors
-    /// [`SignError::OtherKey`] or [`SignError::NotAnElement`]; an issuer answers either with 422.
+    /// [`SignError::OtherKey`] or [`SignError::NotAnElement`], which an issuer answers with 422.
     pub fn sign_batch(&self, request: &AmortizedRequest) -> Result<AmortizedResponse, SignError> {
         self.is_meant(request.token_type(), request.truncated_token_key_id)?;
         let Secret::Voprf(evaluator) = &self.secret else { return Err(SignError::NotAnElement) };
-        let evaluated = evaluator.evaluate(request.elements()).map_err(|_| SignError::NotAnElement)?;
-        Ok(AmortizedResponse::new(evaluated))
+        let evaluated = evaluator.evaluate(&request.elements).map_err(|_| SignError::NotAnElement)?;
+        Ok(AmortizedResponse(evaluated))
     }
 
     fn is_meant(&self, asked_type: TokenType, asked: u8) -> Result<(), SignError> {
@@ -187,30 +186,14 @@ impl SigningKey {
         }
     }
 
-    /// The SHA-256 of the published form.
-    #[must_use]
-    pub const fn id(&self) -> TokenKeyId {
-        self.id
-    }
-
-    /// The kind of token it issues.
-    #[must_use]
-    pub const fn token_type(&self) -> TokenType {
-        self.token_type
-    }
-
-    /// Whether its private key is not in this process.
+    /// Returns `true` if the private key is outside this process.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
         matches!(self.secret, Secret::Elsewhere(_))
     }
-
-    /// The published form: an SPKI of 342 bytes for type 2, an element of 49 bytes for type 1 and of 32 for type 5.
-    #[must_use]
-    pub fn public_key(&self) -> &[u8] {
-        &self.public_key
-    }
 }
+
+published_key!(SigningKey);
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,7 +201,48 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// A key that is elsewhere, and its public half.
+/// The operation `message^d mod n` with a private key outside this process.
+///
+/// The operation must not pad (RFC 8017, section 5.1.2; `CKM_RSA_X_509` of PKCS#11), because a blinded message is padded already
+/// (RFC 9474, section 4.3). Network HSMs offer it through PKCS#11, those of cloud providers included. Most key management
+/// services with a proprietary interface do not: they pad, or remove a padding.
+pub trait PrivateOperation: fmt::Debug + Send + Sync {
+    /// Computes the operation. It blocks a thread of the signing pool, so an implementation must apply a timeout. `message` is a
+    /// number from 2 to n - 2, big-endian.
+    ///
+    /// # Errors
+    /// [`Unavailable`]. The implementation reports the reason; clients do not see it.
+    fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Unavailable>;
+
+    /// Receives the verdict on a result. A wrong result is discarded; the implementation reports it.
+    fn judged(&self, is_right: bool);
+}
+
+/// The private operation is unreachable now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key is not in this process, and where it is does not answer")]
+pub struct Unavailable;
+
+/// Returns `true` if the private operation of the key with this modulus and the exponent 65537 gives `result` for `message`.
+#[must_use]
+pub fn is_private_result(
+    modulus: &[u8; MODULUS_LEN],
+    message: &[u8; MODULUS_LEN],
+    result: &[u8; MODULUS_LEN],
+) -> bool {
+    let public = spki::of_modulus(modulus).and_then(|spki| public_key(&spki));
+    public.is_ok_and(|public| public.is_result(message, result))
+}
+
+fn public_key(spki: &[u8]) -> Result<PublicKey, KeyError> {
+    PublicKey::from_der(spki::rsa_public_key(spki)?).map_err(|_| KeyError::NotAType2Key)
+}
+
+/// Public half of a key, and its private operation outside this process: in an HSM, or behind a service that offers the raw RSA
+/// operation.
+///
+/// A result is checked with the public key before it is used. A faulty RSA result can reveal the private key (Boneh, DeMillo and
+/// Lipton, 1997), and a token made from it is void.
 struct Elsewhere {
     public: PublicKey,
     modulus: [u8; MODULUS_LEN],
@@ -227,26 +251,113 @@ struct Elsewhere {
 
 impl Elsewhere {
     fn new(spki: &[u8], operation: Arc<dyn PrivateOperation>) -> Result<Self, KeyError> {
-        let public = PublicKey::from_der(spki::rsa_public_key(spki)?).map_err(|_| KeyError::NotAType2Key)?;
-        Ok(Self { public, modulus: spki::modulus(spki)?, operation })
+        Ok(Self { public: public_key(spki)?, modulus: spki::modulus(spki)?, operation })
     }
 
     fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], SignError> {
-        if !self.is_in_range(message) {
-            return Err(SignError::OutOfRange); // before the call: what fails there is never the client's fault
+        if !is_in_range(&self.modulus, message) {
+            return Err(SignError::OutOfRange); // before the call, so that a failed call is never the client's fault
         }
         let result = self.operation.apply(message).map_err(SignError::Unavailable)?;
         let is_right = self.public.is_result(message, &result);
         self.operation.judged(is_right);
         if is_right { Ok(result) } else { Err(SignError::WrongResult) }
     }
+}
 
-    /// From 2 to n - 2, as for keys in files. The modulus is odd, so n - 1 differs from it in the last bit alone.
-    fn is_in_range(&self, message: &[u8; MODULUS_LEN]) -> bool {
-        let mut most = self.modulus;
-        most[MODULUS_LEN - 1] &= 0xfe;
-        let is_small =
-            message[..MODULUS_LEN - 1].iter().all(|byte| *byte == 0) && message[MODULUS_LEN - 1] < 2;
-        !is_small && message.cmp(&most) == Ordering::Less
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+    /// A private operation that can be unreachable, or wrong in one bit.
+    #[derive(Debug)]
+    struct Place {
+        key: PrivateKey,
+        is_away: AtomicBool,
+        flips: AtomicBool,
+        calls: AtomicUsize,
+        verdicts: Mutex<Vec<bool>>,
+    }
+
+    impl PrivateOperation for Place {
+        fn apply(&self, message: &[u8; MODULUS_LEN]) -> Result<[u8; MODULUS_LEN], Unavailable> {
+            self.calls.fetch_add(1, SeqCst);
+            if self.is_away.load(SeqCst) {
+                return Err(Unavailable);
+            }
+            let mut result = self.key.apply(message).unwrap();
+            result[17] ^= u8::from(self.flips.load(SeqCst));
+            Ok(result)
+        }
+
+        fn judged(&self, is_right: bool) {
+            self.verdicts.lock().unwrap().push(is_right);
+        }
+    }
+
+    fn key() -> (Arc<Place>, SigningKey, SigningKey) {
+        let pkcs8 = SigningKey::generate_pkcs8().unwrap();
+        let place = Arc::new(Place {
+            key: PrivateKey::from_pkcs8(&pkcs8).unwrap(),
+            is_away: AtomicBool::new(false),
+            flips: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
+            verdicts: Mutex::default(),
+        });
+        let here = SigningKey::from_pkcs8(&pkcs8).unwrap();
+        let there = SigningKey::elsewhere(here.public_key(), place.clone()).unwrap();
+        (place, here, there)
+    }
+
+    #[test]
+    fn it_signs_as_the_key_in_a_file_does_and_refuses_the_same_numbers() {
+        let (place, here, there) = key();
+        assert_eq!((here.id(), here.public_key()), (there.id(), there.public_key()));
+        assert!(there.is_elsewhere() && !here.is_elsewhere());
+        let modulus = spki::modulus(here.public_key()).unwrap();
+        let number = |last: u8| {
+            let mut number = [0; MODULUS_LEN];
+            number[MODULUS_LEN - 1] = last;
+            number
+        };
+        let mut largest = modulus; // n - 1: the modulus is odd, so nothing is borrowed
+        largest[MODULUS_LEN - 1] -= 1;
+        for message in [number(0), number(1), number(2), number(3), [7; MODULUS_LEN]] {
+            let request = TokenRequest::new(here.id(), message);
+            assert_eq!(here.sign(&request), there.sign(&request));
+        }
+        let calls = place.calls.load(SeqCst);
+        for message in [number(0), number(1), largest, modulus, [0xff; MODULUS_LEN]] {
+            let request = TokenRequest::new(here.id(), message);
+            assert_eq!(here.sign(&request), Err(SignError::OutOfRange));
+            assert_eq!(there.sign(&request), Err(SignError::OutOfRange));
+        }
+        assert_eq!(place.calls.load(SeqCst), calls, "these do not reach the place");
+    }
+
+    #[test]
+    fn a_wrong_result_is_discarded_and_reported() {
+        let (place, here, there) = key();
+        let request = TokenRequest::new(here.id(), [1; MODULUS_LEN]);
+        place.flips.store(true, SeqCst);
+        assert_eq!(there.sign(&request), Err(SignError::WrongResult));
+        place.flips.store(false, SeqCst);
+        place.is_away.store(true, SeqCst);
+        assert_eq!(there.sign(&request), Err(SignError::Unavailable(Unavailable)));
+        place.is_away.store(false, SeqCst);
+        assert_eq!(there.sign(&request), here.sign(&request));
+        assert_eq!(*place.verdicts.lock().unwrap(), [false, true]);
+    }
+
+    #[test]
+    fn a_result_is_checked_with_the_modulus_alone() {
+        let (place, here, _) = key();
+        let (modulus, message) = (spki::modulus(here.public_key()).unwrap(), [1; MODULUS_LEN]);
+        let mut result = place.key.apply(&message).unwrap();
+        assert!(is_private_result(&modulus, &message, &result));
+        result[17] ^= 1;
+        assert!(!is_private_result(&modulus, &message, &result));
     }
 }

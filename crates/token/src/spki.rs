@@ -1,11 +1,11 @@
-//! The published form of a type 2 key (RFC 9578, section 6.5): an SPKI with the id-RSASSA-PSS object identifier and
-//! explicit SHA-384, MGF1-SHA-384 and salt length 48. With 2048 bits and exponent 65537 it has one spelling, of 342
-//! bytes, so it is read and written as a template: what differs by a byte is another key id, and refused.
+//! Published form of a type 2 key (RFC 9578, section 6.5): an SPKI with the id-RSASSA-PSS object identifier and explicit SHA-384,
+//! MGF1-SHA-384 and salt length 48. With 2048 bits and exponent 65537 it has one encoding, of 342 bytes, so it is read and
+//! written as a template. A key that differs by a byte would have another key id, and is rejected.
 
 use crate::ids::TokenType;
 use postern_raw_rsa::MODULUS_LEN;
 
-/// The length of a published key in bytes.
+/// Length of a published key in bytes.
 pub const SPKI_LEN: usize = PREFIX.len() + RSA_PUBLIC_KEY_LEN;
 
 /// Everything before the `RSAPublicKey`: 72 bytes.
@@ -23,18 +23,18 @@ const PREFIX: &[u8] = &[
 const RSA_PUBLIC_KEY_PREFIX: &[u8] = &[0x30, 0x82, 0x01, 0x0a, 0x02, 0x82, 0x01, 0x01, 0x00];
 const EXPONENT_65537: &[u8] = &[0x02, 0x03, 0x01, 0x00, 0x01];
 const RSA_PUBLIC_KEY_LEN: usize = RSA_PUBLIC_KEY_PREFIX.len() + MODULUS_LEN + EXPONENT_65537.len();
-/// The same key with the plain rsaEncryption identifier begins so: a common mistake worth a sentence.
+/// First bytes of the same key with the plain rsaEncryption identifier: a common mistake, reported by its own error.
 const RSA_ENCRYPTION_PREFIX: &[u8] = &[0x30, 0x82, 0x01, 0x22, 0x30, 0x0d];
 
-/// Why bytes are not a key of a type.
+/// Error of reading a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The right key in the wrong envelope.
+    /// A type 2 key with the rsaEncryption identifier.
     #[error(
         "the key is published with the rsaEncryption identifier; RFC 9578, section 6.5 wants id-RSASSA-PSS"
     )]
     RsaEncryption,
-    /// Anything else.
+    /// Not a type 2 key.
     #[error(
         "not a type 2 token key: it must be the SPKI (342 bytes) of an RSA-2048 key with exponent 65537, \
          id-RSASSA-PSS, SHA-384 and salt length 48 (RFC 9578, section 6.5)"
@@ -53,7 +53,7 @@ pub enum KeyError {
     NotASecret(TokenType),
 }
 
-/// Takes the `RSAPublicKey` out of a published key.
+/// Extracts the `RSAPublicKey` from a published key.
 pub(crate) fn rsa_public_key(spki: &[u8]) -> Result<&[u8], KeyError> {
     if spki.starts_with(RSA_ENCRYPTION_PREFIX) {
         return Err(KeyError::RsaEncryption);
@@ -61,7 +61,7 @@ pub(crate) fn rsa_public_key(spki: &[u8]) -> Result<&[u8], KeyError> {
     spki.strip_prefix(PREFIX).filter(|key| is_rsa_2048(key)).ok_or(KeyError::NotAType2Key)
 }
 
-/// Puts an `RSAPublicKey` into its published form.
+/// Wraps an `RSAPublicKey` in its published form.
 pub(crate) fn published(rsa_public_key: &[u8]) -> Result<Vec<u8>, KeyError> {
     if is_rsa_2048(rsa_public_key) {
         Ok([PREFIX, rsa_public_key].concat())
@@ -70,24 +70,24 @@ pub(crate) fn published(rsa_public_key: &[u8]) -> Result<Vec<u8>, KeyError> {
     }
 }
 
-/// The published form of the RSA-2048 key with this modulus (big-endian) and the exponent 65537.
+/// Returns the published form of the RSA-2048 key with this modulus (big-endian) and the exponent 65537.
 ///
 /// # Errors
-/// [`KeyError::NotAType2Key`]: the modulus has not 2048 bits, because its highest one is not set.
+/// [`KeyError::NotAType2Key`]: the highest bit of the modulus is not set, so it has fewer than 2048 bits.
 pub fn of_modulus(modulus: &[u8; MODULUS_LEN]) -> Result<Vec<u8>, KeyError> {
     published(&[RSA_PUBLIC_KEY_PREFIX, modulus, EXPONENT_65537].concat())
 }
 
-/// The modulus of a published key, big-endian.
+/// Returns the modulus of a published key, big-endian.
 ///
 /// # Errors
-/// As of `VerifyingKey::from_spki`.
+/// Those of `VerifyingKey::from_spki`.
 pub fn modulus(spki: &[u8]) -> Result<[u8; MODULUS_LEN], KeyError> {
     let key = rsa_public_key(spki)?;
     key[RSA_PUBLIC_KEY_PREFIX.len()..].first_chunk().copied().ok_or(KeyError::NotAType2Key)
 }
 
-/// 2048 bits exactly: the highest bit of the modulus is set.
+/// Returns `true` for a modulus of exactly 2048 bits, which has its highest bit set, and the exponent 65537.
 fn is_rsa_2048(key: &[u8]) -> bool {
     key.len() == RSA_PUBLIC_KEY_LEN
         && key.starts_with(RSA_PUBLIC_KEY_PREFIX)

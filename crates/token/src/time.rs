@@ -1,12 +1,12 @@
-//! Time as an argument: nothing in this crate reads a clock.
+//! Time as an argument: only [`UnixSeconds::now`] reads a clock.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment, in whole seconds since 1970-01-01T00:00:00Z.
+/// A time in whole seconds since 1970-01-01T00:00:00Z.
 ///
-/// Callers at the edge make one with [`UnixSeconds::now`] and hand it down, so that validity windows can be
-/// tested without waiting.
+/// Callers at the edge obtain the time from [`UnixSeconds::now`] and pass it down, so that validity windows can be tested without
+/// waiting.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -14,28 +14,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct UnixSeconds(pub u64);
 
 impl UnixSeconds {
-    /// The last moment that can be written down; a window that never closes ends here.
+    /// The last representable time; a window that never closes ends here.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The system clock's present second. A clock set before 1970 reads as 0.
+    /// Returns the current second of the system clock. A clock set before 1970 reads as 0.
     #[must_use]
     pub fn now() -> Self {
         Self(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
     }
 
-    /// This moment plus `span` (whole seconds; fractions are dropped), saturating at [`UnixSeconds::MAX`].
+    /// Adds `span` (whole seconds; fractions are dropped), saturating at [`UnixSeconds::MAX`].
     #[must_use]
     pub fn saturating_add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span.as_secs()))
     }
 
-    /// This moment less `span` (whole seconds), saturating at 1970.
+    /// Subtracts `span` (whole seconds; fractions are dropped), saturating at 1970.
     #[must_use]
     pub fn saturating_sub(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(span.as_secs()))
     }
 
-    /// The time from `self` to `later`; zero when `later` has passed.
+    /// Returns the time from `self` to `later`; zero if `later` is the earlier one.
     #[must_use]
     pub fn until(self, later: Self) -> Duration {
         Duration::from_secs(later.0.saturating_sub(self.0))

@@ -1,15 +1,15 @@
-//! `Token` (RFC 9577, section 2.2.1): what a client presents.
+//! `Token` (RFC 9577, section 2.2.1), which a client presents.
 
 use crate::encoding::{Reader, WireError};
 use crate::ids::{ChallengeDigest, Nonce, SpentKey, TokenKeyId, TokenType};
 use std::fmt;
 
-/// The length of a token of type 2 in bytes; no known type is longer.
+/// Length of a token of type 2, the longest known type, in bytes.
 pub const MAX_TOKEN_LEN: usize = PREFIX_LEN + 256;
-/// token_type, nonce, challenge_digest and token_key_id: what the authenticator signs.
+/// Length of token_type, nonce, challenge_digest and token_key_id, which the authenticator covers.
 const PREFIX_LEN: usize = 2 + 32 + 32 + 32;
 
-/// A token, well-formed and nothing more: neither its signature nor its challenge has been looked at.
+/// A well-formed token. Neither its authenticator nor its challenge is verified.
 ///
 /// ```text
 /// struct {
@@ -21,7 +21,7 @@ const PREFIX_LEN: usize = 2 + 32 + 32 + 32;
 /// } Token;
 /// ```
 ///
-/// It lives on the stack (at most [`MAX_TOKEN_LEN`] bytes) and keeps the exact bytes that were signed.
+/// A token lives on the stack (at most [`MAX_TOKEN_LEN`] bytes) and keeps the exact bytes that were signed.
 #[derive(Clone, Copy)]
 pub struct Token {
     bytes: [u8; MAX_TOKEN_LEN],
@@ -30,10 +30,10 @@ pub struct Token {
 }
 
 impl Token {
-    /// Reads the whole of `bytes`. No allocation.
+    /// Parses the whole of `bytes`. Does not allocate.
     ///
     /// # Errors
-    /// A type this crate does not know, or a length that is not exactly that type's.
+    /// An unknown type, or a length that is not exactly that type's.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let token_type = TokenType::from_code(reader.u16("token_type")?);
@@ -50,60 +50,57 @@ impl Token {
         Ok(token)
     }
 
-    /// Joins what was signed and its signature.
+    /// Joins a signed input and its authenticator.
     ///
     /// # Errors
-    /// The authenticator has not the length of the input's type.
+    /// The authenticator does not have the length of the input's type.
     pub fn assemble(input: &TokenInput, authenticator: &[u8]) -> Result<Self, WireError> {
-        let mut bytes = Vec::with_capacity(MAX_TOKEN_LEN);
-        bytes.extend_from_slice(&input.0);
-        bytes.extend_from_slice(authenticator);
-        Self::parse(&bytes)
+        Self::parse(&[&input.0[..], authenticator].concat())
     }
 
-    /// The kind of token.
+    /// Returns the token type.
     #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
     }
 
-    /// The client's random bytes.
+    /// Returns the client's random bytes.
     #[must_use]
     pub fn nonce(&self) -> Nonce {
         Nonce(self.field(2))
     }
 
-    /// Which challenge the token answers.
+    /// Returns the digest of the challenge that the token answers.
     #[must_use]
     pub fn challenge_digest(&self) -> ChallengeDigest {
         ChallengeDigest(self.field(34))
     }
 
-    /// Which key signed it.
+    /// Returns the id of the key that signed the token.
     #[must_use]
     pub fn token_key_id(&self) -> TokenKeyId {
         TokenKeyId(self.field(66))
     }
 
-    /// The bytes the authenticator is over: all before it (98).
+    /// Returns the 98 bytes before the authenticator, which it covers.
     #[must_use]
     pub fn signed_input(&self) -> &[u8] {
         &self.bytes[..PREFIX_LEN]
     }
 
-    /// The signature or VOPRF output, Nk bytes.
+    /// Returns the signature or VOPRF output, Nk bytes.
     #[must_use]
     pub fn authenticator(&self) -> &[u8] {
         &self.bytes[PREFIX_LEN..self.len]
     }
 
-    /// The exact bytes that were parsed.
+    /// Returns the exact bytes that were parsed.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// The key under which the double-spend store remembers this token.
+    /// Returns the key of the token's record in the double-spend store.
     #[must_use]
     pub fn spent_key(&self) -> SpentKey {
         SpentKey::derive(self.token_type, self.token_key_id(), self.nonce())
@@ -122,7 +119,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The 98 bytes a client has signed blind (RFC 9578, section 6.1): a token without its authenticator.
+/// The 98 bytes that an issuer signs blindly (RFC 9578, section 6.1): a token without its authenticator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenInput([u8; PREFIX_LEN]);
 
@@ -138,15 +135,15 @@ impl TokenInput {
         Self(bytes)
     }
 
-    /// The wire form.
+    /// Returns the wire form.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; PREFIX_LEN] {
         &self.0
     }
-}
 
-impl fmt::Debug for TokenInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenInput(redacted)")
+    pub(crate) const fn token_type(&self) -> TokenType {
+        TokenType::from_code(u16::from_be_bytes([self.0[0], self.0[1]]))
     }
 }
+
+redacted!(TokenInput);

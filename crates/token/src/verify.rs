@@ -1,14 +1,16 @@
-//! Verification: with the issuer's public key for type 2 (RFC 9578, section 6.4: RSASSA-PSS, SHA-384, salt of 48 bytes), with
-//! its secret for the private types 1 and 5 (section 5.4).
+//! Verification: with the issuer's public key for type 2 (RFC 9578, section 6.4: RSASSA-PSS, SHA-384, salt of 48 bytes), with the
+//! issuer's secret for the private types 1 and 5 (section 5.4). The keys that a verifier trusts, each within a time window.
 
 use crate::ids::{TokenKeyId, TokenType};
 use crate::spki::{self, KeyError};
+use crate::time::UnixSeconds;
 use crate::token::Token;
 use crate::voprf::Evaluator;
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PSS_2048_8192_SHA384};
 use std::fmt;
+use std::sync::Arc;
 
-/// A key that is read once and ready to verify (crates/token/benches/README.md has the time a token takes).
+/// A parsed key, ready to verify tokens (crates/token/benches/README.md lists the time per token).
 pub struct VerifyingKey {
     id: TokenKeyId,
     token_type: TokenType,
@@ -23,16 +25,16 @@ enum Means {
     Voprf(Evaluator),
 }
 
-/// The authenticator is not this key's over this token.
+/// The authenticator is not valid for this token under this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the token's signature does not verify under the issuer's key")]
 pub struct BadSignature;
 
 impl VerifyingKey {
-    /// Reads a published key of type 2 ([`spki`](crate::SPKI_LEN) bytes).
+    /// Parses a published key of type 2 ([`SPKI_LEN`](crate::SPKI_LEN) bytes).
     ///
     /// # Errors
-    /// Anything but a type 2 key in its one spelling.
+    /// Anything but a type 2 key in its canonical encoding.
     pub fn from_spki(bytes: &[u8]) -> Result<Self, KeyError> {
         let rsa_public_key = spki::rsa_public_key(bytes)?;
         let parsed = ParsedPublicKey::new(&RSA_PSS_2048_8192_SHA384, rsa_public_key)
@@ -40,7 +42,7 @@ impl VerifyingKey {
         Ok(Self::new(TokenType::BlindRsa2048, bytes, Means::Rsa(parsed)))
     }
 
-    /// Reads the secret of a private type, as the issuer keeps it: a scalar of 48 bytes for type 1, of 32 for type 5.
+    /// Parses an issuer's secret of a private type: a scalar of 48 bytes for type 1, of 32 bytes for type 5.
     ///
     /// # Errors
     /// Not a secret of this type.
@@ -53,10 +55,10 @@ impl VerifyingKey {
         Self { id: TokenKeyId::of(public_key), token_type, public_key: public_key.into(), means }
     }
 
-    /// Checks the token's authenticator over its exact bytes, and that the token names this key.
+    /// Verifies the authenticator over the token's exact bytes, and that the token names this key.
     ///
     /// # Errors
-    /// [`BadSignature`], without what differed.
+    /// [`BadSignature`], without the reason.
     pub fn verify(&self, token: &Token) -> Result<(), BadSignature> {
         if token.token_type() != self.token_type || token.token_key_id() != self.id {
             return Err(BadSignature);
@@ -68,28 +70,117 @@ impl VerifyingKey {
         };
         if is_good { Ok(()) } else { Err(BadSignature) }
     }
-
-    /// The SHA-256 of the published form.
-    #[must_use]
-    pub const fn id(&self) -> TokenKeyId {
-        self.id
-    }
-
-    /// The kind of token it verifies.
-    #[must_use]
-    pub const fn token_type(&self) -> TokenType {
-        self.token_type
-    }
-
-    /// The published form, as `token-key` carries it.
-    #[must_use]
-    pub fn public_key(&self) -> &[u8] {
-        &self.public_key
-    }
 }
+
+published_key!(VerifyingKey);
 
 impl fmt::Debug for VerifyingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "VerifyingKey({:?}, type {})", self.id, self.token_type.code())
+    }
+}
+
+/// Time in which a key's tokens are accepted: from `not_before`, inclusive, to `not_after`, exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// First second in which tokens are accepted.
+    pub not_before: UnixSeconds,
+    /// First second in which tokens are no longer accepted.
+    pub not_after: UnixSeconds,
+}
+
+impl Window {
+    /// The window from 1970 to the end of time.
+    pub const ALWAYS: Self = Self { not_before: UnixSeconds(0), not_after: UnixSeconds::MAX };
+
+    /// Returns `true` if `now` is within the window.
+    #[must_use]
+    pub fn contains(&self, now: UnixSeconds) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+}
+
+/// A key and its window.
+#[derive(Clone, Debug)]
+pub struct TrustedKey {
+    /// The key.
+    pub key: Arc<VerifyingKey>,
+    /// Time in which its tokens are accepted.
+    pub window: Window,
+    /// End of the key in the issuer's directory: the first second in which no verifier accepts its tokens. `window` may end
+    /// earlier at one verifier, which no longer finds the key listed, but never later.
+    pub directory_not_after: UnixSeconds,
+}
+
+impl TrustedKey {
+    /// Creates a key that is accepted for as long as its issuer lists it.
+    #[must_use]
+    pub fn new(key: Arc<VerifyingKey>, window: Window) -> Self {
+        Self { key, window, directory_not_after: window.not_after }
+    }
+}
+
+/// Rejection of a token because of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefusal {
+    /// A key that the issuer never published, or published long ago.
+    #[error("the token was issued under a key that this gateway does not know")]
+    Unknown,
+    /// A key after the end of its window.
+    #[error("the token was issued under a key that has been retired")]
+    Retired,
+    /// A key before the start of its window.
+    #[error("the token was issued under a key that is not in use yet")]
+    NotYet,
+}
+
+/// Keys of one issuer, newest first. Lookups are linear, because a set holds only a handful of keys.
+#[derive(Clone, Debug, Default)]
+pub struct KeySet {
+    keys: Vec<TrustedKey>,
+}
+
+impl KeySet {
+    /// Creates a set of `keys`; of keys with the same id, the first is kept.
+    #[must_use]
+    pub fn new(keys: impl IntoIterator<Item = TrustedKey>) -> Self {
+        let mut unique: Vec<TrustedKey> = Vec::new();
+        for trusted in keys {
+            if unique.iter().all(|known| known.key.id() != trusted.key.id()) {
+                unique.push(trusted);
+            }
+        }
+        unique.sort_by_key(|trusted| std::cmp::Reverse(trusted.window.not_before));
+        Self { keys: unique }
+    }
+
+    /// Returns the key with this id if its tokens are accepted at `now`.
+    ///
+    /// # Errors
+    /// [`KeyRefusal`]: the key is unknown, too old or too new.
+    pub fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
+        let trusted = self.keys.iter().find(|trusted| trusted.key.id() == id).ok_or(KeyRefusal::Unknown)?;
+        match trusted.window {
+            window if now >= window.not_after => Err(KeyRefusal::Retired),
+            window if now < window.not_before => Err(KeyRefusal::NotYet),
+            _ => Ok(trusted),
+        }
+    }
+
+    /// Returns the key to mint tokens with: the newest of those in use at `now`.
+    #[must_use]
+    pub fn newest(&self, now: UnixSeconds) -> Option<&TrustedKey> {
+        self.keys.iter().find(|trusted| trusted.window.contains(now))
+    }
+
+    /// Iterates over all keys, newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &TrustedKey> {
+        self.keys.iter()
+    }
+
+    /// Returns `true` if the set has no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! The VOPRF of types 1 and 5 (RFC 9578, section 5; RFC 9497, mode VOPRF): P-384 with SHA-384, ristretto255 with SHA-512.
 //!
-//! The arithmetic is that of the `privacypass` crate. A key's secret is a scalar, which `DeriveKeyPair(seed, "PrivacyPass")`
-//! makes of a random seed; who verifies needs the same secret as who issues.
+//! The `privacypass` crate provides the arithmetic. A key's secret is a scalar, which `DeriveKeyPair(seed, "PrivacyPass")`
+//! derives from a random seed. Verification requires the same secret as issuance.
 
 use crate::ids::TokenType;
 use crate::token::TokenInput;
@@ -12,49 +12,48 @@ use privacypass::private_tokens::{
 };
 use rand::rngs::SysRng;
 
-/// The `info` of `DeriveKeyPair` (RFC 9578, section 5.5).
+/// `info` of `DeriveKeyPair` (RFC 9578, section 5.5).
 const INFO: &[u8] = b"PrivacyPass";
 
 type Element<S> = <<S as CipherSuite>::Group as Group>::Elem;
 
-/// An issuer's secret.
+/// An issuer's secret key.
 pub(crate) enum Evaluator {
     P384(Box<VoprfServer<NistP384>>),
     Ristretto255(Box<VoprfServer<Ristretto255>>),
 }
 
-/// An issuer's public key.
 #[derive(Clone, Copy)]
 pub(crate) enum PublicKey {
     P384(Element<NistP384>),
     Ristretto255(Element<Ristretto255>),
 }
 
-/// What unblinds the answer to one request, for each of its elements.
+/// Client secrets that unblind the response to one request, one per element, and the issuer's public key.
 pub(crate) enum Blinds {
     P384(Vec<VoprfClient<NistP384>>, Element<NistP384>),
     Ristretto255(Vec<VoprfClient<Ristretto255>>, Element<Ristretto255>),
 }
 
-/// Evaluated elements, one behind the other, and the proof for all of them.
+/// Concatenated evaluated elements, and one proof for all of them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Evaluated {
     pub(crate) elements: Vec<u8>,
     pub(crate) proof: Vec<u8>,
 }
 
-/// The lengths of what a suite sends, in bytes (RFC 9497, section 4).
+/// Sizes of a suite's messages in bytes (RFC 9497, section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lengths {
-    /// Ne, of an element.
+    /// Ne: an element.
     pub(crate) element: usize,
-    /// Ns + Ns, of a proof.
+    /// Ns + Ns: a proof.
     pub(crate) proof: usize,
-    /// Ns, of a scalar, and so of a secret and of the seed it is made of.
+    /// Ns: a scalar, and so a secret and the seed from which a secret is derived.
     pub(crate) scalar: usize,
 }
 
-/// The lengths of a private type; nothing for any other.
+/// Returns the sizes of a private type; `None` for any other type.
 pub(crate) const fn lengths(token_type: TokenType) -> Option<Lengths> {
     match token_type {
         TokenType::VoprfP384 => Some(Lengths { element: 49, proof: 96, scalar: 48 }),
@@ -63,14 +62,14 @@ pub(crate) const fn lengths(token_type: TokenType) -> Option<Lengths> {
     }
 }
 
-/// Something is not an element of the group, or is its identity.
+/// Bytes that are not an element of the group, or are its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAnElement;
 
 impl Evaluator {
-    /// Makes the secret of `seed`, a scalar in its wire form; nothing for a type that is not private.
+    /// Derives a secret from `seed`, a scalar in its wire form; `None` if the type is not private or the derivation fails.
     pub(crate) fn derive(token_type: TokenType, seed: &[u8]) -> Option<Vec<u8>> {
-        // The secret comes first, the public key behind it.
+        // The serialized secret precedes the public key.
         let mut keys = match token_type {
             TokenType::VoprfP384 => derive::<NistP384>(seed)?.serialize().to_vec(),
             TokenType::VoprfRistretto255 => derive::<Ristretto255>(seed)?.serialize().to_vec(),
@@ -80,7 +79,7 @@ impl Evaluator {
         Some(keys)
     }
 
-    /// Reads a secret; nothing if it is no scalar but 0 of this type's group, or the type is not private.
+    /// Parses a secret; `None` if it is not a non-zero scalar of this type's group, or the type is not private.
     pub(crate) fn parse(token_type: TokenType, secret: &[u8]) -> Option<Self> {
         if lengths(token_type)?.scalar != secret.len() {
             return None;
@@ -103,7 +102,7 @@ impl Evaluator {
         }
     }
 
-    /// Evaluates blinded elements, which stand one behind the other.
+    /// Evaluates concatenated blinded elements.
     pub(crate) fn evaluate(&self, blinded: &[u8]) -> Result<Evaluated, NotAnElement> {
         match self {
             Self::P384(server) => evaluate(server, blinded),
@@ -111,7 +110,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether `authenticator` is this key's for `input`, in a time that does not depend on where they differ.
+    /// Returns `true` if `authenticator` is this key's output for `input`. Compares in constant time.
     pub(crate) fn is_output(&self, input: &[u8], authenticator: &[u8]) -> bool {
         let output = match self {
             Self::P384(server) => server.evaluate(input).map(|output| output.to_vec()),
@@ -122,7 +121,7 @@ impl Evaluator {
 }
 
 impl PublicKey {
-    /// Reads a published key; nothing if it is none, or the type is not private.
+    /// Parses a published key; `None` if it is invalid, or the type is not private.
     pub(crate) fn parse(token_type: TokenType, bytes: &[u8]) -> Option<Self> {
         if lengths(token_type)?.element != bytes.len() {
             return None;
@@ -134,7 +133,7 @@ impl PublicKey {
         }
     }
 
-    /// Blinds every input: the elements to send, one behind the other. Nothing without randomness.
+    /// Blinds every input and returns the concatenated elements to send; `None` without randomness.
     pub(crate) fn blind(&self, inputs: &[TokenInput]) -> Option<(Vec<u8>, Blinds)> {
         match *self {
             Self::P384(key) => {
@@ -148,7 +147,8 @@ impl PublicKey {
 }
 
 impl Blinds {
-    /// The authenticators of `inputs`, if the proof shows that the issuer evaluated each element with its published key.
+    /// Returns the authenticators of `inputs`; `None` unless the proof shows that the issuer evaluated each element with its
+    /// published key.
     pub(crate) fn finalize(&self, inputs: &[TokenInput], evaluated: &Evaluated) -> Option<Vec<Vec<u8>>> {
         match self {
             Self::P384(clients, key) => finalize(clients, *key, inputs, evaluated),

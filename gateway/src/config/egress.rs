@@ -1,11 +1,13 @@
-//! `[egress]`: where tunnels may go.
+//! `[egress]`: permitted targets of tunnels, and routes to them; warnings about patterns of rules that never decide.
 
 use super::next_hop::DIRECT;
-use super::{NextHop, NextHopError, Pattern, ResolverConfig};
+use super::pattern::is_below;
+use super::{Hosts, NextHop, NextHopError, Pattern, ResolverConfig};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 /// Targets of tunnels: the first matching rule decides; without one, `ports`, `private` and `own` do.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -17,6 +19,8 @@ pub struct Egress {
     pub own: bool,
     /// Allowed ports.
     pub ports: Ports,
+    /// Ports of UDP that may be reached, through rules as well: "off", a list, or "any".
+    pub udp: UdpPorts,
     /// Networks that no rule can allow, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
@@ -38,7 +42,7 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// The first of all `source` addresses that no connection can go out from.
+    /// Returns the first `source` address from which no connection can be made.
     pub(crate) fn unusable_source(&self) -> Option<IpAddr> {
         let is_unusable = |address: &IpAddr| {
             address.is_unspecified() || address.is_multicast() || address.to_canonical() != *address
@@ -46,7 +50,7 @@ impl Egress {
         self.rules.iter().flat_map(|rule| &rule.source).chain(&self.source).copied().find(is_unusable)
     }
 
-    /// Finds next hops and rules that do not go together.
+    /// Returns an error if next hops and rules are inconsistent.
     pub(crate) fn check_next_hops(&self) -> Result<(), NextHopError> {
         for (at, hop) in self.next_hops.iter().enumerate() {
             hop.check()?;
@@ -69,7 +73,7 @@ impl Egress {
     }
 }
 
-/// Who can allow what the egress policy refuses, for the advice in a refusal.
+/// The party that can allow what the egress policy refuses, for the advice in a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lever {
     /// The operator, in the configuration.
@@ -92,7 +96,7 @@ pub enum Ports {
 }
 
 impl Ports {
-    /// Whether tunnels to `port` are allowed.
+    /// Returns `true` if tunnels to `port` are allowed.
     #[must_use]
     pub fn allow(&self, port: u16) -> bool {
         match self {
@@ -108,7 +112,44 @@ impl Default for Ports {
     }
 }
 
-/// The one word that stands for all ports.
+/// The ports that may be reached over UDP.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum UdpPorts {
+    /// These.
+    List(Vec<u16>),
+    /// All of them, or none.
+    Word(UdpWord),
+}
+
+/// All ports of UDP, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UdpWord {
+    /// None.
+    Off,
+    /// All of them.
+    Any,
+}
+
+impl UdpPorts {
+    /// Returns `true` if UDP to `port` is allowed.
+    #[must_use]
+    pub fn allow(&self, port: u16) -> bool {
+        match self {
+            Self::List(ports) => ports.contains(&port),
+            Self::Word(word) => *word == UdpWord::Any,
+        }
+    }
+}
+
+impl Default for UdpPorts {
+    fn default() -> Self {
+        Self::List(vec![443])
+    }
+}
+
+/// Serialization of all ports as the word "any".
 mod any {
     pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
         let text = <String as serde::Deserialize>::deserialize(deserializer)?;
@@ -120,22 +161,22 @@ mod any {
     }
 }
 
-/// What to do with the targets of some patterns.
+/// A rule, with the targets that it allows or denies.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "RuleTable", into = "RuleTable")]
 pub struct Rule {
-    /// What to do.
+    /// Action for the targets.
     pub action: Action,
-    /// The targets, at least one.
+    /// Targets, at least one pattern.
     pub patterns: Vec<Pattern>,
-    /// Local addresses for tunnels that this rule allows; those of [`Egress`] if it has none.
+    /// Local addresses for tunnels that this rule allows; if empty, those of [`Egress`].
     pub source: Vec<IpAddr>,
-    /// The name of the next hop that they go on through.
+    /// Name of the next hop for tunnels that this rule allows.
     pub via: Option<String>,
 }
 
 impl Rule {
-    /// One that allows what a pattern is about; the addresses of a name are judged.
+    /// Creates a rule that allows a pattern's targets; the addresses of a name are judged.
     pub fn allow(pattern: Pattern) -> Self {
         Self {
             action: Action::Allow { private: false },
@@ -145,21 +186,21 @@ impl Rule {
         }
     }
 
-    /// One that denies it.
+    /// Creates a rule that denies a pattern's targets.
     pub fn deny(pattern: Pattern) -> Self {
         Self { action: Action::Deny, patterns: vec![pattern], source: Vec::new(), via: None }
     }
 }
 
-/// What a rule does with its targets.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Tunnels may go there.
+    /// Tunnels to the targets are allowed.
     Allow {
-        /// Whatever the addresses of a name are.
+        /// `true` if a name is allowed whatever its addresses are, except by `deny`.
         private: bool,
     },
-    /// They may not.
+    /// Tunnels to the targets are refused.
     Deny,
 }
 
@@ -168,10 +209,8 @@ pub enum Action {
 #[serde(deny_unknown_fields, default)]
 struct RuleTable {
     /// Targets to allow; networks even if private.
-    #[serde(skip_serializing_if = "Option::is_none")]
     allow: Option<Vec<Pattern>>,
     /// Targets to refuse.
-    #[serde(skip_serializing_if = "Option::is_none")]
     deny: Option<Vec<Pattern>>,
     /// Let the names have private addresses; only if their DNS is yours.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -180,11 +219,10 @@ struct RuleTable {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     source: Vec<IpAddr>,
     /// Next hop, or "direct" for none. It resolves the names, so their addresses are not judged, not even by `egress.deny`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<String>,
 }
 
-/// Why a table is no rule.
+/// Reason why a table is not a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum RuleError {
     #[error(
@@ -234,5 +272,134 @@ impl From<Rule> for RuleTable {
             },
             Action::Deny => Self { deny: Some(rule.patterns), ..Self::default() },
         }
+    }
+}
+
+impl Egress {
+    /// Returns a sentence for each pattern that never decides, because one pattern before it or a network of `deny` always
+    /// does. Does not find a pattern that several others cover together.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        // Every pattern before the current one, with its rule and the rule's number.
+        let mut before: Vec<(usize, &Rule, &Pattern)> = Vec::new();
+        for (number, rule) in (1..).zip(&self.rules) {
+            for pattern in &rule.patterns {
+                if let Some((other, _, covering)) = before.iter().find(|(_, other, covering)| {
+                    self.covers((other, covering), (rule, pattern))
+                        && decides(&before, other, covering, pattern)
+                }) {
+                    remarks.push(format!(
+                        "egress.rules: \"{pattern}\" of rule {number} never matches, because \"{covering}\" of rule {other} \
+                         always does before; move the narrower rule up, or remove it"
+                    ));
+                } else if let Some(network) = self.denies(rule, pattern) {
+                    remarks.push(format!(
+                        "egress.rules: \"{pattern}\" of rule {number} allows nothing, because egress.deny has {network}"
+                    ));
+                }
+            }
+            before.extend(rule.patterns.iter().map(|pattern| (number, rule, pattern)));
+        }
+        remarks
+    }
+
+    fn covers(&self, (rule, pattern): (&Rule, &Pattern), other: (&Rule, &Pattern)) -> bool {
+        let (own, others) = (self.ranges(rule, pattern), self.ranges(other.0, other.1));
+        let within = |range: &RangeInclusive<u16>| {
+            own.iter().any(|own| own.contains(range.start()) && own.contains(range.end()))
+        };
+        has_hosts(&pattern.hosts, &other.1.hosts) && others.iter().all(within)
+    }
+
+    /// Returns the ports that a pattern selects in its rule.
+    fn ranges(&self, rule: &Rule, pattern: &Pattern) -> Vec<RangeInclusive<u16>> {
+        match (&pattern.ports, rule.action, &self.ports) {
+            (Some(ports), _, _) => vec![ports.clone()],
+            (None, Action::Allow { .. }, Ports::List(ports)) => {
+                ports.iter().map(|port| *port..=*port).collect()
+            }
+            (None, ..) => vec![1..=u16::MAX],
+        }
+    }
+
+    fn denies(&self, rule: &Rule, pattern: &Pattern) -> Option<&ipnet::IpNet> {
+        let Hosts::Network(network) = &pattern.hosts else { return None };
+        self.deny.iter().find(|denied| rule.action != Action::Deny && denied.contains(network))
+    }
+}
+
+/// Returns `true` if `hosts` contains all of `others`.
+fn has_hosts(hosts: &Hosts, others: &Hosts) -> bool {
+    match (hosts, others) {
+        (Hosts::Any, _) => true,
+        (Hosts::Name(name), Hosts::Name(other)) => name.eq_ignore_ascii_case(other),
+        (Hosts::Below(above), Hosts::Name(other)) => is_below(other, above),
+        (Hosts::Below(above), Hosts::Below(other)) => {
+            above.eq_ignore_ascii_case(other) || is_below(other, above)
+        }
+        (Hosts::Network(network), Hosts::Network(other)) => network.contains(other),
+        _ => false,
+    }
+}
+
+/// Returns `true` if a pattern that covers a later one decides wherever the later one would. A "*" does not decide about
+/// addresses of names that its own rule or an earlier one allows: networks of later rules decide about these.
+fn decides(before: &[(usize, &Rule, &Pattern)], rule: &Rule, covering: &Pattern, later: &Pattern) -> bool {
+    let leaves_addresses = |rule: &Rule, pattern: &Pattern| {
+        rule.action == Action::Allow { private: false } && !matches!(pattern.hosts, Hosts::Network(_))
+    };
+    let by_star = covering.hosts == Hosts::Any && matches!(later.hosts, Hosts::Network(_));
+    !by_star
+        || !(leaves_addresses(rule, covering)
+            || before.iter().any(|(_, rule, pattern)| leaves_addresses(rule, pattern)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the covered patterns in the rules of this text, each with the pattern that covers it.
+    fn covered(text: &str) -> Vec<String> {
+        let egress: Egress = postern_config::parse("egress.toml", text, []).unwrap();
+        let quoted =
+            |remark: String| remark.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        egress.remarks().into_iter().map(|remark| quoted(remark).join(" by ")).collect()
+    }
+
+    fn rules(lists: &[&str]) -> String {
+        lists.iter().map(|list| format!("[[rules]]\n{list}\n")).collect()
+    }
+
+    #[test]
+    fn a_pattern_that_an_earlier_one_covers_is_found() {
+        let none: [&str; 0] = [];
+        for (lists, expected) in [
+            (
+                &[r#"deny = ["*"]"#, r#"allow = ["b.example:443", "10.0.0.0/8"]"#][..],
+                &["b.example:443 by *", "10.0.0.0/8 by *"][..],
+            ),
+            (&[r#"allow = ["b.example:443"]"#, r#"deny = ["*"]"#], &none),
+            (
+                &[r#"deny = ["*.example"]"#, r#"allow = ["*.b.example", "b.EXAMPLE:1", "example"]"#],
+                &["*.b.example by *.example", "b.EXAMPLE:1 by *.example"],
+            ),
+            (
+                &[r#"deny = ["10.0.0.0/8:22"]"#, r#"allow = ["10.0.0.1:22", "10.0.0.1:23"]"#],
+                &["10.0.0.1:22 by 10.0.0.0/8:22"],
+            ),
+            (
+                &[r#"allow = ["b.example"]"#, r#"deny = ["b.example"]"#, r#"deny = ["b.example:80"]"#],
+                &["b.example:80 by b.example"],
+            ),
+            // The addresses of names that rule 1 allows are judged by networks, not by "*".
+            (&[r#"allow = ["b.example:443"]"#, r#"deny = ["*"]"#, r#"deny = ["1.2.3.0/24"]"#], &none),
+            (&[r#"allow = ["*:*"]"#, r#"deny = ["1.2.3.0/24", "b.example"]"#], &["b.example by *:*"]),
+        ] {
+            assert_eq!(covered(&rules(lists)), expected, "{lists:?}");
+        }
+        let denied =
+            format!("deny = [\"10.0.0.0/8\"]\n{}", rules(&[r#"allow = ["10.1.0.0/16", "11.0.0.0/8"]"#]));
+        assert_eq!(covered(&denied), ["10.1.0.0/16"]);
     }
 }

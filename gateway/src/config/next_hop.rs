@@ -1,20 +1,22 @@
-//! `[[egress.next_hops]]`: proxies that tunnels go on through, all of them or those of the rules that name one.
+//! `[[egress.next_hops]]`: proxies through which tunnels continue, all of them or those of rules that select one.
 
-use super::hop_url::{HopKind, HopUrl};
-use postern_config::{ConfigDuration, Secret};
+use postern_config::{ConfigDuration, Secret, text_value};
 use postern_daemon::tls::{self, ClientConfig, OwnCertificate, TlsError};
+use postern_proxy::target::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest user name and password that SOCKS can carry, in bytes (RFC 1929, section 2).
+/// Maximum bytes of a user name and of a password in SOCKS (RFC 1929, section 2).
 const LONGEST: usize = 255;
-/// The name that stands for no next hop.
+/// Reserved name that selects no next hop.
 pub(crate) const DIRECT: &str = "direct";
-/// A check costs a connection.
+/// Minimum interval between checks: each costs a connection.
 const LEAST_CHECK: Duration = Duration::from_secs(1);
 
 /// A proxy through which tunnels continue, or several that take turns. The proxy resolves the names of targets.
@@ -32,48 +34,31 @@ pub struct NextHop {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<NonZeroU16>,
     /// User name at the proxy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Password of `user`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
     /// Trusted authorities (PEM), instead of the platform's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// Certificate chain (PEM) for mutual TLS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<PathBuf>,
     /// Unencrypted private key (PEM).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
     /// Tunnels on one HTTP/2 connection.
     #[serde(default = "default_tunnels")]
     pub tunnels: NonZeroUsize,
     /// Age from which HTTP/2 connections take no new tunnels.
-    #[serde(default = "default_lifetime")]
+    #[serde(default = "ConfigDuration::of_secs::<600>")]
     pub connection_lifetime: ConfigDuration,
     /// Time to connect, with TLS.
-    #[serde(default = "default_connect_timeout")]
+    #[serde(default = "ConfigDuration::of_secs::<3>")]
     pub connect_timeout: ConfigDuration,
     /// Time between checks of a URL, at least "1s".
-    #[serde(default = "default_check_every")]
+    #[serde(default = "ConfigDuration::of_secs::<10>")]
     pub check_every: ConfigDuration,
 }
 
 const fn default_tunnels() -> NonZeroUsize {
     const { NonZeroUsize::new(64).unwrap() }
-}
-
-fn default_lifetime() -> ConfigDuration {
-    ConfigDuration::minutes(10)
-}
-
-fn default_connect_timeout() -> ConfigDuration {
-    ConfigDuration::secs(3)
-}
-
-fn default_check_every() -> ConfigDuration {
-    ConfigDuration::secs(10)
 }
 
 /// Choice among several URLs.
@@ -87,129 +72,196 @@ pub enum Balance {
     Target,
 }
 
-/// How the https URLs of a next hop are spoken to.
+/// TLS settings for the https URLs of a next hop.
 #[derive(Clone, Debug)]
 pub(crate) struct HopTls {
     pub(crate) config: Arc<ClientConfig>,
-    /// What is shown to a server that requires a certificate.
+    /// Certificate for servers that require one.
     pub(crate) own: Option<OwnCertificate>,
 }
 
-/// Why next hops and the rules that name them do not go together.
+/// An inconsistency in next hops, or between next hops and rules.
 #[derive(Debug, thiserror::Error)]
 pub enum NextHopError {
-    /// A name that no next hop has.
+    /// A rule selects a name that no next hop has.
     #[error("{place} goes via \"{name}\", and no [[egress.next_hops]] has that name")]
     Unknown {
         /// The rule, or the key for all tunnels.
         place: String,
-        /// What it names.
+        /// Selected name.
         name: String,
     },
-    /// A name of two.
+    /// Two next hops have the same name.
     #[error("two [[egress.next_hops]] have the name \"{0}\": rules could not tell them apart")]
     Twice(String),
-    /// A name that means something else.
+    /// A next hop has the reserved name.
     #[error(
         "a next hop has the name \"direct\", by which a rule says that its tunnels have none: call it otherwise"
     )]
     Direct,
-    /// Nothing to connect to.
-    #[error("the next hop \"{0}\" has no URL: write urls = [\"https://exit.example:443\"]")]
-    NoUrl(String),
-    /// Weights that belong to no URLs.
-    #[error("the next hop \"{0}\" has not as many weights as URLs: write one for each, or none")]
-    Weights(String),
-    /// A user without a password, or a password without a user.
-    #[error("the next hop \"{0}\" has one of user and password: write both, or neither")]
-    HalfCredentials(String),
+    /// Keys of a next hop do not go together, or one is missing.
+    #[error("the next hop \"{name}\" has {fault}")]
+    Keys {
+        /// Name of the next hop.
+        name: String,
+        /// The fault, and what to write.
+        fault: &'static str,
+    },
     /// Credentials that cannot be sent.
     #[error(
         "the user or the password of the next hop \"{0}\" cannot be sent: each has 1 to {LONGEST} bytes, none a control character, and the user of an HTTP proxy no colon"
     )]
     Credentials(String),
-    /// A certificate without a key, or a key without a certificate.
-    #[error("the next hop \"{0}\" has one of certificate and key: write both, or neither")]
-    HalfCertificate(String),
-    /// Certificates for nothing.
-    #[error("the next hop \"{0}\" has ca or certificate, and no https URL that they are for")]
-    NotTls(String),
-    /// A check for each of many moments.
-    #[error("the next hop \"{0}\" has a check_every below \"1s\"")]
-    Checks(String),
-    /// Files that cannot be used.
+    /// Certificate files that cannot be used.
     #[error("the next hop \"{name}\": {source}")]
     Tls {
-        /// The next hop.
+        /// Name of the next hop.
         name: String,
-        /// What is wrong with them.
+        /// Cause.
         source: TlsError,
     },
 }
 
 impl NextHop {
-    /// Its user name and password.
     pub(crate) fn credentials(&self) -> Option<(&str, &str)> {
         Some((self.user.as_deref()?, self.password.as_ref()?.expose()))
     }
 
-    /// Reads the certificates for its https URLs; `None` where it has none.
+    /// Reads the certificates for the https URLs; `None` without such a URL.
     pub(crate) fn client_tls(&self) -> Result<Option<HopTls>, TlsError> {
         if !self.has(HopKind::Https) {
             return Ok(None);
         }
         let files = self.certificate.clone().zip(self.key.clone());
         let own = files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()?;
-        let ca = self.ca.as_deref();
-        let config = match &own {
-            Some(own) => tls::client_config_showing(ca, own)?,
-            None => tls::client_config(ca)?,
-        };
+        let config = tls::client_config_showing(self.ca.as_deref(), own.as_ref())?;
         let config = if self.tunnels.get() > 1 { tls::offering_http2(config) } else { config };
         Ok(Some(HopTls { config, own }))
     }
 
     fn has(&self, kind: HopKind) -> bool {
-        self.urls.iter().any(|url| url.kind() == kind)
+        self.urls.iter().any(|url| url.kind == kind)
     }
 
-    /// Finds keys that do not go together, and files that cannot be used.
+    /// Returns an error if keys are inconsistent, or files cannot be used.
     pub(super) fn check(&self) -> Result<(), NextHopError> {
         let name = || self.name.clone();
+        let is_over_tls = self.has(HopKind::Https);
+        let faults = [
+            (self.urls.is_empty(), "no URL: write urls = [\"https://exit.example:443\"]"),
+            (
+                !self.weights.is_empty() && self.weights.len() != self.urls.len(),
+                "not as many weights as URLs: write one for each, or none",
+            ),
+            (
+                self.user.is_some() != self.password.is_some(),
+                "one of user and password: write both, or neither",
+            ),
+            (
+                self.certificate.is_some() != self.key.is_some(),
+                "one of certificate and key: write both, or neither",
+            ),
+            (
+                !is_over_tls && (self.ca.is_some() || self.certificate.is_some()),
+                "ca or certificate, and no https URL that they are for",
+            ),
+            (self.check_every.get() < LEAST_CHECK, "a check_every below \"1s\""),
+        ];
         if self.name == DIRECT {
             return Err(NextHopError::Direct);
         }
-        if self.urls.is_empty() {
-            return Err(NextHopError::NoUrl(name()));
-        }
-        if !self.weights.is_empty() && self.weights.len() != self.urls.len() {
-            return Err(NextHopError::Weights(name()));
-        }
-        if self.user.is_some() != self.password.is_some() {
-            return Err(NextHopError::HalfCredentials(name()));
+        if let Some((_, fault)) = faults.into_iter().find(|(is_there, _)| *is_there) {
+            return Err(NextHopError::Keys { name: name(), fault });
         }
         let is_sendable =
             |text: &str| (1..=LONGEST).contains(&text.len()) && !text.chars().any(char::is_control);
         let can_be_sent = self.credentials().is_none_or(|(user, password)| {
-            let has_colon = (self.has(HopKind::Http) || self.has(HopKind::Https)) && user.contains(':');
+            let has_colon = (self.has(HopKind::Http) || is_over_tls) && user.contains(':');
             is_sendable(user) && is_sendable(password) && !has_colon
         });
         if !can_be_sent {
             return Err(NextHopError::Credentials(name()));
         }
-        if self.certificate.is_some() != self.key.is_some() {
-            return Err(NextHopError::HalfCertificate(name()));
-        }
-        if !self.has(HopKind::Https) && (self.ca.is_some() || self.certificate.is_some()) {
-            return Err(NextHopError::NotTls(name()));
-        }
-        if self.check_every.get() < LEAST_CHECK {
-            return Err(NextHopError::Checks(name()));
-        }
         self.client_tls().map_err(|source| NextHopError::Tls { name: name(), source })?;
         Ok(())
     }
 }
+
+const ACCEPTED: &str =
+    "the URL of a proxy, such as \"https://exit.example:443\" or \"socks5://127.0.0.1:9050\"";
+
+/// Protocol of a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HopKind {
+    /// CONNECT of HTTP/1.1.
+    Http,
+    /// CONNECT over TLS, of HTTP/2 or HTTP/1.1.
+    Https,
+    /// CONNECT of SOCKS5 (RFC 1928).
+    Socks5,
+}
+
+/// The URL of a next hop.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HopUrl {
+    pub(crate) text: Box<str>,
+    pub(crate) kind: HopKind,
+    /// Host and port on which the next hop listens.
+    pub(crate) at: Target,
+}
+
+/// Reason why a text is not the URL of a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HopUrlError {
+    /// "ftp://proxy.example:21", "127.0.0.1:9050"
+    #[error("it begins with none of \"https://\", \"http://\" and \"socks5://\"")]
+    Scheme,
+    /// "http://user:password@proxy.example:3128"
+    #[error("credentials stand in the keys user and password, not in the URL")]
+    Credentials,
+    /// "http://proxy.example:3128/path"
+    #[error("it has a path")]
+    Path,
+    /// "http://proxy.example"
+    #[error("it does not end with a host and a port")]
+    Address,
+}
+
+impl FromStr for HopUrl {
+    type Err = HopUrlError;
+
+    fn from_str(text: &str) -> Result<Self, HopUrlError> {
+        let (kind, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (HopKind::Http, rest),
+            Some(("https", rest)) => (HopKind::Https, rest),
+            Some(("socks5" | "socks5h", rest)) => (HopKind::Socks5, rest),
+            _ => return Err(HopUrlError::Scheme),
+        };
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains('@') {
+            return Err(HopUrlError::Credentials);
+        }
+        if authority.contains(['/', '?', '#']) {
+            return Err(HopUrlError::Path);
+        }
+        let at = Target::parse(authority, None).map_err(|_| HopUrlError::Address)?;
+        Ok(Self { text: text.into(), kind, at })
+    }
+}
+
+impl fmt::Display for HopUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for HopUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+text_value!(HopUrl, ACCEPTED);
 
 #[cfg(test)]
 mod tests {
@@ -243,6 +295,33 @@ mod tests {
         ] {
             let found = check(&text);
             assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_url_has_one_of_three_schemes_a_host_and_a_port() {
+        for (text, kind, authority) in [
+            ("http://proxy.example:3128", HopKind::Http, "proxy.example:3128"),
+            ("http://[2001:db8::1]:3128/", HopKind::Http, "[2001:db8::1]:3128"),
+            ("https://exit.example:443", HopKind::Https, "exit.example:443"),
+            ("socks5://127.0.0.1:9050", HopKind::Socks5, "127.0.0.1:9050"),
+            ("socks5h://tor:9050", HopKind::Socks5, "tor:9050"),
+        ] {
+            let url: HopUrl = text.parse().unwrap();
+            assert_eq!(
+                (url.kind, url.at.authority().as_str(), url.to_string().as_str()),
+                (kind, authority, text)
+            );
+        }
+        for (text, error) in [
+            ("127.0.0.1:9050", HopUrlError::Scheme),
+            ("ftp://proxy.example:21", HopUrlError::Scheme),
+            ("http://a:b@proxy.example:3128", HopUrlError::Credentials),
+            ("http://proxy.example:3128/path", HopUrlError::Path),
+            ("http://proxy.example", HopUrlError::Address),
+            ("socks5://:9050", HopUrlError::Address),
+        ] {
+            assert_eq!(text.parse::<HopUrl>().unwrap_err(), error, "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One pattern of an egress rule: which targets it is about.
+//! Patterns of egress rules, which select targets.
 
 use ipnet::IpNet;
 use postern_config::text_value;
@@ -12,19 +12,19 @@ const ACCEPTED: &str = "\"HOST:PORTS\" or \"HOST\", where HOST is a name (\"b.ex
      (\"*.example.org\"), an address or a network (\"192.0.2.7\", \"10.0.0.0/8\", \"[2001:db8::1]\", \"[2001:db8::]/32\") or \
      \"*\", and PORTS is a port, a range (\"8000-8999\") or \"*\"";
 
-/// Targets: hosts, and ports of them. It keeps the text that it was read from.
+/// Hosts and ports that select targets, with the text from which they were parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
-    hosts: Hosts,
-    /// None if the pattern has no ports of its own.
-    ports: Option<RangeInclusive<u16>>,
+    pub(crate) hosts: Hosts,
+    /// `None` if the text has no ports.
+    pub(crate) ports: Option<RangeInclusive<u16>>,
 }
 
-/// Which hosts a pattern is about.
+/// Hosts that a pattern selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// All of them.
+    /// All hosts.
     Any,
     /// The host of this name, in A-labels and without a final dot.
     Name(Box<str>),
@@ -34,7 +34,7 @@ pub enum Hosts {
     Network(IpNet),
 }
 
-/// Why a text is no pattern.
+/// Reason why a text is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// "", ":443"
@@ -76,21 +76,8 @@ pub enum PatternError {
 }
 
 impl Pattern {
-    /// Which hosts it is about.
-    #[must_use]
-    pub const fn hosts(&self) -> &Hosts {
-        &self.hosts
-    }
-
-    /// The ports that it names; `None` where it leaves them out.
-    #[must_use]
-    pub const fn ports(&self) -> Option<&RangeInclusive<u16>> {
-        self.ports.as_ref()
-    }
-
-    /// Whether it is about this name, of which case is without meaning and the final dot is gone.
-    #[must_use]
-    pub fn has_name(&self, name: &str) -> bool {
+    /// Returns `true` if the pattern selects this name, which has no final dot. Ignores case.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         match &self.hosts {
             Hosts::Any => true,
             Hosts::Name(own) => name.eq_ignore_ascii_case(own),
@@ -99,14 +86,13 @@ impl Pattern {
         }
     }
 
-    /// Whether it is about a network that has this address.
-    #[must_use]
-    pub fn has_address(&self, address: IpAddr) -> bool {
+    /// Returns `true` if the pattern is a network that contains this address.
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
         matches!(&self.hosts, Hosts::Network(network) if network.contains(&address))
     }
 }
 
-/// Whether a name is below another one, not equal to it.
+/// Returns `true` if a name is below another one, and not equal to it.
 pub(super) fn is_below(name: &str, above: &str) -> bool {
     let (name, above) = (name.as_bytes(), above.as_bytes());
     let Some((labels, end)) = name.len().checked_sub(above.len()).and_then(|at| name.split_at_checked(at))
@@ -129,7 +115,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// The host, and the ports after a colon.
+/// Splits a text into the host, and the ports after a colon.
 fn split(text: &str) -> Result<(&str, Option<&str>), PatternError> {
     let end_of_address = text.strip_prefix('[').map(|_| text.find(']').unwrap_or(text.len()));
     let after = end_of_address.unwrap_or(0);
@@ -204,7 +190,7 @@ fn network(address: &str, prefix: &str) -> Result<IpNet, PatternError> {
     Ok(network)
 }
 
-/// A network as a pattern has it.
+/// Formats a network as a pattern contains it.
 fn written(network: IpNet) -> String {
     let (address, length) = (network.addr(), network.prefix_len());
     if address.is_ipv6() { format!("[{address}]/{length}") } else { format!("{address}/{length}") }

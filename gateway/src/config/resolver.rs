@@ -1,4 +1,4 @@
-//! `[egress.resolver]`: who resolves the names of targets.
+//! `[egress.resolver]`: resolution of the names of targets.
 
 use postern_config::{ConfigDuration, text_value};
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// The most that `max_ttl` can be.
+/// Maximum of `max_ttl`.
 const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
 
 /// DNS for names of targets. Search domains never apply. An answer is kept for its time to live.
@@ -68,54 +68,54 @@ pub enum ResolverKind {
 }
 
 impl ResolverKind {
-    /// Whether the servers show a certificate.
+    /// Returns `true` if the servers present a certificate.
     #[must_use]
     pub const fn is_over_tls(self) -> bool {
         matches!(self, Self::Tls | Self::Https)
     }
 }
 
-/// Why these keys do not go together.
+/// An inconsistency of the resolver's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolverConfigError {
-    /// No server to ask.
+    /// No name server is configured.
     #[error(
         "egress.resolver.servers is empty: list the name servers, such as [\"192.0.2.53\"], or leave kind out for the system's"
     )]
     NoServers,
-    /// Servers that would not be asked.
+    /// Name servers are configured, but the system's are used.
     #[error(
         "egress.resolver.servers is for another kind than \"system\": set kind to \"udp\", \"tcp\", \"tls\" or \"https\""
     )]
     SystemServers,
-    /// No name to verify.
+    /// The name in the certificates is missing.
     #[error(
         "egress.resolver.name is missing: write the name in the servers' certificates, such as \"dns.example\""
     )]
     NoName,
-    /// Not a name.
+    /// The name in the certificates is invalid.
     #[error(
         "egress.resolver.name is neither a DNS name nor an address: write the name in the servers' certificates"
     )]
     Name,
-    /// A name that would not be verified.
+    /// A name or an authority is configured, but no certificate is verified.
     #[error(
         "egress.resolver.name and ca are for the kinds \"tls\" and \"https\": the others check no certificate. Remove them, or change kind"
     )]
     Unverified,
-    /// Not a path.
+    /// The path does not begin with a slash.
     #[error("egress.resolver.path must begin with a slash, such as \"/dns-query\"")]
     Path,
-    /// No time for a question.
+    /// The timeout is zero.
     #[error("egress.resolver.timeout must be longer than nothing, such as \"5s\"")]
     Timeout,
-    /// An empty span, or one without end.
+    /// `min_ttl` exceeds `max_ttl`, or `max_ttl` exceeds 30 days.
     #[error("egress.resolver.min_ttl must not be longer than max_ttl, and max_ttl not longer than \"30d\"")]
     Ttl,
 }
 
 impl ResolverConfig {
-    /// Finds keys that do not go together.
+    /// Returns an error if keys are inconsistent.
     pub(crate) fn check(&self) -> Result<(), ResolverConfigError> {
         use ResolverConfigError as E;
         let (is_system, verifies) = (self.kind == ResolverKind::System, self.kind.is_over_tls());
@@ -125,7 +125,7 @@ impl ResolverConfig {
             None if verifies => Err(E::NoName),
             Some(_) if !verifies => Err(E::Unverified),
             None if self.ca.is_some() => Err(E::Unverified),
-            Some(name) if !is_verifiable(name) => Err(E::Name),
+            Some(name) if ServerName::try_from(name.as_str()).is_err() => Err(E::Name),
             _ if !self.path.starts_with('/') => Err(E::Path),
             _ if self.timeout.get().is_zero() => Err(E::Timeout),
             _ if self.min_ttl.get() > self.max_ttl.get() || self.max_ttl.get() > LONGEST_KEPT => Err(E::Ttl),
@@ -134,21 +134,16 @@ impl ResolverConfig {
     }
 }
 
-/// Whether a certificate can be verified for it.
-fn is_verifiable(name: &str) -> bool {
-    ServerName::try_from(name).is_ok()
-}
-
-/// The address of a name server, and its port if it is not the usual one.
+/// The address of a name server, and its port if it is not the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameServer {
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its port; none for the usual one of the kind.
+    /// Port; `None` for the default of the kind.
     pub port: Option<u16>,
 }
 
-/// Why a text is no name server.
+/// An error for a text that is not the address of a name server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a name server is given by its address: a name would have to be resolved first")]
 pub struct NameServerError;

@@ -1,6 +1,7 @@
-//! The double-spend store's part of the configuration.
+//! `[store]`: the double-spend store.
 
 use postern_config::{ConfigDuration, Size};
+use postern_spend::Fsync;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -15,6 +16,8 @@ pub struct StoreConfig {
     pub path: PathBuf,
     /// Sync of the embedded store, before each answer ("always") or at an interval, whose tokens a power loss may make good
     /// again.
+    #[serde(with = "fsync")]
+    #[schemars(with = "String")]
     pub fsync: Fsync,
     /// Shared store, for kind = "memcached".
     pub memcached: MemcachedConfig,
@@ -25,7 +28,7 @@ impl Default for StoreConfig {
         Self {
             kind: StoreKind::Embedded,
             path: "postern-data/spent".into(),
-            fsync: Fsync::Interval(ConfigDuration::secs(1)),
+            fsync: Fsync::default(),
             memcached: MemcachedConfig::default(),
         }
     }
@@ -114,42 +117,26 @@ pub struct StoreTls {
     pub key: Option<PathBuf>,
 }
 
-/// Time at which spent records reach the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
-    /// Before each answer.
-    Always,
-    /// At this interval.
-    Interval(ConfigDuration),
-}
+/// "always", or an interval.
+mod fsync {
+    use super::{ConfigDuration, Deserialize, Fsync};
+    use serde::{Deserializer, Serializer, de::Error};
 
-impl<'de> Deserialize<'de> for Fsync {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fsync, D::Error> {
         let text = String::deserialize(deserializer)?;
-        match text.as_str() {
-            "always" => Ok(Self::Always),
-            interval => interval.parse().map(Self::Interval).map_err(|error| {
-                serde::de::Error::custom(format_args!("{error}, or \"always\" to sync before each answer"))
-            }),
+        if text == "always" {
+            return Ok(Fsync::Always);
         }
+        let interval = text.parse().map(|interval: ConfigDuration| Fsync::Interval(interval.get()));
+        interval.map_err(|error| {
+            D::Error::custom(format_args!("{error}, or \"always\" to sync before each answer"))
+        })
     }
-}
 
-impl Serialize for Fsync {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Always => serializer.serialize_str("always"),
-            Self::Interval(span) => span.serialize(serializer),
+    pub(super) fn serialize<S: Serializer>(fsync: &Fsync, serializer: S) -> Result<S::Ok, S::Error> {
+        match fsync {
+            Fsync::Always => serializer.serialize_str("always"),
+            Fsync::Interval(interval) => serializer.collect_str(&ConfigDuration(*interval)),
         }
-    }
-}
-
-impl JsonSchema for Fsync {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Fsync".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        String::json_schema(generator)
     }
 }

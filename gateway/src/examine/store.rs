@@ -1,28 +1,29 @@
-//! The double-spend store of a configuration: is it there, does it keep records, is it of a version without known faults?
+//! Examination of the configured double-spend store: reachability, retention of records, and versions with known faults.
 
 use crate::backend;
-use crate::config::{Config, MemcachedConfig, StoreConfig, StoreKind};
+use crate::config::{Config, StoreConfig, StoreKind};
 use crate::health::way_out;
-use crate::keys::keyring::CLOCK_TOLERANCE;
-use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, written};
+use crate::memories::skew;
+use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, silent_disk, written};
 use postern_daemon::tls;
-use postern_daemon::utc::rough;
 use postern_lookup::Lookup;
 use postern_spend::Unknown;
-use postern_spend::memcached::{Address, Memory, Server, Tls, inspect, release};
+use postern_spend::memcached::{Address, Memory, Replicas, Server, Tls, inspect, release};
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
-/// What it costs to be without an address of the store.
+/// Consequence if no address of the store answers.
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
-/// The same without one of three replicas.
+/// Consequence if one of three replicas is away.
 const WITHOUT_REPLICA: &str = "two of the three replicas decide, as long as both answer: without one more, every request is answered 503";
-/// How many looks a server gets that answers later than the gateway waits.
+/// Consequence of an unusable directory.
+const NO_RECORD: &str = "no spent token can be recorded, so every request is answered 503";
+/// Number of attempts for a server that answers later than the gateway waits.
 const LOOKS: usize = 5;
-/// A memory, or a number of connections, that is used up to this part deserves a look.
+/// Used fraction of a memory, or of a number of connections, from which it is reported.
 const FULL: f64 = 0.8;
 
-/// Versions of memcached that anyone who reaches them can crash or take over, first and last.
+/// Versions of memcached, first and last, that anyone who reaches them can crash or take over.
 const FAULTY: [([u32; 3], [u32; 3], &str); 2] = [
     (
         [0, 0, 0],
@@ -36,66 +37,52 @@ const FAULTY: [([u32; 3], [u32; 3], &str); 2] = [
     ),
 ];
 
-/// The hosts of a shared store.
+/// Returns the hosts of a shared store's addresses.
 pub(super) fn hosts(config: &StoreConfig) -> Vec<String> {
-    let host = |address: Address| match address {
-        Address::Tcp { host, .. } => Some(host),
+    let host = |(_, address): (usize, &Address)| match address {
+        Address::Tcp { host, .. } => Some(host.clone()),
         Address::Unix(_) => None,
     };
-    addresses(config).into_iter().filter_map(host).collect()
+    let replicas = (config.kind == StoreKind::Memcached).then(|| backend::replicas(&config.memcached).ok());
+    replicas.flatten().iter().flat_map(Replicas::addresses).filter_map(host).collect()
 }
 
-fn addresses(config: &StoreConfig) -> Vec<Address> {
-    if config.kind == StoreKind::Embedded {
-        return Vec::new();
-    }
-    let memcached = &config.memcached;
-    let texts = memcached.addresses.iter().chain(memcached.replicas.iter().flatten());
-    texts.filter_map(|text| text.parse().ok()).collect()
-}
-
-/// Begins to look at each address, or at the directory.
+/// Begins the examination of each address, or of the embedded store's directory.
 pub(super) fn begin(config: &Config, examinations: &mut Examinations) {
     let store = config.store.clone();
     if store.kind == StoreKind::Embedded {
-        let late = Finding::bad("disk", "the disk of store.path does not answer")
-            .costs("every request is answered 503");
+        let late = silent_disk("store.path", NO_RECORD);
         return examinations.begin(late, async move {
-            let examining = move || {
-                directory(
-                    "store.path",
-                    &store.path,
-                    "no spent token can be recorded, so every request is answered 503",
-                )
-            };
+            let examining = move || directory("store.path", &store.path, NO_RECORD);
             tokio::task::spawn_blocking(examining).await.into_iter().collect()
         });
     }
     let Ok(tls) = store.memcached.tls.as_ref().map(backend::store_tls).transpose() else { return };
+    let Ok(replicas) = backend::replicas(&store.memcached) else { return };
     let timeout = store.memcached.timeout.get();
     let without = if store.memcached.replicas.is_empty() { WITHOUT } else { WITHOUT_REPLICA };
-    begin_together(&store.memcached, tls.as_ref(), examinations);
-    for address in addresses(&store) {
-        begin_certificate(&address, tls.as_ref(), examinations);
-        let tls = tls.clone();
-        let late =
-            Finding::bad("store", format!("{address} does not answer within {} s", PATIENCE.as_secs()))
-                .costs(without)
-                .remedy("check that it runs, and the way to it");
+    for (_, address) in replicas.addresses() {
+        begin_certificate(address, tls.as_ref(), examinations);
+        let (address, tls) = (address.clone(), tls.clone());
+        let late = Finding::bad(
+            "store",
+            format!("{address} does not answer within {} s", PATIENCE.as_secs()),
+            without,
+            "check that it runs, and the way to it",
+        );
         examinations.begin(late, async move {
             match inspect_unhurried(&address, tls.as_ref(), timeout).await {
                 Ok(server) => judge(&address, &server, timeout, UnixSeconds::now()),
-                Err(reason) => vec![
-                    Finding::bad("store", format!("{address}: {reason}"))
-                        .costs(without)
-                        .remedy(way_out(reason)),
-                ],
+                Err(reason) => {
+                    vec![Finding::bad("store", format!("{address}: {reason}"), without, way_out(reason))]
+                }
             }
         });
     }
+    begin_together(replicas, tls, examinations);
 }
 
-/// The quickest of a few looks: on a busy machine one look may be late for reasons of its own.
+/// Returns the fastest of a few attempts: on a busy machine a single one may be late for other reasons.
 async fn inspect_unhurried(
     address: &Address,
     tls: Option<&Tls>,
@@ -114,20 +101,19 @@ async fn inspect_unhurried(
     Ok(quickest)
 }
 
-/// What no address shows by itself.
-fn begin_together(config: &MemcachedConfig, tls: Option<&Tls>, examinations: &mut Examinations) {
-    let of = |texts: &[String]| texts.iter().filter_map(|text| text.parse().ok()).collect::<Vec<Address>>();
-    let (plain, tls) = (of(&config.addresses), tls.cloned());
-    let replicas: Vec<Vec<Address>> = config.replicas.iter().map(|replica| of(replica)).collect();
+/// Begins the examination that compares addresses.
+fn begin_together(replicas: Replicas, tls: Option<Tls>, examinations: &mut Examinations) {
     let late = Finding::look("store", "whether its addresses lead to the same records was not seen in time");
     examinations.begin(late, async move {
-        let apart = apart(&plain, tls.as_ref()).await;
-        let twice = twice(&replicas).await;
-        apart.into_iter().chain(twice).collect()
+        let found = match &replicas {
+            Replicas::One(addresses) => apart(addresses, tls.as_ref()).await,
+            Replicas::Three(replicas) => twice(replicas).await,
+        };
+        found.into_iter().collect()
     });
 }
 
-/// Two addresses of one store that are two memcacheds, each with records of its own.
+/// Finds two addresses of one store that lead to two memcacheds, each with separate records.
 async fn apart(addresses: &[Address], tls: Option<&Tls>) -> Option<Finding> {
     let mut servers: Vec<(&Address, Memory)> = Vec::new();
     for address in addresses {
@@ -139,17 +125,15 @@ async fn apart(addresses: &[Address], tls: Option<&Tls>) -> Option<Finding> {
     let is_other =
         |memory: &Memory| memory.pid != of_first.pid || started(memory).abs_diff(started(of_first)) > 2;
     let (other, _) = servers.iter().find(|(_, memory)| is_other(memory))?;
-    Some(
-        Finding::bad(
-            "store",
-            format!("{first} and {other} are two memcacheds, and store.memcached.addresses is of one store"),
-        )
-        .costs("a token could be spent once on each: the gateway notices, and answers every request 503")
-        .remedy("name one of them, or a router before both; or three lists in store.memcached.replicas"),
-    )
+    Some(Finding::bad(
+        "store",
+        format!("{first} and {other} are two memcacheds, and store.memcached.addresses is of one store"),
+        "a token could be spent once on each: the gateway notices, and answers every request 503",
+        "name one of them, or a router before both; or three lists in store.memcached.replicas",
+    ))
 }
 
-/// One server in two replicas, under one name or two.
+/// Finds one server in two replicas, under one name or two.
 async fn twice(replicas: &[Vec<Address>]) -> Option<Finding> {
     let mut known: Vec<(usize, String, &Address)> = Vec::new();
     for (number, replica) in replicas.iter().enumerate() {
@@ -168,16 +152,19 @@ async fn twice(replicas: &[Vec<Address>]) -> Option<Finding> {
 
 fn one_server(before: &Address, address: &Address) -> Finding {
     let seen = format!("{before} and {address} are one server, in two lists of store.memcached.replicas");
-    Finding::bad("store", seen)
-        .costs("its votes are one, so no mark is offered, and every request is answered 503")
-        .remedy("give each of the three lists servers of its own")
+    Finding::bad(
+        "store",
+        seen,
+        "its votes are one, so no mark is offered, and every request is answered 503",
+        "give each of the three lists servers of its own",
+    )
 }
 
-/// Where connections to an address go.
+/// Returns the destinations of connections to an address.
 async fn places(address: &Address) -> Vec<String> {
     match address {
         Address::Unix(path) => vec![path.display().to_string()],
-        // Of a name without addresses another finding says so.
+        // Another finding reports a name without addresses.
         Address::Tcp { host, port } => {
             let mut families = Lookup::keeping(Duration::ZERO).find(host.trim_matches(['[', ']']), *port);
             families.rest().await;
@@ -193,18 +180,17 @@ fn begin_certificate(address: &Address, tls: Option<&Tls>, examinations: &mut Ex
     }
 }
 
-/// What is to be said of a server that answers at `now`.
+/// Returns the findings about a server that answered at `now`.
 fn judge(address: &Address, server: &Server, timeout: Duration, now: UnixSeconds) -> Vec<Finding> {
     let mut found = Vec::new();
     if server.took >= timeout {
-        let seen = format!(
-            "{address} answers in {}, and store.memcached.timeout is {timeout:?}",
-            written(server.took)
-        );
-        let finding = Finding::bad("store", seen)
-            .costs("what takes longer than the timeout has no answer, and its connection is closed: of three replicas it has no vote then, and alone it has requests refused with 503")
-            .remedy("check the load of the server and the way to it, or raise the timeout");
-        found.push(finding);
+        let seen = written(server.took);
+        found.push(Finding::bad(
+            "store",
+            format!("{address} answers in {seen}, and store.memcached.timeout is {timeout:?}"),
+            "what takes longer than the timeout has no answer, and its connection is closed: of three replicas it has no vote then, and alone it has requests refused with 503",
+            "check the load of the server and the way to it, or raise the timeout",
+        ));
     }
     let version = server.version.as_deref().filter(|_| server.memcached.is_some());
     found.extend(version.and_then(|version| faults(address, version)));
@@ -224,11 +210,12 @@ fn judge(address: &Address, server: &Server, timeout: Duration, now: UnixSeconds
 fn faults(address: &Address, version: &str) -> Option<Finding> {
     let present = release(version)?;
     let (.., what) = FAULTY.iter().find(|(first, last, _)| (*first..=*last).contains(&present))?;
-    Some(
-        Finding::bad("store", format!("{address} is memcached {version}, which has {what}"))
-            .costs("records can be lost there: of three replicas it has no vote then, and alone it makes tokens void that clients hold")
-            .remedy("install a newer memcached there; until then let nothing but gateways reach its port"),
-    )
+    Some(Finding::bad(
+        "store",
+        format!("{address} is memcached {version}, which has {what}"),
+        "records can be lost there: of three replicas it has no vote then, and alone it makes tokens void that clients hold",
+        "install a newer memcached there; until then let nothing but gateways reach its port",
+    ))
 }
 
 fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Finding> {
@@ -238,10 +225,12 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
             0 => String::new(),
             evicted => format!(", and has dropped {evicted} since its start"),
         };
-        let finding = Finding::bad("store", format!("{address} drops records when it is full{dropped}"))
-            .costs("no mark is planted there: of three replicas it has no vote, and alone no token can be admitted")
-            .remedy("start memcached with -M");
-        found.push(finding);
+        found.push(Finding::bad(
+            "store",
+            format!("{address} drops records when it is full{dropped}"),
+            "no mark is planted there: of three replicas it has no vote, and alone no token can be admitted",
+            "start memcached with -M",
+        ));
     }
     let is_full = |used: u64, most: u64| most > 0 && used as f64 >= FULL * most as f64;
     let is_short = is_full(memory.used, memory.most) && !memory.evicts;
@@ -253,31 +242,28 @@ fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Findin
         found.push(finding);
     }
     if is_short && memory.rejected > 0 {
-        let finding = Finding::bad(
+        found.push(Finding::bad(
             "store",
             format!("{address} is full: it has rejected {} records since its start", memory.rejected),
-        )
-        .costs("of three replicas it has no vote now; alone it has every request refused with 503")
-        .remedy("start memcached with a larger -m (docs/operate/capacity.md)");
-        found.push(finding);
+            "of three replicas it has no vote now; alone it has every request refused with 503",
+            "start memcached with a larger -m (docs/operate/capacity.md)",
+        ));
     }
     if is_full(memory.connections, memory.most_connections) {
-        let seen = format!(
-            "{address} has {} of at most {} connections",
-            memory.connections, memory.most_connections
-        );
+        let Memory { connections, most_connections, .. } = memory;
+        let seen = format!("{address} has {connections} of at most {most_connections} connections");
         let finding = Finding::look("store", seen)
             .costs("some gateways get no connection: of three replicas it has no vote at them, and alone they refuse requests with 503")
             .remedy("start memcached with a larger -c");
         found.push(finding);
     }
-    let apart = memory.time.abs_diff(now.0);
-    if apart > CLOCK_TOLERANCE.as_secs() {
-        let way = if memory.time > now.0 { "ahead of" } else { "behind" };
-        let finding = Finding::bad("clock", format!("the clock of {address} is {} {way} this machine's", rough(apart)))
-            .costs("records of spent tokens end too early, or too late: where that is noticed, of three replicas it has no vote, and alone it has requests refused with 503")
-            .remedy("set both clocks by NTP (timedatectl shows whether one is)");
-        found.push(finding);
+    if let Some(skew) = skew(&address.to_string(), memory.time, now) {
+        found.push(Finding::bad(
+            "clock",
+            skew,
+            "records of spent tokens end too early, or too late: where that is noticed, of three replicas it has no vote, and alone it has requests refused with 503",
+            "set both clocks by NTP (timedatectl shows whether one is)",
+        ));
     }
     found
 }

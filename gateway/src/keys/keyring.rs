@@ -1,7 +1,6 @@
-//! The keys that a gateway checks tokens against: one value, replaced whole when the issuer's directory
-//! changes, so that a request sees one state from its first stage to its last.
+//! The keys that tokens are checked against: an immutable value, replaced as a whole when the issuer's directory changes, so that
+//! a request uses one state from its first stage to its last.
 
-use crate::config::Issuer;
 use crate::keys::offer::Offer;
 use crate::keys::secrets::Secrets;
 use crate::observe::labels::KeyPhase;
@@ -14,28 +13,28 @@ use postern_token::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long spent records outlive their key: more than the clocks of gateways and stores can differ.
+/// Lifetime of spent records beyond the end of their key; exceeds the clock differences between gateways and stores.
 const RECORD_MARGIN: Duration = Duration::from_secs(3600);
 
-/// By how much those clocks may differ before the store refuses: half the margin.
+/// Clock difference beyond which the store refuses: half the margin.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(RECORD_MARGIN.as_secs() / 2);
 
 /// The keys whose tokens are accepted.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: KeySet,
-    /// Those that the directory no longer lists: their tokens are good for a while, and the issuer signs none with
+    /// Keys that the directory no longer lists: their tokens are accepted for a grace period, but the issuer signs none with
     /// them.
     dropped: Vec<TokenKeyId>,
-    /// The type of each key that the directory lists and that cannot be used here, and when it comes into use.
+    /// Types and start times of listed keys that are unusable here.
     unusable: Vec<(TokenType, UnixSeconds)>,
 }
 
-/// Which keys of a directory are accepted, and what verifies their tokens.
+/// Accepted token types, and the secrets that verify tokens of private ones.
 pub(crate) struct Accepted {
     pub(crate) types: TokenTypes,
     pub(crate) secrets: Secrets,
-    /// Why a key that the directory lists cannot be used, if there is one.
+    /// Reason why a listed key is unusable, if any is.
     pub(crate) passed_over: Option<String>,
 }
 
@@ -45,7 +44,7 @@ impl Accepted {
         Self { types: TokenTypes::PUBLIC, secrets: Secrets::default(), passed_over: None }
     }
 
-    /// Whether the secret of a private key is there.
+    /// Returns `true` if the secret of a private key is present.
     pub(crate) fn has_secret(&self, entry: &DirectoryKey) -> bool {
         entry.key_bytes().is_ok_and(|bytes| self.secrets.position(entry.token_type(), &bytes).is_some())
     }
@@ -59,7 +58,7 @@ impl Accepted {
     }
 }
 
-/// The lifetimes of keys for which the directory has none.
+/// Lifetimes of keys for which the directory has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
     /// For a key without not-after.
@@ -68,53 +67,34 @@ pub(crate) struct Lifetimes {
     pub(crate) removed: Duration,
 }
 
-impl Lifetimes {
-    pub(crate) fn of(issuer: &Issuer) -> Self {
-        Self { without_not_after: issuer.key_lifetime.get(), removed: issuer.removed_grace.get() }
-    }
-}
-
-/// Why a directory gives no keys.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum KeyringError {
-    #[error(
-        "the directory lists no key of a token type that is accepted here (issuer.types); is it the right issuer's?"
-    )]
-    NoKeys,
-    #[error(
-        "the directory lists {0} keys of token types that are accepted here, but none of them can be used: {1}"
-    )]
-    AllUnusable(usize, String),
-}
-
-/// How things stand with the keys.
+/// The usability of all keys at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outlook {
-    /// One is good now.
+    /// At least one key is valid.
     Usable,
-    /// None is known.
+    /// No key is known.
     None,
-    /// The first comes into use later, and no other has not retired.
+    /// All keys that have not retired come into use later, the first of them at `first`.
     Upcoming { known: usize, first: UnixSeconds },
-    /// All have retired.
+    /// All keys have retired, the last one at `last`.
     Retired { known: usize, last: UnixSeconds },
 }
 
 impl Keyring {
-    /// A ring of these.
     pub(crate) fn of(keys: Vec<TrustedKey>) -> Self {
         Self { keys: KeySet::new(keys), ..Self::default() }
     }
 
-    /// The keys of `directory` whose types are accepted, and those of `self` that it dropped, for as long as they are still
-    /// good; none that it revokes. A key that cannot be used is passed over: one bad entry must not take the good ones with it.
+    /// Returns the accepted keys of `directory`, and those of `self` that it no longer lists until their grace period ends,
+    /// without revoked keys. An unusable key is skipped, so that one bad entry does not invalidate the others. Fails with the
+    /// reason to reject the directory.
     pub(crate) fn updated(
         &self,
         directory: &Directory,
         accepted: &mut Accepted,
         lifetimes: Lifetimes,
         now: UnixSeconds,
-    ) -> Result<Self, KeyringError> {
+    ) -> Result<Self, String> {
         let mut fresh: Vec<TrustedKey> = Vec::new();
         let (mut listed, mut refused, mut unusable) = (0, None, Vec::new());
         for token_type in accepted.types.iter() {
@@ -132,11 +112,17 @@ impl Keyring {
         accepted.passed_over = refused;
         let revokes_known = self.keys.iter().any(|known| directory.revokes(known.key.id()));
         match &accepted.passed_over {
-            // Whatever else is wrong with the directory: what it revokes must go.
+            // Revocations apply even if the rest of the directory is unusable.
             _ if revokes_known => {}
-            _ if listed == 0 => return Err(KeyringError::NoKeys),
+            _ if listed == 0 => {
+                return Err("the directory lists no key of a token type that is accepted here (issuer.types); is it the right \
+                            issuer's?"
+                    .to_owned());
+            }
             Some(reason) if fresh.is_empty() => {
-                return Err(KeyringError::AllUnusable(listed, reason.clone()));
+                return Err(format!(
+                    "the directory lists {listed} keys of token types that are accepted here, but none of them can be used: {reason}"
+                ));
             }
             _ => {}
         }
@@ -152,7 +138,7 @@ impl Keyring {
         Ok(Self { keys, dropped, unusable })
     }
 
-    /// These keys without some of them, whose tokens are not taken any more.
+    /// Returns the keyring without the keys `lost`, whose tokens are no longer accepted.
     pub(crate) fn without(&self, lost: &[TokenKeyId]) -> Self {
         let kept = self.keys.iter().filter(|known| !lost.contains(&known.key.id()));
         Self {
@@ -162,8 +148,8 @@ impl Keyring {
         }
     }
 
-    /// A key with its window. The directory's times win. A key without times keeps the window it was first given;
-    /// otherwise its window would move with every poll and never end.
+    /// Returns a key with its window. The directory's times take precedence. A key without times keeps the window it was first
+    /// given; otherwise each poll would extend its window, which would never end.
     fn dated(
         &self,
         key: VerifyingKey,
@@ -180,13 +166,13 @@ impl Keyring {
         TrustedKey::new(Arc::new(key), window)
     }
 
-    /// The key of a token, if its tokens are good at `now`.
+    /// Returns the key `id` if its tokens are accepted at `now`.
     pub(crate) fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
         self.keys.find(id, now)
     }
 
-    /// The challenges for a client without a good token, one for each accepted type that there is a key of; `None` while there
-    /// is no key at all. A type whose newest key cannot be used here is left to the others: the issuer signs with no older one.
+    /// Returns the challenges for a client without a valid token, one per accepted type that has a key; `None` without any key. A
+    /// type whose newest key is unusable here is omitted if another type remains, because the issuer signs with no older key.
     pub(crate) fn challenge(
         &self,
         offer: &Offer,
@@ -195,19 +181,19 @@ impl Keyring {
     ) -> Option<HeaderValue> {
         let challenge = |token_type| {
             let (key, mark) = self.requested(token_type, &binding, now)?;
-            // From then on the issuer signs with the next one, and soon no more with this one.
+            // From `until` on the issuer signs with the next key, and soon no longer with this one.
             let until = self.next_begins(token_type, now).fold(key.window.not_after, UnixSeconds::min);
             Some((self.is_superseded(key, now), offer.challenge(key, mark, now, until)))
         };
-        let challenges: Vec<(bool, String)> = offer.types().iter().filter_map(challenge).collect();
-        // With nothing better to offer, this key's tokens are still good.
+        let challenges: Vec<(bool, String)> = offer.types.iter().filter_map(challenge).collect();
+        // Without an alternative a superseded key is offered: its tokens are still accepted.
         let is_all = challenges.iter().all(|(is_superseded, _)| *is_superseded);
         let offered = challenges.into_iter().filter(|(is_superseded, _)| is_all || !is_superseded);
         let offered: Vec<String> = offered.map(|(_, challenge)| challenge).collect();
         if offered.is_empty() { None } else { HeaderValue::from_str(&offered.join(", ")).ok() }
     }
 
-    /// When listed keys of a type come into use after `now`, those that cannot be used here among them.
+    /// Returns the start times after `now` of the listed keys of a type, including unusable ones.
     fn next_begins(&self, token_type: TokenType, now: UnixSeconds) -> impl Iterator<Item = UnixSeconds> {
         let usable = self.listed(token_type).map(|known| known.window.not_before);
         let unusable =
@@ -215,13 +201,13 @@ impl Keyring {
         usable.chain(unusable).filter(move |begins| *begins > now)
     }
 
-    /// Whether a newer key of its type is in use that cannot be used here.
+    /// Returns `true` if a newer key of its type is in use but unusable here.
     fn is_superseded(&self, key: &TrustedKey, now: UnixSeconds) -> bool {
         let (token_type, since) = (key.key.token_type(), key.window.not_before);
         self.unusable.iter().any(|(of, begins)| *of == token_type && since < *begins && *begins <= now)
     }
 
-    /// Whether challenges request tokens of any of these types.
+    /// Returns `true` if challenges request tokens of any of these types.
     pub(crate) fn requests_any(
         &self,
         types: TokenTypes,
@@ -231,9 +217,9 @@ impl Keyring {
         types.iter().any(|token_type| self.requested(token_type, &binding, now).is_some())
     }
 
-    /// The key of a type that clients are to get tokens of, and the mark that binds them: the newest in use that the issuer still
-    /// lists, for it signs with no other, and whose binding is known. A key that was taken back may be the newer one. While
-    /// none of those is bound, one that is no longer listed: its tokens are still good.
+    /// Returns the key of a type that clients are to request tokens for, and the mark that binds those tokens: the newest key in
+    /// use that is still listed and whose binding is known, because the issuer signs with no unlisted key. A withdrawn key may be
+    /// newer. If no listed key is bound, returns a key that is no longer listed: its tokens are still accepted.
     pub(crate) fn requested(
         &self,
         token_type: TokenType,
@@ -258,7 +244,6 @@ impl Keyring {
         self.of_type(token_type).filter(|known| !self.dropped.contains(&known.key.id()))
     }
 
-    /// How things stand with the keys at `now`.
     pub(crate) fn outlook(&self, now: UnixSeconds) -> Outlook {
         let known = self.len();
         let upcoming = self.keys.iter().map(|known| known.window).filter(|window| now < window.not_after);
@@ -273,38 +258,38 @@ impl Keyring {
         }
     }
 
-    /// The next moment after `now` at which a key comes into use or retires.
+    /// Returns the next moment after `now` at which a key comes into use or retires.
     pub(crate) fn next_change(&self, now: UnixSeconds) -> Option<UnixSeconds> {
         let moments = self.keys.iter().flat_map(|known| [known.window.not_before, known.window.not_after]);
         moments.filter(|moment| *moment > now).min()
     }
 
-    /// Every key, newest first.
+    /// Returns all keys, newest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &TrustedKey> {
         self.keys.iter()
     }
 
-    /// The epochs of the keys that are good at `now`.
+    /// Returns the epochs of the keys that are valid at `now`.
     pub(crate) fn epochs(&self, now: UnixSeconds) -> impl Iterator<Item = Epoch> {
         self.keys.iter().filter(move |known| known.window.contains(now)).map(epoch)
     }
 
-    /// The epochs of all keys that have not retired at `now`, those to come among them.
+    /// Returns the epochs of all keys that have not retired at `now`, including upcoming ones.
     pub(crate) fn unretired(&self, now: UnixSeconds) -> impl Iterator<Item = Epoch> {
         self.keys.iter().filter(move |known| now < known.window.not_after).map(epoch)
     }
 
-    /// Whether any key is good at `now`.
+    /// Returns `true` if a key is valid at `now`.
     pub(crate) fn is_usable(&self, now: UnixSeconds) -> bool {
         self.keys.newest(now).is_some()
     }
 
-    /// How many keys are known, retired ones among them.
+    /// Returns the number of known keys, including retired ones.
     pub(crate) fn len(&self) -> usize {
         self.keys.iter().count()
     }
 
-    /// Every key that is known and has not retired, for people and metrics.
+    /// Describes each known key that has not retired, for the live page and metrics.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
         let any = |_| Binding::Offered(Mark::new([0; 16]));
         let newest = |of: &TrustedKey| self.requested(of.key.token_type(), any, now);
@@ -323,17 +308,17 @@ impl Keyring {
     }
 }
 
-/// A key's public facts: all of them are in the issuer's directory.
+/// Public facts about a key, all of them from the issuer's directory.
 pub(crate) struct KeyView {
     pub(crate) id: TokenKeyId,
     pub(crate) phase: KeyPhase,
-    /// How long it has been in use, if the directory has a `not-before`.
+    /// Time since the start of use; `None` if the directory has no `not-before`.
     pub(crate) age: Option<Duration>,
     pub(crate) retires: UnixSeconds,
 }
 
-/// The epoch of a key's spent records. It ends by the directory's own not-after: gateways that notice at different times
-/// that a key is no longer listed name one expiry.
+/// Returns the epoch of a key's spent records. Its expiry derives from the directory's own not-after, so that gateways that
+/// notice a removal at different times use the same expiry.
 pub(crate) fn epoch(key: &TrustedKey) -> Epoch {
     Epoch { key: key.key.id(), expires: key.directory_not_after.saturating_add(RECORD_MARGIN), mark: None }
 }

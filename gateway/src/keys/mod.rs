@@ -1,6 +1,5 @@
-//! The issuer's keys: the keyring that tokens are checked against, where keys come from, and how long they are trusted.
+//! The issuer's keys: the keyring, its sources, and the keys' lifetimes.
 
-pub(crate) mod clock;
 pub(crate) mod keyring;
 pub(crate) mod offer;
 pub(crate) mod refresh;

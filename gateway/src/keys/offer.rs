@@ -1,4 +1,4 @@
-//! The challenges that this gateway hands out, one for each token type, each with a mark of the store.
+//! The gateway's challenges, one per token type, each with a mark of the store.
 
 use crate::config::ChallengeConfig;
 use parking_lot::RwLock;
@@ -12,17 +12,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long a challenge may be kept at most. Where three replicas vote, another mark is offered while tokens
-/// of the old one are still good, so no refusal tells clients of it.
+/// Longest time that a challenge may be kept. Where three replicas vote, a new mark is offered while tokens of the old one are
+/// still accepted, so no refusal informs clients of the change.
 const MARKED: Duration = Duration::from_secs(600);
 
-/// The token types of keys, for the store: it knows a key by its id alone, and the id of a mark depends on the type. Holds
-/// the private keys that this gateway has had since its start: whatever is not here is of type 2.
+/// Token types by key, for the store: it identifies a key by its id alone, and the id of a mark depends on the type. Contains the
+/// private keys seen since the gateway's start; any other key is of type 2.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyTypes(Arc<RwLock<HashMap<TokenKeyId, TokenType>>>);
 
 impl KeyTypes {
-    /// Before the store hears of these keys.
+    /// Records the types of `keys`; must be called before the store receives them.
     pub(crate) fn learn<'a>(&self, keys: impl Iterator<Item = &'a TrustedKey>) {
         let private = keys.filter(|known| known.key.token_type().is_private());
         let types: Vec<_> = private.map(|known| (known.key.id(), known.key.token_type())).collect();
@@ -36,14 +36,15 @@ impl KeyTypes {
     }
 }
 
-/// The challenges, which change only by their mark while the gateway runs.
+/// The challenges; only their mark changes while the gateway runs.
 #[derive(Clone)]
 pub(crate) struct Offer {
     issuer_name: String,
     origins: Vec<String>,
     /// The origins, joined by commas.
     names: String,
-    types: TokenTypes,
+    /// Accepted token types, the preferred one first.
+    pub(crate) types: TokenTypes,
     key_types: KeyTypes,
     max_age: Duration,
     quoting: Quoting,
@@ -70,28 +71,22 @@ impl Offer {
         })
     }
 
-    /// The types whose tokens are accepted, the preferred one first.
-    pub(crate) fn types(&self) -> TokenTypes {
-        self.types
-    }
-
-    /// The id of the mark in a challenge with this digest. Whether it is one of this gateway's, the store knows.
+    /// Returns the id of the mark in a challenge with this digest. The store determines if the mark is one of this gateway's.
     pub(crate) fn answered(&self, key: TokenKeyId, digest: ChallengeDigest) -> MarkId {
         MarkId::derive(&self.names, key, digest)
     }
 
-    /// The id of a mark in tokens of a key.
     pub(crate) fn mark_id(&self, key: TokenKeyId, mark: Mark) -> MarkId {
         self.answered(key, ChallengeDigest::of(&self.bytes(self.key_types.of(key), mark)))
     }
 
-    /// How the store binds tokens.
+    /// Returns the function by which the store derives the ids of marks.
     pub(crate) fn marks(&self) -> Marks {
         let offer = self.clone();
         Marks { id: Arc::new(move |key, mark| offer.mark_id(key, mark)) }
     }
 
-    /// A challenge for a token of `key`, to be kept until `until` at most, as Proxy-Authenticate has it.
+    /// Returns a challenge for a token of `key` in the syntax of Proxy-Authenticate; it may be kept until `until` at most.
     pub(crate) fn challenge(
         &self,
         key: &TrustedKey,
@@ -108,15 +103,15 @@ impl Offer {
         challenge.format(self.quoting)
     }
 
-    /// The challenge for tokens of a type. A type that is not accepted has one, too: the store may still know its keys.
+    /// Serializes the challenge for tokens of a type, accepted or not: the store may still know keys of other types.
     fn bytes(&self, token_type: TokenType, mark: Mark) -> Vec<u8> {
-        // All of it was accepted when the offer was made, with a mark of the same length.
+        // `Offer::new` has accepted the same values with a mark of the same length.
         challenge(token_type, &self.issuer_name, &self.origins, mark)
             .map_or_else(|_| Vec::new(), |challenge| challenge.serialize())
     }
 }
 
-/// The gateway's names, and behind them one of the mark below the first.
+/// Builds a challenge with the gateway's names, followed by the name that carries the mark, a subdomain of the first.
 fn challenge(
     token_type: TokenType,
     issuer_name: &str,

@@ -1,13 +1,11 @@
-//! Refreshes the issuer's keys: fetches the directory, updates the keyring, and sets the gate.
+//! Refresh of the issuer's keys: fetches the directory, updates the keyring, and sets the readiness gate.
 
 use crate::config::{Config, StoreKind};
-use crate::gate::{Condition, LoggedGate};
+use crate::gate::{Condition, LoggedGate, Reason};
 use crate::health::plural;
-use crate::keys::clock::Clock;
-use crate::keys::keyring::{Accepted, Keyring, Lifetimes, Outlook};
-use crate::keys::saved::{self, Saved};
-use crate::keys::secrets::Secrets;
-use crate::keys::source::{self, Answer, FetchError, Fetched, Source, SourceError};
+use crate::keys::keyring::{Accepted, Keyring, Outlook};
+use crate::keys::saved::Saved;
+use crate::keys::source::{Answer, Clock, FetchError, Fetched, Source};
 use crate::observe::catalogue;
 use crate::observe::labels::KeyPhase;
 use crate::state::Core;
@@ -16,88 +14,62 @@ use postern_admin::catalogue::LinkKind;
 use postern_admin::live::{Link, Live};
 use postern_daemon::utc::rough;
 use postern_spend::Backend;
-use postern_token::{TokenTypes, UnixSeconds};
-use std::path::PathBuf;
+use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 mod schedule;
 use schedule::Schedule;
 
-/// How often the gate is set, gauges are, and the clock is looked at.
+/// Interval at which the gate and the gauges are set and the clock is checked.
 const TICK: Duration = Duration::from_secs(1);
-/// The same failure to fetch is logged again after this long.
+/// Interval at which a persistent failure to fetch is logged again.
 const REMINDER: Duration = Duration::from_secs(300);
 
-/// Where the keys come from and how long they are good, as the configuration says.
+/// The source of keys, and what the gateway keeps about it.
 pub(crate) struct Supply {
     pub(crate) source: Source,
-    /// To the issuer, unless the keys come from a file.
+    /// Link to the issuer; `None` if the keys come from a file.
     issuer: Option<Link>,
-    lifetimes: Lifetimes,
-    acceptance: Acceptance,
     saved: Option<Saved>,
-    poll: Duration,
-}
-
-/// Which token types are accepted, and where the secrets of the private ones are.
-#[derive(Clone)]
-struct Acceptance {
-    types: TokenTypes,
-    secrets: Option<PathBuf>,
-}
-
-impl Acceptance {
-    /// Blocks on the disk.
-    fn read(&self) -> Accepted {
-        let secrets = Secrets::read(self.secrets.as_deref());
-        Accepted { types: self.types, secrets, passed_over: None }
-    }
 }
 
 impl Supply {
-    pub(crate) fn of(config: &Config, live: &Live) -> Result<Self, SourceError> {
-        let source = Source::new(&config.issuer)?;
-        let lifetimes = Lifetimes::of(&config.issuer);
+    pub(crate) fn of(config: &Config, source: Source, live: &Live) -> Self {
         let issuer = source.address().map(|address| live.link(LinkKind::Issuer, &address));
-        let saved = saved_keys(config, &source);
-        let acceptance =
-            Acceptance { types: source::types(&config.issuer)?, secrets: config.issuer.secrets.clone() };
-        Ok(Self { source, issuer, lifetimes, acceptance, saved, poll: config.issuer.poll.get() })
+        Self { saved: saved_keys(config, &source), source, issuer }
     }
 
-    /// The keys of the last run. Blocks on the disk.
+    /// Loads the keys of the last run. Blocks on the disk.
     pub(crate) fn saved_keyring(&mut self) -> Keyring {
-        self.saved.as_mut().map(|saved| saved.load(&mut self.acceptance.read())).unwrap_or_default()
+        let Some(saved) = &mut self.saved else { return Keyring::default() };
+        saved.load(&mut self.source.accepted())
     }
 }
 
-/// The file of the issuer's keys, where they come from its directory.
+/// Returns the file in which the issuer's keys are saved, by default next to the records of an embedded store; `None` if the keys
+/// come from a file, or if neither the configuration nor an embedded store gives a path.
 fn saved_keys(config: &Config, source: &Source) -> Option<Saved> {
     let directory = source.url()?.to_owned();
-    let beside = (config.store.kind == StoreKind::Embedded).then(|| saved::beside(&config.store.path));
+    let store = Some(&config.store).filter(|store| store.kind == StoreKind::Embedded);
+    let beside = store.map(|store| store.path.with_file_name("issuer-keys.json"));
     Some(Saved::new(config.issuer.saved.clone().or(beside)?, directory))
 }
 
-/// The issuer's keys of one gateway.
 pub(crate) struct Refresh {
     core: Arc<Core>,
-    source: Source,
-    /// To the issuer, unless the keys come from a file.
-    issuer: Option<Link>,
-    lifetimes: Lifetimes,
-    acceptance: Acceptance,
-    saved: Option<Saved>,
-    /// What a reload puts in the place of those.
+    supply: Supply,
+    /// Its replacements, from reloads.
     supplies: mpsc::UnboundedReceiver<Supply>,
     gate: LoggedGate,
     schedule: Schedule,
     clock: Clock,
-    /// Why a listed key cannot be used, as it was logged.
+    /// Last logged reason why a listed key is unusable.
     passed_over: Option<String>,
-    /// Why the last fetch failed, and when it was logged.
+    /// Reason of the last failed fetch, and the time at which it was logged.
     failure: Option<(String, Instant)>,
 }
 
@@ -108,15 +80,10 @@ impl Refresh {
         supplies: mpsc::UnboundedReceiver<Supply>,
         gate: LoggedGate,
     ) -> Self {
-        let Supply { source, issuer, lifetimes, acceptance, saved, poll } = supply;
-        let schedule = Schedule::new(poll, source.is_polled());
+        let schedule = Schedule::new(supply.source.poll, supply.source.is_polled());
         Self {
             core,
-            source,
-            issuer,
-            lifetimes,
-            acceptance,
-            saved,
+            supply,
             supplies,
             gate,
             schedule,
@@ -126,52 +93,64 @@ impl Refresh {
         }
     }
 
-    /// Goes on until it is dropped.
+    /// Runs until dropped.
     pub(crate) async fn run(mut self) {
         let mut reloads = self.core.shutdown.reloads();
         let (core, mut ticks) = (Arc::clone(&self.core), interval(TICK));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // In flight; until it ends, the gate is set and reloads are followed.
+        let mut fetching = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
                     self.schedule.look_at_the_clock(Instant::now(), UnixSeconds::now());
                     self.report();
                 }
-                () = sleep_until(self.schedule.next()) => self.fetch().await,
-                () = core.unknown_key.notified(), if !self.schedule.is_soon() => self.schedule.soon(),
-                () = reloads.next() => self.schedule.now(),
-                Some(supply) = self.supplies.recv() => self.replace(supply),
+                () = sleep_until(self.schedule.next), if fetching.is_none() => {
+                    self.schedule.asked(Instant::now());
+                    fetching = Some(Box::pin(fetch(self.supply.source.clone())));
+                }
+                Some(fetch) = async { Some(fetching.as_mut()?.await) } => {
+                    fetching = None;
+                    self.fetched(fetch).await;
+                }
+                () = core.unknown_key.notified(), if fetching.is_none() && !self.schedule.is_soon => {
+                    self.schedule.soon();
+                }
+                () = reloads.next() => {
+                    fetching = None; // it may have read what was there before
+                    self.schedule.next = Instant::now();
+                }
+                Some(supply) = self.supplies.recv() => {
+                    fetching = None; // of the source before
+                    self.replace(supply);
+                }
             }
         }
     }
 
-    /// Fetches from there now. The known keys stay in use until that answers; those that it does not list are good for
-    /// `removed_grace` more, as those that a directory has dropped.
+    /// Replaces the source and fetches from it immediately. The known keys stay in use until it answers; those that it does not
+    /// list are then accepted for `removed_grace` more, like keys dropped from a directory.
     fn replace(&mut self, supply: Supply) {
-        let Supply { source, issuer, lifetimes, acceptance, saved, poll } = supply;
-        self.acceptance = acceptance;
-        self.schedule = Schedule::new(poll, source.is_polled());
-        (self.source, self.issuer, self.lifetimes, self.saved) = (source, issuer, lifetimes, saved);
-        self.failure = None;
+        self.schedule = Schedule::new(supply.source.poll, supply.source.is_polled());
+        self.supply = supply;
+        (self.clock, self.failure) = (Clock::default(), None); // those of the source before
     }
 
-    /// Fetches the keys. On failure the known ones stay.
-    async fn fetch(&mut self) {
-        let (asked_at, asked) = (UnixSeconds::now(), Instant::now());
-        self.schedule.asked(asked);
-        let fetched = self.source.fetch().await;
-        let now = UnixSeconds::now();
-        match (&self.issuer, &fetched) {
+    /// Takes in the keys; on failure the known keys stay in use.
+    async fn fetched(&mut self, fetch: Fetch) {
+        let Fetch { asked, answered, took, answer, accepted } = fetch;
+        match (&self.supply.issuer, &answer) {
             (Some(issuer), Err(FetchError::Request { .. })) => issuer.lost(1),
-            (Some(issuer), _) => issuer.answered(asked.elapsed()),
+            (Some(issuer), _) => issuer.answered(took),
             (None, _) => {}
         }
-        let max_age = fetched.as_ref().ok().and_then(|answer| answer.max_age);
-        let acceptance = self.acceptance.clone();
-        let accepted = tokio::task::spawn_blocking(move || acceptance.read()).await;
-        match fetched
+        let now = UnixSeconds::now();
+        let max_age = answer.as_ref().ok().and_then(|answer| answer.max_age);
+        match answer
             .map_err(|error| error.to_string())
             .and_then(|answer| Ok((answer, accepted.map_err(|error| error.to_string())?)))
-            .and_then(|(answer, accepted)| self.take_in(answer, accepted, asked_at, now))
+            .and_then(|(answer, accepted)| self.take_in(answer, accepted, asked, answered))
         {
             Ok(()) => {
                 gauge!(catalogue::KEYS_FETCHED).set(now.0 as f64);
@@ -182,7 +161,7 @@ impl Refresh {
                     max_age,
                     self.core.keyring.load().next_change(now),
                 );
-                if let Some(saved) = &mut self.saved {
+                if let Some(saved) = &mut self.supply.saved {
                     let keyring = self.core.keyring.load_full();
                     saved.keep(&keyring).await;
                 }
@@ -195,7 +174,7 @@ impl Refresh {
         self.report();
     }
 
-    /// Updates the keys from an answer.
+    /// Updates the keyring from an answer.
     fn take_in(
         &mut self,
         answer: Answer,
@@ -207,16 +186,16 @@ impl Refresh {
             self.clock.compare(theirs, asked, now);
         }
         let Some(Fetched { directory, etag }) = answer.fresh else { return Ok(()) };
-        let updated = self.core.keyring.load().updated(&directory, &mut accepted, self.lifetimes, now);
-        let keyring = updated.map_err(|error| error.to_string())?;
+        let keyring =
+            self.core.keyring.load().updated(&directory, &mut accepted, self.supply.source.lifetimes, now)?;
         self.core.use_keys(&keyring, now);
-        // A key that cannot be used now may be so once its secret is there: a 304 would hide it.
-        self.source.used(etag.filter(|_| accepted.passed_over.is_none()));
+        // An unusable key may become usable once its secret is present; a 304 would hide it.
+        self.supply.source.used(etag.filter(|_| accepted.passed_over.is_none()));
         self.pass_over(accepted.passed_over);
         Ok(())
     }
 
-    /// Logs why a listed key cannot be used, once per reason.
+    /// Logs why a listed key is unusable, once per reason.
     fn pass_over(&mut self, why: Option<String>) {
         if let Some(reason) = why.as_ref().filter(|_| why != self.passed_over) {
             tracing::warn!(
@@ -227,7 +206,7 @@ impl Refresh {
         self.passed_over = why;
     }
 
-    /// Logs the cause, once per cause and then every few minutes.
+    /// Logs a failure to fetch, once per reason and then every few minutes.
     fn failed(&mut self, reason: String, now: UnixSeconds) {
         let known =
             self.failure.as_ref().filter(|(logged, when)| *logged == reason && when.elapsed() < REMINDER);
@@ -243,7 +222,7 @@ impl Refresh {
         self.failure = Some((reason, when.unwrap_or_else(Instant::now)));
     }
 
-    /// Sets gate and gauges.
+    /// Sets the gate and the gauges.
     fn report(&mut self) {
         let (now, keyring) = (UnixSeconds::now(), self.core.keyring.load());
         publish(&keyring, now);
@@ -254,7 +233,9 @@ impl Refresh {
     fn condition(&self, keyring: &Keyring, now: UnixSeconds) -> Condition {
         let clock = self.clock.differs();
         let mut reasons = match keyring.outlook(now) {
-            Outlook::Usable => return clock.map_or(Condition::Ready, Condition::Degraded),
+            Outlook::Usable => {
+                return Condition::of(clock.map(|text| Reason::new("clock", text)).into_iter().collect());
+            }
             Outlook::None => match (self.core.withdrawn.lock().len(), &self.failure) {
                 (0, Some(_)) => Vec::new(),
                 (0, None) => vec!["the issuer's directory lists no key that is in use now".to_owned()],
@@ -293,11 +274,28 @@ impl Refresh {
         }
     }
 
-    /// Advice if the keys' times are the cause; empty if the clock is, which has its own sentence.
+    /// Returns the advice, or nothing if the clock difference explains the state; the difference has a separate sentence.
     fn unless_the_clock_explains(&self, ahead: bool, advice: &str) -> String {
-        let explains = self.clock.differs().is_some() && self.clock.is_ahead() == ahead;
+        let explains = self.clock.differs().is_some() && (self.clock.ahead > 0) == ahead;
         if explains { String::new() } else { format!("; {advice}") }
     }
+}
+
+/// A fetch that has ended.
+struct Fetch {
+    asked: UnixSeconds,
+    answered: UnixSeconds,
+    took: Duration,
+    answer: Result<Answer, FetchError>,
+    accepted: Result<Accepted, JoinError>,
+}
+
+async fn fetch(source: Source) -> Fetch {
+    let (asked, began) = (UnixSeconds::now(), Instant::now());
+    let answer = source.fetch().await;
+    let (answered, took) = (UnixSeconds::now(), began.elapsed());
+    let accepted = spawn_blocking(move || source.accepted()).await;
+    Fetch { asked, answered, took, answer, accepted }
 }
 
 /// Sets the gauges of the keys.

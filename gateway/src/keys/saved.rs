@@ -1,9 +1,9 @@
-//! The issuer's keys on disk, so that a gateway can start while the issuer cannot be reached.
+//! The issuer's keys on disk, which allow a gateway to start while the issuer is unreachable.
 //!
-//! What is kept are the keys with their windows as this gateway has them: also the window of a key without not-after,
-//! which counts from when it was first seen, and the shortened one of a key that is no longer listed. So a restart
-//! gives no key more time. Such a key has its directory's own not-after in a field beside, for its spent records are
-//! kept until then. Files of versions without that field have one end for both, and those versions ignore the field.
+//! The file has the keys with this gateway's own windows: for a key without not-after, the window counts from when the key was
+//! first seen; for a key that is no longer listed, the window is shortened. A restart therefore extends no key. A shortened key
+//! also has the directory's own not-after in a separate field, because its spent records are kept until then. Files of versions
+//! without that field have one end for both; those versions ignore the field.
 
 use crate::health::plural;
 use crate::keys::keyring::{Accepted, Keyring};
@@ -16,17 +16,17 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file is a handful of keys: more than this is something else.
+/// Largest accepted file, in bytes; a handful of keys is far smaller.
 const LARGEST: u64 = 1 << 20;
 const VERSION: u32 = 1;
 
-/// The file, and what it holds.
+/// The file of saved keys, and its content.
 pub(crate) struct Saved {
     path: PathBuf,
-    /// The URL whose keys these are.
+    /// URL of the directory that the keys belong to.
     directory: String,
     written: Vec<u8>,
-    /// Whether a failure to write has been logged.
+    /// `true` once a failure to write has been logged.
     complained: bool,
 }
 
@@ -38,13 +38,13 @@ struct Document {
     keys: Vec<SavedKey>,
 }
 
-/// A key with its window as not-before and not-after.
+/// A key whose not-before and not-after are its window.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct SavedKey {
     #[serde(flatten)]
     key: DirectoryKey,
-    /// The directory's own not-after, where the window ends earlier.
+    /// The directory's own not-after, if the window ends earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory_not_after: Option<UnixSeconds>,
 }
@@ -54,7 +54,7 @@ impl Saved {
         Self { path, directory, written: Vec::new(), complained: false }
     }
 
-    /// The keys that were kept; none, and a line in the log, when they cannot be used. Blocks on the disk.
+    /// Loads the saved keys. Logs the reason if they are unusable, and returns an empty keyring. Blocks on the disk.
     pub(crate) fn load(&mut self, accepted: &mut Accepted) -> Keyring {
         match self.read(accepted) {
             Ok(None) => Keyring::default(),
@@ -94,7 +94,7 @@ impl Saved {
             return Err(format!("it has version {}, and this program writes {VERSION}", document.version));
         }
         if document.directory != self.directory {
-            // The operator's choice, and no fault: the issuer has moved, or is another one.
+            // Not a fault, but the operator's choice: the issuer has moved, or is another one.
             tracing::info!(
                 path = %self.path.display(),
                 "the saved keys are of another directory, {:?}: the gateway waits for its own", document.directory
@@ -102,7 +102,7 @@ impl Saved {
             return Ok(None);
         }
         let mut saved = document.keys;
-        // The secret of a private key may have been taken away since.
+        // The secret of a private key may have been removed since.
         saved.retain(|saved| !saved.key.token_type().is_private() || accepted.has_secret(&saved.key));
         let trusted = |saved: &SavedKey| trusted(saved, accepted);
         let keys: Result<Vec<TrustedKey>, String> = saved.iter().map(trusted).collect();
@@ -111,7 +111,7 @@ impl Saved {
         Ok(Some(keyring))
     }
 
-    /// Keeps these keys, unless the file has them already.
+    /// Saves these keys unless the file already contains them.
     pub(crate) async fn keep(&mut self, keyring: &Keyring) {
         let document = Document {
             version: VERSION,
@@ -120,13 +120,17 @@ impl Saved {
         };
         // Strings and numbers only, which JSON can always represent.
         let bytes = serde_json::to_vec_pretty(&document).unwrap_or_default();
-        if bytes == self.written {
+        // After a failure the file may be gone.
+        if bytes == self.written && !self.complained {
             return;
         }
         let (path, copy, is_outdated) = (self.path.clone(), bytes.clone(), self.is_outdated(&document));
         let written = tokio::task::spawn_blocking(move || {
             write(&path, &copy).inspect_err(|_| {
-                if is_outdated && let Err(error) = fs::remove_file(&path) {
+                if is_outdated
+                    && let Err(error) = fs::remove_file(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
                     tracing::error!(
                         path = %path.display(), %error,
                         "the saved keys of the issuer hold one that is not good any more, and cannot be removed: a start while the \
@@ -150,7 +154,7 @@ impl Saved {
         }
     }
 
-    /// Returns whether the file would give a key that is not good any more, or more time than it has.
+    /// Returns `true` if the file contains a key that is no longer accepted, or that now ends earlier.
     fn is_outdated(&self, present: &Document) -> bool {
         let written =
             serde_json::from_slice(&self.written).map(|written: Document| written.keys).unwrap_or_default();
@@ -194,11 +198,6 @@ fn trusted(saved: &SavedKey, accepted: &mut Accepted) -> Result<TrustedKey, Stri
         return Err("a key is accepted beyond its end".to_owned());
     }
     Ok(TrustedKey { key: Arc::new(key), window, directory_not_after })
-}
-
-/// The default place for the saved keys: beside the records of an embedded store.
-pub(crate) fn beside(store: &Path) -> PathBuf {
-    store.with_file_name("issuer-keys.json")
 }
 
 #[cfg(test)]
@@ -251,7 +250,7 @@ mod tests {
             ring.epochs(UnixSeconds(209)).find(|epoch| epoch.key == old).map(|epoch| epoch.expires)
         };
         assert_eq!((expires(&ring), expires(&again)), (Some(UnixSeconds(1100 + 3600)), expires(&ring)));
-        // First seen at 100, so it ends at 1100, however often the directory lists it again.
+        // The key was first seen at 100, so it ends at 1100, however often the directory lists it again.
         let later = again
             .updated(&listed(vec![new_entry]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1500))
             .unwrap();
@@ -265,11 +264,11 @@ mod tests {
         );
     }
 
-    /// A gateway that starts while the issuer is away would take a revoked key's tokens.
+    /// A gateway that starts while the issuer is away would accept a revoked key's tokens.
     #[tokio::test]
     async fn a_file_that_cannot_be_written_gives_no_key_that_is_good_no_more() {
         let home = tempfile::tempdir().unwrap();
-        // A file may have this name, and none beside it one that is longer.
+        // A file name may have this length, but the longer name of the temporary file is rejected.
         let path = home.path().join("k".repeat(250));
         let ((_, old_entry), (new, new_entry)) = (key(), key());
         let ring = |entries| {
@@ -293,7 +292,27 @@ mod tests {
         }
     }
 
-    /// Versions without the directory's own not-after wrote the end of the window alone.
+    #[tokio::test]
+    async fn a_file_that_was_lost_while_none_could_be_written_is_written_again() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("data");
+        let path = folder.join("issuer-keys.json");
+        let ring = |number| {
+            let entries = listed((0..number).map(|_| key().1).collect());
+            Keyring::default().updated(&entries, &mut Accepted::public(), LIFETIMES, UnixSeconds(1)).unwrap()
+        };
+        let (first, second) = (ring(1), ring(2));
+        let mut file = Saved::new(path.clone(), URL.to_owned());
+        file.keep(&first).await;
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "no folder").unwrap();
+        file.keep(&second).await;
+        fs::remove_file(&folder).unwrap();
+        file.keep(&first).await;
+        assert!(path.exists());
+    }
+
+    /// Versions without the directory's own not-after wrote only the end of the window.
     #[test]
     fn a_file_of_the_version_before_is_read() {
         let home = tempfile::tempdir().unwrap();

@@ -1,23 +1,23 @@
-//! The issuer's secret keys of the private token types, which this gateway verifies with: copies of the issuer's key files in a
-//! directory.
+//! The issuer's secret keys of private token types, which this gateway verifies tokens with: copies of the issuer's key files in
+//! a directory.
 
-use postern_token::{KeyError, TokenType, VerifyingKey, key_file};
+use postern_daemon::files::exposed_mode;
+use postern_token::{TokenType, VerifyingKey, key_file};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// What the directory held when it was read.
+/// Content of the directory when it was read.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
     keys: Vec<VerifyingKey>,
     directory: Option<PathBuf>,
-    /// Why a file, or all of them, cannot be used.
+    /// Reason why a file, or the whole directory, is unusable.
     fault: Option<String>,
 }
 
 impl Secrets {
-    /// Reads the key files of a directory; none without one. Blocks on the disk.
+    /// Reads the key files of a directory; returns no keys without one. Blocks on the disk.
     pub(crate) fn read(directory: Option<&Path>) -> Self {
         let mut secrets = Self { directory: directory.map(Path::to_owned), ..Self::default() };
         if let Some(directory) = directory {
@@ -32,11 +32,11 @@ impl Secrets {
     fn take_in(&mut self, entry: io::Result<std::fs::DirEntry>) {
         let read = entry.map_err(|error| error.to_string()).and_then(|entry| {
             let path = entry.path();
-            let named = |error: &dyn std::fmt::Display| format!("the key file {}: {error}", path.display());
             let Some(token_type) = key_file::token_type(&path).filter(|of_type| of_type.is_private()) else {
                 return Ok(None);
             };
-            read(&path, token_type).map(Some).map_err(|error| named(&error))
+            let named = |error| format!("the key file {}: {error}", path.display());
+            read(&path, token_type).map(Some).map_err(named)
         });
         match read {
             Ok(key) => self.keys.extend(key),
@@ -44,7 +44,7 @@ impl Secrets {
         }
     }
 
-    /// The key that verifies tokens of a published one.
+    /// Removes and returns the key that verifies tokens of a published key.
     pub(crate) fn find(&mut self, token_type: TokenType, public_key: &[u8]) -> Result<VerifyingKey, String> {
         match self.position(token_type, public_key) {
             Some(index) => Ok(self.keys.swap_remove(index)),
@@ -52,7 +52,7 @@ impl Secrets {
         }
     }
 
-    /// Where that key is, if it is here.
+    /// Returns the index of the key that verifies tokens of a published key.
     pub(crate) fn position(&self, token_type: TokenType, public_key: &[u8]) -> Option<usize> {
         let is_it = |key: &VerifyingKey| key.token_type() == token_type && key.public_key() == public_key;
         self.keys.iter().position(is_it)
@@ -74,32 +74,19 @@ impl Secrets {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error("{0}")]
-    File(#[from] io::Error),
-    #[error(
-        "other users can read it (mode {0:04o}), and anyone who has it can issue tokens: run chmod 600 on it"
-    )]
-    Exposed(u32),
-    #[error(
-        "it is encrypted, and a gateway reads plain copies: make one with `postern issuer key export ID FILE --plain`"
-    )]
-    Encrypted,
-    #[error("{0}")]
-    Key(#[from] KeyError),
-}
-
-fn read(path: &Path, token_type: TokenType) -> Result<VerifyingKey, Unreadable> {
-    let mode = std::fs::metadata(path)?.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(Unreadable::Exposed(mode));
+fn read(path: &Path, token_type: TokenType) -> Result<VerifyingKey, String> {
+    let unreadable = |error: io::Error| error.to_string();
+    if let Some(mode) = exposed_mode(&std::fs::metadata(path).map_err(unreadable)?) {
+        return Err(format!(
+            "other users can read it (mode {mode:04o}), and anyone who has it can issue tokens: run chmod 600 on it"
+        ));
     }
-    let content = Zeroizing::new(std::fs::read(path)?);
+    let content = Zeroizing::new(std::fs::read(path).map_err(unreadable)?);
     if key_file::is_encrypted(&content) {
-        return Err(Unreadable::Encrypted);
+        let plain = "make one with `postern issuer key export ID FILE --plain`";
+        return Err(format!("it is encrypted, and a gateway reads plain copies: {plain}"));
     }
-    Ok(VerifyingKey::from_file(token_type, &content)?)
+    VerifyingKey::from_file(token_type, &content).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

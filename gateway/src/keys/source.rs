@@ -1,78 +1,98 @@
-//! Where the issuer's keys come from: its directory, fetched periodically, or a file. If the source fails, the known
-//! keys stay in use until they retire.
+//! Sources of the issuer's keys: its directory, fetched periodically, or a file. If the source fails, the known keys stay in use
+//! until they retire.
 
 use crate::config::Issuer;
+use crate::keys::keyring::{Accepted, Lifetimes};
+use crate::keys::secrets::Secrets;
 use http::header::{AGE, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use postern_daemon::http::{
     BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer,
 };
+use postern_daemon::utc::rough;
 use postern_token::{Directory, TokenType, TokenTypes, UnixSeconds};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The largest directory that is read. Ten keys are about 5 KiB.
+/// Largest directory that is read, in bytes. Ten keys take about 5 KiB.
 const DIRECTORY_LIMIT: usize = 1 << 20;
-/// How long one attempt may take.
+/// Time limit of one fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A place to get keys from.
-pub(crate) enum Source {
-    /// The directory's URL, and the ETag of what is in use.
+/// Tolerated difference of clocks in seconds; harmless because keys are published hours ahead.
+const TOLERATED: u64 = 60;
+/// Consequence of a difference.
+pub(crate) const COST: &str = "the issuer's keys come into use and retire at the wrong time here";
+/// Remedy of a difference.
+pub(crate) const REMEDY: &str = "set both clocks by NTP (timedatectl shows whether this one is)";
+
+/// The configured source of keys: where they come from, which of them are accepted, and for how long.
+#[derive(Clone)]
+pub(crate) struct Source {
+    from: Origin,
+    /// Accepted token types, the preferred one first.
+    pub(crate) types: TokenTypes,
+    /// Directory with the secrets of private token types.
+    secrets: Option<PathBuf>,
+    pub(crate) lifetimes: Lifetimes,
+    /// Longest time between fetches.
+    pub(crate) poll: Duration,
+}
+
+#[derive(Clone)]
+enum Origin {
+    /// The directory's URL, and the ETag of the version in use.
     Directory { url: String, client: reqwest::Client, etag: Option<http::HeaderValue> },
     /// A file with the directory's JSON.
     File(PathBuf),
 }
 
-/// The source's answer.
 #[derive(Default)]
 pub(crate) struct Answer {
-    /// The directory as it is now; `None` when it has not changed since the last one that was [`used`](Source::used).
+    /// The present directory; `None` if it has not changed since the last one marked as [`used`](Source::used).
     pub(crate) fresh: Option<Fetched>,
-    /// For how long a copy of it may be kept (RFC 9111, section 5.2.2.1).
+    /// Time for which a copy of the answer may be kept (RFC 9111, section 5.2.2.1).
     pub(crate) max_age: Option<Duration>,
-    /// The issuer's clock.
+    /// The issuer's present time.
     pub(crate) date: Option<UnixSeconds>,
 }
 
-/// A directory.
 pub(crate) struct Fetched {
     pub(crate) directory: Directory,
     pub(crate) etag: Option<http::HeaderValue>,
 }
 
-/// Why the configuration names no place.
+/// Faults in the configuration of the issuer's keys.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// Neither or both.
+    /// Neither or both of the directory and the file are set.
     #[error("issuer: set exactly one of directory (the URL of the issuer's key directory) and keys (a file)")]
     NotOne,
-    /// The URL.
+    /// The directory is not an HTTP or HTTPS URL.
     #[error("issuer.directory: {0:?} is not an http:// or https:// URL")]
     Url(String),
-    /// The URL holds a password, which would be in every message about it.
+    /// The URL contains credentials, which would appear in every message about it.
     #[error("issuer.directory: a name or password in the URL is not used; write it without them")]
     Credentials,
-    /// The token types.
+    /// The list of token types is invalid.
     #[error(
         "issuer.types = {0:?} must list token types that can be accepted, each once: 2 (blind RSA), 5 (ristretto255) or 1 (P-384), \
          such as [2]"
     )]
     Types(Vec<u16>),
-    /// Private types without the keys to verify their tokens with.
+    /// A private type is listed without the secrets to verify its tokens.
     #[error(
         "issuer.types lists type {0}, whose tokens are verified with the issuer's secret key, and issuer.secrets is not set: name \
          a directory with copies of the issuer's key files, or leave the type out"
     )]
     NoSecrets(TokenType),
-    /// The trusted certificates.
+    /// The trusted certificates are unusable.
     #[error("issuer.ca: {0}")]
     Client(#[from] ClientError),
 }
 
-/// The types whose tokens are accepted.
-pub(crate) fn types(issuer: &Issuer) -> Result<TokenTypes, SourceError> {
-    let types = issuer.token_types().ok_or_else(|| SourceError::Types(issuer.types.clone()))?;
+fn types(issuer: &Issuer) -> Result<TokenTypes, SourceError> {
+    let types = TokenTypes::new(&issuer.types).ok_or_else(|| SourceError::Types(issuer.types.clone()))?;
     let private = types.iter().find(|token_type| token_type.is_private());
     match private.filter(|_| issuer.secrets.is_none()) {
         Some(private) => Err(SourceError::NoSecrets(private)),
@@ -80,7 +100,7 @@ pub(crate) fn types(issuer: &Issuer) -> Result<TokenTypes, SourceError> {
     }
 }
 
-/// Why there was no answer. Sentences for the operator.
+/// Reasons for a failed fetch. The messages are for operators.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error("the issuer's directory at {url} cannot be fetched: {reason}")]
@@ -99,38 +119,31 @@ pub(crate) enum FetchError {
 
 impl Source {
     pub(crate) fn new(issuer: &Issuer) -> Result<Self, SourceError> {
-        match (&issuer.directory, &issuer.keys) {
-            (None, Some(path)) => Ok(Self::File(path.clone())),
-            (Some(url), None) => {
-                // First of all, for every other message repeats the URL.
-                if url.contains('@') {
-                    return Err(SourceError::Credentials);
-                }
-                let parsed = url.parse::<reqwest::Url>().map_err(|_| SourceError::Url(url.clone()))?;
-                if !matches!(parsed.scheme(), "http" | "https") {
-                    return Err(SourceError::Url(url.clone()));
-                }
-                let options = ClientOptions {
-                    ca_file: issuer.ca.clone(),
-                    timeout: FETCH_TIMEOUT,
-                    ..ClientOptions::default()
-                };
-                Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None })
-            }
-            _ => Err(SourceError::NotOne),
-        }
+        let (without_not_after, removed) = (issuer.key_lifetime.get(), issuer.removed_grace.get());
+        Ok(Self {
+            types: types(issuer)?,
+            from: Origin::new(issuer)?,
+            secrets: issuer.secrets.clone(),
+            lifetimes: Lifetimes { without_not_after, removed },
+            poll: issuer.poll.get(),
+        })
     }
 
-    /// The directory as it is now.
+    /// Returns the accepted types with the secrets of private ones. Blocks on the disk.
+    pub(crate) fn accepted(&self) -> Accepted {
+        let secrets = Secrets::read(self.secrets.as_deref());
+        Accepted { types: self.types, secrets, passed_over: None }
+    }
+
     pub(crate) async fn fetch(&self) -> Result<Answer, FetchError> {
-        match self {
-            Self::File(path) => {
+        match &self.from {
+            Origin::File(path) => {
                 let fail = |reason: String| FetchError::File { path: path.display().to_string(), reason };
                 let bytes = tokio::fs::read(path).await.map_err(|error| fail(error.to_string()))?;
                 let directory = Directory::parse(&bytes).map_err(|error| fail(error.to_string()))?;
                 Ok(Answer { fresh: Some(Fetched { directory, etag: None }), ..Answer::default() })
             }
-            Self::Directory { url, client, etag } => {
+            Origin::Directory { url, client, etag } => {
                 let mut request = client.get(url);
                 if let Some(etag) = etag {
                     request = request.header(IF_NONE_MATCH, etag);
@@ -156,36 +169,60 @@ impl Source {
         }
     }
 
-    /// Stores the ETag of the directory in use. Not done at the fetch: a directory whose keys cannot be used must be
+    /// Stores the ETag of the directory in use. This is separate from the fetch: a directory whose keys are unusable must be
     /// fetched again, and a 304 would report it as unchanged.
     pub(crate) fn used(&mut self, fetched: Option<http::HeaderValue>) {
-        if let Self::Directory { etag, .. } = self {
+        if let Origin::Directory { etag, .. } = &mut self.from {
             *etag = fetched;
         }
     }
 
-    /// The directory's URL; none for a file.
+    /// Returns the directory's URL; `None` for a file.
     pub(crate) fn url(&self) -> Option<&str> {
-        match self {
-            Self::Directory { url, .. } => Some(url),
-            Self::File(_) => None,
+        match &self.from {
+            Origin::Directory { url, .. } => Some(url),
+            Origin::File(_) => None,
         }
     }
 
-    /// The directory's "host:port"; none for a file.
+    /// Returns the directory's "host:port"; `None` for a file.
     pub(crate) fn address(&self) -> Option<String> {
-        let Self::Directory { url, .. } = self else { return None };
-        let url = url.parse::<reqwest::Url>().ok()?;
+        let url = self.url()?.parse::<reqwest::Url>().ok()?;
         Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
     }
 
-    /// A file is read again only on SIGHUP.
+    /// Returns `false` for a file, which is read again only on SIGHUP.
     pub(crate) fn is_polled(&self) -> bool {
-        matches!(self, Self::Directory { .. })
+        matches!(self.from, Origin::Directory { .. })
     }
 }
 
-/// How long the answer may be kept; less what a cache on the way has kept it already.
+impl Origin {
+    fn new(issuer: &Issuer) -> Result<Self, SourceError> {
+        match (&issuer.directory, &issuer.keys) {
+            (None, Some(path)) => Ok(Self::File(path.clone())),
+            (Some(url), None) => {
+                // Checked first, because the other messages repeat the URL.
+                if url.contains('@') {
+                    return Err(SourceError::Credentials);
+                }
+                let parsed = url.parse::<reqwest::Url>().map_err(|_| SourceError::Url(url.clone()))?;
+                if !matches!(parsed.scheme(), "http" | "https") {
+                    return Err(SourceError::Url(url.clone()));
+                }
+                let options = ClientOptions {
+                    ca_file: issuer.ca.clone(),
+                    timeout: FETCH_TIMEOUT,
+                    ..ClientOptions::default()
+                };
+                Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None })
+            }
+            _ => Err(SourceError::NotOne),
+        }
+    }
+}
+
+/// Returns the answer's max-age minus the time that caches have kept it (Age); at least 0.
 fn max_age(headers: &HeaderMap) -> Option<Duration> {
     let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
     let mut directives = directives.flat_map(|value| value.split(',')).map(str::trim);
@@ -196,13 +233,60 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.saturating_sub(age(headers))))
 }
 
-/// The issuer's present time: the answer was made at Date, and kept by caches for Age.
+/// Returns the issuer's present time: Date plus the time that caches have kept the answer (Age).
 fn present(headers: &HeaderMap) -> Option<UnixSeconds> {
     Some(UnixSeconds(date(headers)?.saturating_add(age(headers))))
 }
 
 fn age(headers: &HeaderMap) -> u64 {
     headers.get(AGE).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// The difference between this machine's clock and the issuer's, by the last answer with a Date. Keys have validity windows, so a
+/// difference makes valid keys look retired, or not yet in use.
+#[derive(Default)]
+pub(crate) struct Clock {
+    /// This machine's clock minus the issuer's, in seconds.
+    pub(crate) ahead: i64,
+    /// The sentence that was logged last.
+    logged: Option<String>,
+}
+
+impl Clock {
+    /// Records an answer with the Date `theirs` to a request that was sent at `asked` and answered at `answered`.
+    pub(crate) fn compare(&mut self, theirs: UnixSeconds, asked: UnixSeconds, answered: UnixSeconds) {
+        let [theirs, asked, answered] =
+            [theirs, asked, answered].map(|moment| i64::try_from(moment.0).unwrap_or(i64::MAX));
+        // The issuer generated the answer at some time in between.
+        self.ahead = match theirs {
+            _ if theirs < asked => asked - theirs,
+            _ if theirs > answered => answered - theirs,
+            _ => 0,
+        };
+        let differs = self.differs();
+        if differs.is_some() != self.logged.is_some() {
+            match &differs {
+                Some(sentence) => tracing::warn!("{sentence}"),
+                None => tracing::info!("this machine's clock agrees with the issuer's again"),
+            }
+            self.logged = differs;
+        }
+    }
+
+    /// Returns a sentence with the difference, its consequence and its remedy; `None` while the clocks agree.
+    pub(crate) fn differs(&self) -> Option<String> {
+        self.apart().map(|apart| format!("{apart}, so {COST}; {REMEDY}"))
+    }
+
+    /// Returns the difference in words; `None` while the clocks agree.
+    pub(crate) fn apart(&self) -> Option<String> {
+        if self.ahead.unsigned_abs() <= TOLERATED {
+            return None;
+        }
+        let (by, way) =
+            (rough(self.ahead.unsigned_abs()), if self.ahead > 0 { "ahead of" } else { "behind" });
+        Some(format!("this machine's clock is {by} {way} the issuer's"))
+    }
 }
 
 #[cfg(test)]
@@ -232,5 +316,23 @@ mod tests {
             assert_eq!(max_age(&headers(&[("cache-control", nonsense)])), None, "{nonsense}");
         }
         assert_eq!(present(&headers(&[("date", "yesterday")])), None);
+    }
+
+    fn compared(theirs: u64, asked: u64, answered: u64) -> Option<String> {
+        let mut clock = Clock::default();
+        clock.compare(UnixSeconds(theirs), UnixSeconds(asked), UnixSeconds(answered));
+        clock.differs()
+    }
+
+    #[test]
+    fn a_difference_is_told_with_its_direction_and_a_slow_answer_is_none() {
+        assert_eq!(compared(1_000, 1_000, 1_000), None);
+        assert_eq!(compared(1_500, 1_000, 2_000), None, "the answer took long");
+        assert_eq!(compared(1_060, 1_000, 1_000), None);
+        let behind = compared(4_600, 990, 1_000).unwrap();
+        assert!(behind.starts_with("this machine's clock is 60 min behind the issuer's"), "{behind}");
+        let ahead = compared(1_000, 5_185_000, 5_185_001).unwrap();
+        assert!(ahead.starts_with("this machine's clock is 60 days ahead of the issuer's"), "{ahead}");
+        assert!(ahead.contains("NTP"), "{ahead}");
     }
 }

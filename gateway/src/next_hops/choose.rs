@@ -1,45 +1,40 @@
-//! Which of several URLs a tunnel takes. No I/O; chance is an argument.
+//! Choice among several URLs for a tunnel. No I/O; randomness is an argument.
 
 use crate::config::Balance;
 use aws_lc_rs::digest::{Context, SHA256};
 use postern_proxy::target::Host;
 use tokio::time::Instant;
 
-/// What is known of one URL.
+/// The facts about one URL that the choice depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice<'a> {
     pub(super) url: &'a str,
     pub(super) weight: u16,
-    /// Tunnels through it that are open, or being opened.
+    /// Tunnels that are open or being opened.
     pub(super) tunnels: usize,
-    /// When it is tried next, where it is down.
+    /// Time of the next attempt; `None` if the URL is up.
     pub(super) down_until: Option<Instant>,
 }
 
 impl Choice<'_> {
-    /// Whether it has fewer tunnels for its weight than another one.
-    fn has_less(&self, other: &Self) -> bool {
-        let load = |this: &Self, that: &Self| this.tunnels.saturating_mul(usize::from(that.weight));
-        load(self, other) < load(other, self)
-    }
-
-    /// The score of weighted rendezvous hashing: of all URLs the highest takes the host. Another list of URLs moves only the hosts
-    /// of those that came or went.
+    /// Returns the score of weighted rendezvous hashing: the URL with the highest score takes the host. A change of the list
+    /// moves only the hosts of added or removed URLs.
     fn score(&self, host: &str) -> f64 {
         let mut digest = Context::new(&SHA256);
-        // A prefix of one length and a separator that is in neither: no two pairs are one text.
+        // A prefix of fixed length, and a separator that neither part contains, make the text unambiguous.
         for part in ["postern next hop v1\n", self.url, "\n", host] {
             digest.update(part.as_bytes());
         }
         let digest = digest.finish();
         let first = digest.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
-        // In (0, 1): the 52 bits that a number between two powers of two can have, and a half.
+        // A number in (0, 1): 52 bits, as many as an f64 has between two powers of two, plus one half.
         let uniform = ((first >> 12) as f64 + 0.5) / (1_u64 << 52) as f64;
         f64::from(self.weight) / -uniform.ln()
     }
 }
 
-/// The indices of `choices` in the order in which they are tried: those that are down last, the one that is tried next first.
+/// Returns the indices of `choices` in the order of attempts. URLs that are down come last, the one with the earliest next
+/// attempt first.
 pub(super) fn order(
     balance: Balance,
     choices: &[Choice<'_>],
@@ -49,7 +44,7 @@ pub(super) fn order(
     let mut order: Vec<usize> = (0..choices.len()).collect();
     match balance {
         Balance::Load => {
-            // Fisher and Yates.
+            // Fisher-Yates shuffle.
             for last in (1..order.len()).rev() {
                 let chosen = random() as usize % (last + 1);
                 order.swap(last, chosen);
@@ -64,10 +59,12 @@ pub(super) fn order(
             order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
         }
     }
-    order.sort_by_key(|index| choices[*index].down_until); // stable, and none is the least
+    order.sort_by_key(|index| choices[*index].down_until); // stable, and `None` sorts first
     if let (Balance::Load, [first, second, ..]) = (balance, &mut order[..]) {
         let [one, other] = [&choices[*first], &choices[*second]];
-        if one.down_until.is_none() && other.down_until.is_none() && other.has_less(one) {
+        let load = |of: &Choice<'_>, to: &Choice<'_>| of.tunnels.saturating_mul(usize::from(to.weight));
+        let has_less = load(other, one) < load(one, other); // tunnels for its weight
+        if one.down_until.is_none() && other.down_until.is_none() && has_less {
             std::mem::swap(first, second);
         }
     }
@@ -134,7 +131,7 @@ mod tests {
         assert_eq!(of_upper, order(Balance::Target, &all, &host(7), || 0));
     }
 
-    /// Gateways of other versions and machines must choose the same.
+    /// Gateways of other versions and machines must make the same choice.
     #[test]
     fn the_choice_is_a_fixed_one() {
         let all = ["https://a:1", "https://b:1", "https://c:1"].map(choice);

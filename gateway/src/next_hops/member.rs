@@ -1,34 +1,57 @@
-//! One URL of a next hop.
+//! A URL of a next hop: its health, as observed by tunnels and checks, and its counters.
 
 use super::choose::Choice;
-use super::health::{Finder, Health};
 use crate::config::{HopKind, HopTls, HopUrl};
+use crate::observe::catalogue::NEXT_HOP_FAILURES;
+use metrics::counter;
 use parking_lot::Mutex;
+use postern_daemon::backoff::{Backoff, jittered};
+use postern_telemetry::catalogue::ADDRESS;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For how long it is said that a next hop leads in a circle, if no other tunnel shows it meanwhile.
+/// Time for which a next hop counts as part of a circle after it refused a tunnel, unless it opens another one.
 const LOOP_STANDS: Duration = Duration::from_secs(600);
+/// Pauses between checks of a URL that is down.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 
-/// One URL of a next hop.
+/// A URL of a next hop, with its health and counters.
 pub(crate) struct Member {
     pub(crate) url: HopUrl,
-    text: String,
     weight: u16,
-    /// How it is spoken to over TLS, or why it cannot be; `None` where it is not.
-    tls: Option<Result<HopTls, String>>,
-    tunnels: AtomicUsize,
-    failures: AtomicU64,
-    health: Mutex<Health>,
-    /// When it last refused a tunnel that would come back.
-    looped: Mutex<Option<Instant>>,
-    /// The last check found that it leads in a circle.
-    is_in_circle: AtomicBool,
-    /// It has opened a tunnel since the last check.
-    has_opened: AtomicBool,
+    /// TLS settings, or the reason why they are unusable; `None` for a URL without TLS.
+    pub(crate) tls: Option<Result<HopTls, String>>,
+    /// Tunnels that are open or being opened.
+    pub(super) tunnels: AtomicUsize,
+    pub(super) health: Mutex<Health>,
+}
+
+/// Health of a URL. No I/O; time and jitter are arguments.
+#[derive(Debug)]
+pub(super) struct Health {
+    /// Consecutive failures.
+    failures: u32,
+    down: Option<String>,
+    check_at: Instant,
+    is_checking: bool,
+    /// Time of the last answer of any kind.
+    heard: Instant,
+    /// Time of the last refusal of a tunnel that would come back.
+    looped: Option<Instant>,
+    /// `true` if the last check found that every tunnel through the URL would come back.
+    pub(super) is_in_circle: bool,
+    /// `true` if a tunnel was opened since the last check.
+    has_opened: bool,
+}
+
+/// The detector of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finder {
+    Tunnel,
+    Check,
 }
 
 impl Member {
@@ -37,143 +60,200 @@ impl Member {
         weight: Option<NonZeroU16>,
         tls: &Result<Option<HopTls>, String>,
     ) -> Self {
-        let tls = (url.kind() == HopKind::Https).then(|| tls.clone().transpose()).flatten();
         Self {
             url: url.clone(),
-            text: url.to_string(),
             weight: weight.map_or(1, NonZeroU16::get),
-            tls,
+            tls: (url.kind == HopKind::Https).then(|| tls.clone().transpose()).flatten(),
             tunnels: AtomicUsize::default(),
-            failures: AtomicU64::default(),
             health: Mutex::new(Health::new(Instant::now())),
-            looped: Mutex::default(),
-            is_in_circle: AtomicBool::default(),
-            has_opened: AtomicBool::default(),
         }
-    }
-
-    /// Its URL, for metrics.
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// How it is spoken to over TLS; `None` where it is not.
-    pub(crate) const fn tls(&self) -> Option<&Result<HopTls, String>> {
-        self.tls.as_ref()
     }
 
     pub(super) fn choice(&self, now: Instant) -> Choice<'_> {
         let health = self.health.lock();
-        let down_until = health.down().map(|_| health.check_at().max(now));
-        Choice { url: &self.text, weight: self.weight, tunnels: self.tunnels(), down_until }
+        let down_until = health.down.as_ref().map(|_| health.check_at.max(now));
+        let tunnels = self.tunnels.load(Ordering::Relaxed);
+        Choice { url: &self.url.text, weight: self.weight, tunnels, down_until }
     }
 
-    /// Why it is down.
-    pub(crate) fn down(&self) -> Option<String> {
-        self.health.lock().down().map(str::to_owned)
+    /// Returns the reason why the URL is down; `None` if it is up.
+    pub(super) fn down(&self) -> Option<String> {
+        self.health.lock().down.clone()
     }
 
-    /// Counts a tunnel through it for as long as the value lives.
+    /// Counts a tunnel until the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Through {
         self.tunnels.fetch_add(1, Ordering::Relaxed);
         Through(Arc::clone(self))
     }
 
-    /// Tunnels through it that are open, or being opened.
-    pub(super) fn tunnels(&self) -> usize {
-        self.tunnels.load(Ordering::Relaxed)
-    }
-
-    /// Tunnels that failed by its fault, ever.
-    pub(super) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    /// It opened a tunnel.
+    /// Records an opened tunnel.
     pub(crate) fn opened(&self) {
-        *self.looped.lock() = None;
-        self.has_opened.store(true, Ordering::Relaxed);
-        self.served();
+        self.heard(|health| (health.looped, health.has_opened) = (None, true));
     }
 
-    /// It refused a tunnel that would come back to a gateway that it has passed.
+    /// Records the refusal of a tunnel that would come back to a gateway that it has passed.
     pub(crate) fn looped(&self) {
-        *self.looped.lock() = Some(Instant::now());
+        self.health.lock().looped = Some(Instant::now());
     }
 
-    /// Whether it did so lately, and has opened no tunnel since.
+    /// Returns `true` if the last check found a circle, or if a tunnel was refused as a loop recently and none was opened since.
     pub(super) fn is_loop(&self) -> bool {
-        self.is_in_circle() || self.looped.lock().is_some_and(|at| at.elapsed() < LOOP_STANDS)
+        let health = self.health.lock();
+        health.is_in_circle || health.looped.is_some_and(|at| at.elapsed() < LOOP_STANDS)
     }
 
-    /// Whether every tunnel through it would come back.
-    pub(super) fn is_in_circle(&self) -> bool {
-        self.is_in_circle.load(Ordering::Relaxed)
+    /// Returns `true` if the next hop is shown a certificate, as gateways are, and other proxies hardly.
+    pub(super) fn demands_certificate(&self) -> bool {
+        matches!(&self.tls, Some(Ok(tls)) if tls.own.is_some())
     }
 
-    /// Whether a check is to find that out: of another gateway, which demands a certificate, unless it has opened a tunnel since the
-    /// last check.
+    /// Returns `true` if a check must look for a circle. Only next hops that demand a certificate are gateways, and one that has
+    /// opened a tunnel since the last check leads in no circle, unless the last check found one. Resets the record of opened
+    /// tunnels.
     pub(super) fn may_lead_in_a_circle(&self) -> bool {
-        let demands_certificate = matches!(&self.tls, Some(Ok(tls)) if tls.own.is_some());
-        let has_opened = self.has_opened.swap(false, Ordering::Relaxed);
-        demands_certificate && (!has_opened || self.is_in_circle())
+        let health = &mut *self.health.lock();
+        let has_opened = std::mem::take(&mut health.has_opened);
+        self.demands_certificate() && (!has_opened || health.is_in_circle)
     }
 
-    /// A check has found it out.
-    pub(super) fn leads_in_a_circle(&self, it_does: bool) {
-        self.is_in_circle.store(it_does, Ordering::Relaxed);
-    }
-
-    /// It opened a tunnel, or answered otherwise.
+    /// Records an answer.
     pub(crate) fn served(&self) {
-        if self.health.lock().served(Instant::now()) {
+        self.heard(|_| {});
+    }
+
+    /// Records a successful check.
+    pub(super) fn checked(&self) {
+        self.heard(|health| health.is_checking = false);
+    }
+
+    fn heard(&self, change: impl FnOnce(&mut Health)) {
+        let was_down = {
+            let health = &mut *self.health.lock();
+            change(health);
+            health.served(Instant::now())
+        };
+        if was_down {
             tracing::info!("the next hop {} is up again", self.url);
         }
     }
 
-    /// A tunnel was not opened, by its fault.
+    /// Records a tunnel that failed through the URL's fault.
     pub(crate) fn failed(&self, reason: &str) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+        counter!(NEXT_HOP_FAILURES, ADDRESS.name => self.url.text.to_string()).increment(1);
         self.found(reason, Finder::Tunnel);
     }
 
-    /// It gave no answer since `began`. That may be the target's fault, unless others had no answer, either.
+    /// Records a missing answer since `began`, as a failure only if no other tunnel got an answer either: the target may be at
+    /// fault.
     pub(crate) fn was_silent(&self, began: Instant) {
-        if self.health.lock().silent_since(began) {
+        let is_silent = self.health.lock().silent_since(began);
+        if is_silent {
             self.failed("it gave no answer in time, and no other one meanwhile");
         }
     }
 
-    /// A check of it succeeded.
-    pub(super) fn checked(&self) {
-        self.health.lock().end_check();
-        self.served();
-    }
-
     pub(super) fn found(&self, reason: &str, by: Finder) {
-        let is_news = {
-            let mut health = self.health.lock();
-            if by == Finder::Check {
-                health.end_check();
-            }
-            health.failed(reason.to_owned(), by, Instant::now(), rand::random())
-        };
+        let is_news = self.health.lock().failed(reason.to_owned(), by, Instant::now(), rand::random());
         if is_news {
             tracing::warn!("the next hop {} is down, and used only where all others are: {reason}", self.url);
         }
     }
+}
 
-    /// Whether a check is due; the next one then follows after `every`.
-    pub(super) fn begin_check(&self, every: Duration, now: Instant) -> bool {
-        self.health.lock().begin_check(every, now)
+impl Health {
+    /// Creates the health of an unused URL: up, with a check due immediately.
+    fn new(now: Instant) -> Self {
+        Self {
+            failures: 0,
+            down: None,
+            check_at: now,
+            is_checking: false,
+            heard: now,
+            looped: None,
+            is_in_circle: false,
+            has_opened: false,
+        }
+    }
+
+    /// Returns `true` if the URL has answered nothing since `began`.
+    fn silent_since(&self, began: Instant) -> bool {
+        self.heard < began
+    }
+
+    /// Records a success; returns `true` if the URL was down.
+    fn served(&mut self, now: Instant) -> bool {
+        (self.failures, self.heard) = (0, now);
+        self.down.take().is_some()
+    }
+
+    /// Begins a check if one is due; the next one is due after `every`, or earlier if this one fails.
+    pub(super) fn begin_check(&mut self, every: Duration, now: Instant) -> bool {
+        let begins = !self.is_checking && self.check_at <= now;
+        if begins {
+            (self.is_checking, self.check_at) = (true, now + every);
+        }
+        begins
+    }
+
+    /// Records a failed tunnel or check; returns `true` if the URL was up. `jitter` as in [`jittered`].
+    fn failed(&mut self, reason: String, by: Finder, now: Instant, jitter: f64) -> bool {
+        match by {
+            Finder::Check => self.is_checking = false,
+            // Several tunnels can fail at once; only checks count from now on.
+            Finder::Tunnel if self.down.is_some() => return false,
+            Finder::Tunnel => {}
+        }
+        self.check_at = now + jittered(BACKOFF.pause(self.failures), Duration::ZERO, jitter);
+        self.failures = self.failures.saturating_add(1);
+        self.down.replace(reason).is_none()
     }
 }
 
-/// A tunnel through a next hop, as far as it is counted.
+/// Guard that counts a tunnel through a next hop.
 pub(crate) struct Through(Arc<Member>);
 
 impl Drop for Through {
     fn drop(&mut self) {
         self.0.tunnels.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_failed_is_checked_sooner_and_ever_less_often() {
+        let now = Instant::now();
+        let mut health = Health::new(now);
+        assert!(health.down.is_none() && health.check_at == now, "a new one is up, and checked at once");
+        assert!(health.begin_check(EVERY, now) && !health.begin_check(EVERY, now + EVERY), "one at a time");
+        health.is_checking = false;
+        assert_eq!(health.check_at, now + EVERY);
+        let mut failed = |by| health.failed("it hung up".to_owned(), by, now, 1.0);
+        assert!(failed(Finder::Tunnel), "news");
+        assert!(!failed(Finder::Tunnel) && !failed(Finder::Check), "no news");
+        assert_eq!(health.down.as_deref(), Some("it hung up"));
+        assert_eq!(health.check_at, now + 2 * BACKOFF.first, "tunnels that fail together are one failure");
+        for _ in 0..20 {
+            health.failed("it hung up".to_owned(), Finder::Check, now, 1.0);
+        }
+        assert_eq!(health.check_at, now + BACKOFF.longest);
+        assert!(health.served(now) && !health.served(now));
+        assert!(health.down.is_none());
+        health.failed("again".to_owned(), Finder::Check, now, 1.0);
+        assert_eq!(health.check_at, now + BACKOFF.first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_counted_from_the_last_answer() {
+        let now = Instant::now();
+        let mut health = Health::new(now);
+        assert!(health.silent_since(now + EVERY));
+        health.served(now + 2 * EVERY);
+        assert!(!health.silent_since(now + EVERY));
     }
 }

@@ -1,46 +1,52 @@
-//! A connection to a URL of a next hop, or room on one.
+//! Connections to a URL of a next hop, new or shared.
 
 use super::{Member, NextHop};
 use crate::request::deny::Refusal;
 use crate::request::egress::choose;
 use crate::request::resolve::Resolver;
+use parking_lot::Mutex;
+use postern_daemon::drain::Shutdown;
 use postern_daemon::http::no_answer;
 use postern_daemon::tls;
 use postern_lookup::Families;
 use postern_lookup::dial::{Candidate, connect_found};
-use postern_proxy::http2::Unsent;
+use postern_proxy::reset::Reset;
 use postern_proxy::target::{Host, Target};
-use postern_proxy::tunnel::{Io, Joined, Lines, Made, Received, Seat};
+use postern_proxy::tunnel::{Io, Joined, Lines, Made, OnDrain, Received, Seat, Sharing};
 use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// How connections are made.
+/// Time until an unused connection is closed; less than a gateway's `limits.idle_timeout`.
+const IDLE: Duration = Duration::from_mins(5);
+
+/// Resolver and local addresses for new connections.
 #[derive(Clone, Copy)]
 pub(crate) struct Dialler<'a> {
     pub(crate) resolver: &'a Resolver,
-    /// Local addresses, and the turn that chooses among them.
+    /// Local addresses; `turn` selects among them.
     pub(crate) sources: &'a [IpAddr],
     pub(crate) turn: usize,
 }
 
-/// A connection to a next hop, on which nothing was sent, or room on one.
+/// A connection to a next hop on which nothing was sent, or a place on a shared one.
 pub(crate) enum Reached {
     Plain(TcpStream),
     Tls(Box<dyn Io>),
     Shared(Seat),
 }
 
-/// Connects, or finds room on a connection of `lines`.
+/// Connects, or finds a place on a connection of `lines`.
 ///
 /// # Errors
-/// A sentence for the operator, without the target of the tunnel.
+/// Returns a sentence for the operator, without the tunnel's target.
 pub(crate) async fn reach(
     hop: &NextHop,
     member: &Member,
@@ -48,23 +54,23 @@ pub(crate) async fn reach(
     lines: &Lines,
     deadline: Instant,
 ) -> Result<Reached, String> {
-    let Some(tls) = member.tls() else {
-        return Ok(Reached::Plain(connect(member.url.at(), dialler, deadline).await?));
+    let Some(tls) = &member.tls else {
+        return Ok(Reached::Plain(connect(&member.url.at, dialler, deadline).await?));
     };
     let tls = tls.as_ref().map_err(Clone::clone)?;
     if let Some(reason) = tls.own.as_ref().and_then(|own| own.refused()) {
-        return Err(reason); // in TLS 1.3 the other end says so only after the handshake
+        return Err(reason); // in TLS 1.3 the peer reports it only after the handshake
     }
     let connect = async {
-        let stream = connect(member.url.at(), dialler, deadline).await.map_err(io::Error::other)?;
-        let io = handshake(stream, member.url.at(), tls.config.clone()).await?;
+        let stream = connect(&member.url.at, dialler, deadline).await.map_err(io::Error::other)?;
+        let io = handshake(stream, &member.url.at, tls.config.clone()).await?;
         let is_http2 = tls::is_http2(io.get_ref().1);
         if is_http2 {
             io.bound_unsent();
         }
         Ok::<_, io::Error>(Made { io: Box::new(io), received: Received::default(), is_http2 })
     };
-    let joined = if hop.config().tunnels.get() > 1 {
+    let joined = if hop.config.tunnels.get() > 1 {
         lines.join(connect).await
     } else {
         connect.await.map(|made| Joined::Alone(made.io, made.received))
@@ -72,7 +78,7 @@ pub(crate) async fn reach(
     match joined {
         Ok(Joined::Shared(seat)) => Ok(Reached::Shared(seat)),
         Ok(Joined::Alone(io, _)) => Ok(Reached::Tls(io)),
-        // Behind the handshake: what a server says of a certificate may be lost with the connection.
+        // After the handshake: a server's alert about a certificate can be lost with the connection.
         Err(error) if matches!(error.kind(), ConnectionAborted | ConnectionReset | BrokenPipe) => {
             Err(format!(
                 "it broke the connection off behind the TLS handshake ({error}); if it accepts only clients with a certificate, check \
@@ -117,4 +123,50 @@ async fn connect(at: &Target, dialler: Dialler<'_>, deadline: Instant) -> Result
     let stream = connected.map_err(|error| format!("not reached: {error}"))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(stream)
+}
+
+/// One worker's HTTP/2 connections to next hops, shared by its tunnels.
+pub(crate) struct Connections {
+    shutdown: Shutdown,
+    known: Mutex<Vec<Known>>,
+}
+
+struct Known {
+    to: Weak<Member>,
+    /// Local addresses of the connections.
+    sources: Box<[IpAddr]>,
+    lines: Arc<Lines>,
+}
+
+impl Connections {
+    pub(crate) fn new(shutdown: Shutdown) -> Self {
+        Self { shutdown, known: Mutex::default() }
+    }
+
+    /// Returns the connections from `sources` to a URL of a next hop.
+    pub(crate) fn to(&self, hop: &NextHop, member: &Arc<Member>, sources: &[IpAddr]) -> Arc<Lines> {
+        let mut known = self.known.lock();
+        let is_same = |known: &&Known| {
+            std::ptr::eq(known.to.as_ptr(), Arc::as_ptr(member)) && *known.sources == *sources
+        };
+        if let Some(found) = known.iter().find(is_same) {
+            return Arc::clone(&found.lines);
+        }
+        // A reload may have removed other URLs. Tunnels to those continue; connections without tunnels end after `IDLE`.
+        known.retain(|known| known.to.strong_count() > 0);
+        let lines = Arc::new(Lines::new(sharing(hop, self.shutdown.clone())));
+        known.push(Known { to: Arc::downgrade(member), sources: sources.into(), lines: Arc::clone(&lines) });
+        lines
+    }
+}
+
+pub(super) fn sharing(hop: &NextHop, shutdown: Shutdown) -> Sharing {
+    Sharing {
+        tunnels: hop.config.tunnels.get(),
+        lifetime: hop.config.connection_lifetime.get(),
+        idle: IDLE,
+        shutdown,
+        // Each tunnel that is still to be opened has already cost a token.
+        on_drain: OnDrain::Serve,
+    }
 }

@@ -1,19 +1,19 @@
-//! Every metric of the gateway: its name, help and labels. Nothing else in the gateway spells one.
+//! The gateway's metrics: names, help texts and labels. No other module contains a metric name.
 
 use super::labels::{
-    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, Replica, SharingRound, StoreCommand,
-    StoreEnded, UnknownReason,
+    CheckResult, CheckStage, Direction, KeyPhase, LookupEnded, Outcome, Replica, STORE_COMMAND, STORE_ENDED,
+    SharingRound, UNKNOWN_REASON,
 };
 use postern_proxy::relay::TunnelEnd;
 use postern_telemetry::catalogue::ADDRESS;
 
-/// From 10 µs to 1 s, fine on both sides of 40 ms: there a delayed acknowledgement shows as a wall between two
-/// buckets, and a check that needs a fifth of it does not look the same.
+/// Upper bounds of check durations in seconds, from 10 µs to 1 s. Narrow buckets around 40 ms isolate delayed acknowledgements
+/// from checks that take, for example, a fifth of that.
 pub const CHECK_BUCKETS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.03,
     0.038, 0.042, 0.05, 0.1, 0.25, 0.5, 1.0,
 ];
-/// Tunnels: from 10 ms to a day.
+/// Upper bounds of tunnel durations in seconds, from 10 ms to one day.
 pub const TUNNEL_BUCKETS: &[f64] =
     &[0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
 
@@ -39,6 +39,15 @@ postern_telemetry::catalogue! {
     /// Bytes relayed; up is from client to target.
     TUNNEL_BYTES: Counter = "postern_tunnel_bytes_total" [Direction::SPEC];
 
+    /// Open tunnels of UDP; `postern_tunnels_open` counts them as well.
+    UDP_TUNNELS_OPEN: Gauge = "postern_udp_tunnels_open";
+
+    /// Datagrams relayed; up is from client to target.
+    DATAGRAMS: Counter = "postern_datagrams_total" [Direction::SPEC];
+
+    /// Datagrams that the side they were for did not take.
+    DATAGRAMS_DROPPED: Counter = "postern_datagrams_dropped_total" [Direction::SPEC];
+
     /// Open client connections, tunnels included.
     CONNECTIONS_OPEN: Gauge = "postern_connections_open";
 
@@ -61,10 +70,10 @@ postern_telemetry::catalogue! {
     SPENT_RECORDS: Gauge = "postern_spent_records";
 
     /// Commands to the shared store.
-    STORE_COMMANDS: Counter = "postern_store_commands_total" [StoreCommand::SPEC, StoreEnded::SPEC];
+    STORE_COMMANDS: Counter = "postern_store_commands_total" [STORE_COMMAND, STORE_ENDED];
 
     /// Checks without a verdict from the store.
-    STORE_UNKNOWN: Counter = "postern_store_unknown_total" [UnknownReason::SPEC];
+    STORE_UNKNOWN: Counter = "postern_store_unknown_total" [UNKNOWN_REASON];
 
     /// Usable connections to the shared store.
     STORE_CONNECTIONS: Gauge = "postern_store_connections" [ADDRESS];

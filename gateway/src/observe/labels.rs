@@ -1,81 +1,58 @@
-//! The labels of the gateway's metrics, and every value they take.
+//! Labels of the gateway's metrics, with all their values.
+
+use postern_spend::Unknown;
+use postern_spend::memcached::{Ended, Verb};
+use postern_telemetry::catalogue::Label;
+
+/// A command to the shared store.
+pub const STORE_COMMAND: Label = Label { name: "command", values: Some(&Verb::WORDS) };
+/// The result of a command to the shared store.
+pub const STORE_ENDED: Label = Label { name: "result", values: Some(&Ended::WORDS) };
+/// The reason for a missing verdict of the store.
+pub const UNKNOWN_REASON: Label = Label { name: "reason", values: Some(&Unknown::REASONS) };
 
 postern_telemetry::label! {
     /// A stage of the double-spend check.
     pub CheckStage = "stage" {
         /// Waiting for a store connection.
         PoolWait = "pool_wait",
-        /// The check: is the token recorded as spent?
+        /// Looking up the token's spent record.
         Get = "get",
-        /// The signature.
+        /// Verifying the signature.
         Verify = "verify",
-        /// The verdict: the one atomic write.
+        /// Recording the token as spent in one atomic write, which is the verdict.
         Add = "add",
-        /// All of it.
+        /// The whole check.
         Total = "total",
     }
 }
 
 postern_telemetry::label! {
-    /// How the double-spend check ended.
+    /// The result of the double-spend check.
     pub CheckResult = "result" {
-        /// The token was good and is now spent.
+        /// The token was valid and is now spent.
         Admitted = "admitted",
-        /// It was spent before.
+        /// The token was already spent.
         Spent = "spent",
-        /// The signature was wrong.
+        /// The token was refused for another reason, such as a wrong signature.
         Invalid = "invalid",
-        /// The store gave no answer that can be trusted.
+        /// The store gave no trustworthy answer.
         Unknown = "unknown",
-        /// The client went away before there was a verdict.
+        /// The client disconnected before the verdict.
         Abandoned = "abandoned",
     }
 }
 
 postern_telemetry::label! {
-    /// A command to the shared store.
-    pub StoreCommand = "command" {
-        /// The hint.
-        Get = "get",
-        /// The verdict.
-        Add = "add",
-    }
-}
-
-postern_telemetry::label! {
-    /// How a command to the shared store ended.
-    pub StoreEnded = "result" {
-        /// The record was written.
-        Stored = "stored",
-        /// It was there already.
-        NotStored = "not_stored",
-        /// It was read.
-        Hit = "hit",
-        /// It was not found.
-        Miss = "miss",
-        /// The store answered with an error.
-        ServerError = "server_error",
-        /// No reply in time.
-        TimedOut = "timed_out",
-        /// The connection broke, or what came was no reply.
-        Broken = "broken",
-        /// Not sent: no connection, a full queue, no free connection in time.
-        Refused = "refused",
-        /// Sent, and decided by other replicas before its reply came.
-        Overtaken = "overtaken",
-    }
-}
-
-postern_telemetry::label! {
-    /// How the look-up of a target's name ended.
+    /// The result of resolving a target's name.
     pub LookupEnded = "result" {
-        /// The name server gave addresses.
+        /// The name server returned addresses.
         Found = "found",
-        /// They were known, and their time to live was not over.
+        /// The cache had addresses whose time to live had not expired.
         Kept = "kept",
-        /// It has none, or the name server failed.
+        /// The name has no address, or the name server failed.
         Failed = "failed",
-        /// It failed within the last second: the name server got no question.
+        /// The lookup failed within the last second; the name server was not queried again.
         FailedBefore = "failed_before",
         /// No answer within `limits.dial_timeout`.
         TimedOut = "timed_out",
@@ -83,43 +60,43 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
-    /// How a round ended that shares limits with the fleet.
+    /// The result of a round that shares limits with the fleet.
     pub SharingRound = "result" {
-        /// The memcached has counted.
+        /// The memcached has counted this gateway's refusals.
         Shared = "shared",
-        /// It has not, or not in time: the gateway has its own limits.
+        /// The memcached has not counted them, or not in time: only the gateway's own limits apply.
         Failed = "failed",
     }
 }
 
 postern_telemetry::label! {
-    /// How the gateway answered a request.
+    /// The gateway's answer to a request.
     pub Outcome = "outcome" {
-        /// 200, a tunnel, or the answer of a plain `http://` request.
+        /// A tunnel (200), or the answer to a plain `http://` request.
         Opened = "opened",
         /// 407: no `Proxy-Authorization`.
         NoToken = "no_token",
-        /// 407: `Proxy-Authorization` with another scheme only.
+        /// 407: `Proxy-Authorization` with other schemes only.
         OtherScheme = "other_scheme",
         /// 407: the value is not a token.
         MalformedToken = "malformed_token",
-        /// 407: a key that is unknown or retired.
+        /// 407: the token's key is unknown or retired.
         UnknownKey = "unknown_key",
         /// 407: the signature does not verify.
         BadSignature = "bad_signature",
-        /// 407: spent before.
+        /// 407: the token was spent before.
         AlreadySpent = "already_spent",
-        /// 407: a token for another challenge, or for a mark of records that the store has lost.
+        /// 407: the token is for another challenge, or for a mark of records that the store has lost.
         Void = "void",
-        /// 503: the store gave no answer that can be trusted.
+        /// 503: the store gave no trustworthy answer.
         StoreUnknown = "store_unknown",
-        /// 503: the store is known to be down, and the token was not read.
+        /// 503: the store is known to be down; the token was not read.
         StoreDown = "store_down",
-        /// 503: too many tokens waited that are dear to verify; this one was not verified.
+        /// 503: too many expensive verifications were waiting; this token was not verified.
         Crowded = "crowded",
         /// 503: no issuer key is in use; the token was not read.
         NoKeys = "no_keys",
-        /// 503, or 508: the next hop that all tunnels go through is away, or a tunnel would come back from a next hop; the token was not read.
+        /// 503 or 508: the next hop of all tunnels is down, or a tunnel would come back from a next hop; the token was not read.
         NextHopDown = "next_hop_down",
         /// 403: the target is not allowed.
         PolicyRefused = "policy_refused",
@@ -131,40 +108,41 @@ postern_telemetry::label! {
         DialTimeout = "dial_timeout",
         /// 508: the request came back through next hops.
         Looped = "looped",
-        /// 502: the target's answer to a plain request broke.
+        /// 502: the target's answer to a plain request failed.
         UpstreamBroken = "upstream_broken",
-        /// 400 or 408: the client broke off the body of a plain request, or stopped sending it.
+        /// 400 or 408: the client aborted the body of a plain request, or stopped sending it.
         BodyFailed = "body_failed",
-        /// 400, or closed: the request, or the PROXY header of a load balancer, is malformed.
+        /// 400, or closed: the request, or a load balancer's PROXY header, is malformed.
         BadRequest = "bad_request",
         /// 431: the header is too large.
         HeaderTooLarge = "header_too_large",
-        /// 408, or closed: the header, or the PROXY header of a load balancer, came too slowly.
+        /// 408, or closed: the header, or a load balancer's PROXY header, arrived too slowly.
         HeaderTimeout = "header_timeout",
         /// 503: too many connections.
         TooMany = "too_many",
-        /// 429: too many connections of one source.
+        /// 429: too many connections from one source.
         SourceLimit = "source_limit",
-        /// Closed before the TLS handshake: too many handshakes of one source.
+        /// Closed before the TLS handshake: too many handshakes from one source.
         SourceHandshakes = "source_handshakes",
-        /// Closed in the TLS handshake: the client showed no certificate that is trusted.
+        /// Closed in the TLS handshake: the client presented no trusted certificate.
         ClientCertificate = "client_certificate",
-        /// 429: too many refused requests of one source; this one was not read.
+        /// 429: too many refused requests from one source; this one was not read.
         SourceRefusals = "source_refusals",
-        /// 503, or closed: the connection brought no request, or its client did not read, and another needed its place.
+        /// 503, or closed: the connection carried no request, or its client did not read, and another connection needed its
+        /// place.
         Displaced = "displaced",
     }
 }
 
 impl Outcome {
-    /// Whether the gateway failed to do what it should: such a request is always traced, and marked as an error.
+    /// Returns `true` if the gateway itself failed: such a request is always traced, and marked as an error.
     pub(crate) const fn is_error(self) -> bool {
         matches!(self, Self::StoreUnknown | Self::StoreDown | Self::NoKeys | Self::NextHopDown)
     }
 }
 
 postern_telemetry::label! {
-    /// Which way bytes went through a tunnel.
+    /// The direction of relayed bytes.
     pub Direction = "direction" {
         /// From the client to the target.
         Up = "up",
@@ -174,35 +152,7 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
-    /// Why the store gave no verdict.
-    pub UnknownReason = "reason" {
-        /// It could not be reached, or reading or writing failed.
-        Unavailable = "unavailable",
-        /// No answer in time.
-        TimedOut = "timed_out",
-        /// No room for the record.
-        DiskFull = "disk_full",
-        /// A sync to disk failed earlier.
-        SyncFailed = "sync_failed",
-        /// A full queue, or no free connection in time.
-        Overloaded = "overloaded",
-        /// It answered with an error.
-        Rejected = "rejected",
-        /// What came is no reply.
-        Garbled = "garbled",
-        /// Addresses lead to different records where they should not, or to the same.
-        Unproven = "unproven",
-        /// No mark is on offer, so no token can be requested.
-        Unmarked = "unmarked",
-        /// The watch over it has ended by a fault of this process.
-        Unwatched = "unwatched",
-        /// The token's key has retired.
-        EpochRetired = "epoch_retired",
-    }
-}
-
-postern_telemetry::label! {
-    /// A replica of the shared store, by its place in `replicas`.
+    /// A replica of the shared store, by its position in `replicas`.
     pub Replica = "replica" {
         /// The first, or the only one.
         First = "1",
@@ -214,13 +164,13 @@ postern_telemetry::label! {
 }
 
 postern_telemetry::label! {
-    /// Where in its life a token key is.
+    /// The phase of a token key's life.
     pub KeyPhase = "phase" {
-        /// Published, and not in use yet.
+        /// Published, not in use yet.
         Upcoming = "upcoming",
-        /// The newest in use: the one that challenges name.
+        /// The newest key in use, which challenges name.
         Newest = "newest",
-        /// Older, and its tokens are still good.
+        /// Superseded, but its tokens are still accepted.
         Older = "older",
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator sees of the gateway: metrics, traces, the access log, the live page.
+//! Observability: metrics, traces, the access log and the live page.
 
 pub mod catalogue;
 pub mod labels;

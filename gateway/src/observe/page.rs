@@ -1,18 +1,20 @@
-//! The gateway's part of the live page: checks, store, keys, tunnels.
+//! The gateway's sections of the live page: checks, store, keys, tunnels.
 //!
-//! Each section is made once a second on a thread of the page's own, from what is counted anyway.
+//! The page's own thread builds each section once a second from existing counters.
 
 use crate::observe::catalogue::CHECK_BUCKETS;
 use crate::observe::labels::{CheckStage, Outcome};
+use crate::observe::recorder::Recorder;
 use crate::state::Core;
 use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table, Tokens};
 use postern_spend::Backend;
-use postern_spend::memcached::{EndpointHealth, Memcached};
+use postern_spend::memcached::{EndpointHealth, Memcached, Unfit};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-/// Adds the gateway's sections. They do not keep the gateway alive.
+/// Adds the gateway's sections to the page. They hold only weak references to the gateway.
 pub(crate) fn add(live: &Live, core: &Arc<Core>) {
     live.add(while_alive(core, checks(core)));
     live.add(while_alive(core, store()));
@@ -20,7 +22,7 @@ pub(crate) fn add(live: &Live, core: &Arc<Core>) {
     live.add(while_alive(core, tunnels()));
     let core = Arc::downgrade(core);
     live.tokens(move || {
-        core.upgrade().map(|core| (Tokens::Spent, core.recorder.spent())).into_iter().collect()
+        core.upgrade().map(|core| (Tokens::Spent, core.recorder.spent.load(Relaxed))).into_iter().collect()
     });
 }
 
@@ -35,13 +37,14 @@ where
     }
 }
 
-/// Rate, percentiles, heat map, refusals.
+/// Builds the section with admission rate, latency percentiles, heat map and refusals.
 fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
-    let stages = CheckStage::ALL.iter().rev().map(|stage| (words(*stage), core.recorder.latency(*stage)));
+    let stages =
+        CheckStage::ALL.iter().rev().map(|stage| (words(*stage), &core.recorder.spreads[*stage as usize]));
     let mut stages = Stages::over(stages);
     let (mut refusals, mut admitted) = (Endings::default(), Rate::default());
     move |core| {
-        // A request without a token fetches the challenge, as agents do, and is no refusal.
+        // A request without a token fetches a challenge, as agents do, and does not count as a refusal.
         let is_refusal = |outcome: &&Outcome| !matches!(outcome, Outcome::Opened | Outcome::NoToken);
         let refused = Outcome::ALL.iter().filter(is_refusal);
         let refused = refused.map(|outcome| (outcome.as_str(), core.recorder.total(*outcome)));
@@ -67,7 +70,7 @@ fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
     }
 }
 
-/// A stage as people read it.
+/// Returns the stage's label on the page.
 const fn words(stage: CheckStage) -> &'static str {
     match stage {
         CheckStage::PoolWait => "wait for a connection",
@@ -78,7 +81,7 @@ const fn words(stage: CheckStage) -> &'static str {
     }
 }
 
-/// Each address, or the size of what is embedded.
+/// Builds the store section: one row per address of a shared store, or the size of the embedded store.
 fn store() -> impl FnMut(&Core) -> Section + Send {
     let mut hits = Rate::default();
     move |core| match &*core.generation.load().backend {
@@ -102,7 +105,7 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
         ("failed connects", Show::Count),
     ];
     let mut endpoints = Table::new("Addresses of the shared store", "There is none.", &columns);
-    let replicas = health.endpoints.iter().map(|endpoint| endpoint.replica + 1).max().unwrap_or(1);
+    let replicas = health.replicas();
     for endpoint in &health.endpoints {
         let occupancy = match endpoint.capacity {
             0 => Value::Null,
@@ -110,7 +113,7 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
         };
         endpoints.row(vec![
             json!(name_of(endpoint, replicas)),
-            json!(state(endpoint)),
+            json!(state(endpoint, health.away.contains(&endpoint.replica))),
             memory(core, &endpoint.address.to_string()),
             json!(endpoint.connections),
             json!(endpoint.outstanding),
@@ -128,7 +131,7 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
     section
 }
 
-/// The part of its memory that a server uses.
+/// Returns the used fraction of a server's memory.
 fn memory(core: &Core, address: &str) -> Value {
     match core.memories.is_hidden(address) {
         true => json!("not known behind a router"),
@@ -143,18 +146,23 @@ fn name_of(endpoint: &EndpointHealth, replicas: usize) -> String {
     }
 }
 
-fn state(endpoint: &EndpointHealth) -> String {
+/// Describes an address; `is_away` if the watch gets no answer from its replica, in whole or in part.
+fn state(endpoint: &EndpointHealth, is_away: bool) -> String {
     let state = match endpoint {
         EndpointHealth { failure: Some(failure), .. } => return format!("bad: {failure}"),
         EndpointHealth { rejects: true, .. } => "bad: rejects records, as a full server does",
-        EndpointHealth { evicts: true, .. } => "bad: drops records when it is full",
-        EndpointHealth { parts: true, .. } => "bad: keeps records of one bucket on several servers",
+        _ if is_away => "bad: does not answer, or lacks servers",
+        EndpointHealth { unfit: Some(Unfit::Evicts), .. } => "bad: drops records when it is full",
+        EndpointHealth { unfit: Some(Unfit::Parts), .. } => {
+            "bad: keeps records of one bucket on several servers"
+        }
+        EndpointHealth { unfit: Some(Unfit::Hides), .. } => "bad: does not show where it keeps records",
         _ => "ok",
     };
     state.to_owned()
 }
 
-/// What is in the issuer's directory, as this gateway has it.
+/// Builds the table of the token keys that have not retired.
 fn keys(core: &Core) -> Section {
     let now = UnixSeconds::now();
     let columns =
@@ -177,11 +185,10 @@ fn keys(core: &Core) -> Section {
 fn tunnels() -> impl FnMut(&Core) -> Section + Send {
     let (mut up, mut down) = (Rate::default(), Rate::default());
     move |core| {
-        let (connections, open) = core.recorder.levels();
-        let meter = core.recorder.meter();
+        let Recorder { connections_open, tunnels_open, meter, .. } = &core.recorder;
         Section::new("tunnels", "Tunnels")
-            .tile("Open", Show::Count, open as f64)
-            .tile("Connections", Show::Count, connections as f64)
+            .tile("Open", Show::Count, tunnels_open.get() as f64)
+            .tile("Connections", Show::Count, connections_open.get() as f64)
             .tile("Limit", Show::Count, core.settings.limits.load().connections as f64)
             .tile("Up", Show::BytesRate, up.tick(meter.up.total()))
             .tile("Down", Show::BytesRate, down.tick(meter.down.total()))

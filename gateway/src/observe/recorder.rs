@@ -1,23 +1,21 @@
-//! What the gateway records of its requests, through handles made once: a lookup by name costs more than a verification
-//! is allowed to.
+//! Metrics, traces and logs of requests. Metric handles are created once: a lookup by name costs more than a verification may
+//! cost.
 //!
-//! A check is recorded where it ends ([`Checking`]), a request where it is answered ([`Recorder::answered`]), a tunnel
-//! where it closes ([`Account`]). The same times serve the metrics, the live page, the trace and the access log.
+//! A check is recorded at its end ([`Checking`]), a request at its answer ([`Recorder::answered`]), a tunnel at its close
+//! ([`Account`]). Metrics, live page, trace and access log share the same measurements.
 
 mod access;
-mod account;
-mod refusals;
 mod trace;
 
-pub(crate) use access::Who;
-pub(crate) use account::Account;
+pub(crate) use access::{Account, Who};
 
 use crate::config::AccessLog;
+use crate::health::Checks;
 use crate::observe::catalogue;
-use crate::observe::labels::{CheckResult, CheckStage, Direction, Outcome, UnknownReason};
+use crate::observe::labels::{CheckResult, CheckStage, Direction, Outcome, UNKNOWN_REASON};
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
-use access::Access;
+use access::{Access, Refusals};
 use arc_swap::ArcSwap;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
@@ -25,43 +23,45 @@ use postern_admin::catalogue::LinkKind;
 use postern_admin::live::{Latency, Link, Live};
 use postern_proxy::relay::Meter;
 use postern_proxy::relay::TunnelEnd;
+use postern_proxy::udp::relay::DatagramMeter;
 use postern_spend::memcached::Ended;
 use postern_spend::{Backend, Exchange, Unknown};
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge, TracedHistogram, from_zero};
 use postern_telemetry::traces::{SamplingDecision, Trace, Tracer};
-use refusals::Refusals;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The handles.
+/// Metric handles, the tracer and the logs of requests.
 pub(crate) struct Recorder {
     outcomes: Vec<ReadableCounter>,
-    /// Of requests of peers, which need no verdict of the store.
+    /// Requests of peers, which need no verdict from the store.
     peers: Vec<Counter>,
-    unknown: Vec<Counter>,
-    /// By stage and result.
+    /// Indexed by [`Unknown::index`].
+    unknown: [Counter; Unknown::REASONS.len()],
+    /// Indexed by stage and result.
     checks: Vec<TracedHistogram>,
-    /// Tokens that the store recorded as spent, for the live page: the checks that admitted one.
-    spent: AtomicU64,
-    /// By stage, for the live page.
-    spreads: Vec<Latency>,
-    tunnels_open: ReadableGauge,
+    /// Tokens recorded as spent by admitted checks, for the live page.
+    pub(crate) spent: AtomicU64,
+    /// Indexed by stage, for the live page.
+    pub(crate) spreads: Vec<Latency>,
+    pub(crate) tunnels_open: ReadableGauge,
     tunnels_ended: Vec<Histogram>,
-    meter: Arc<Meter>,
-    connections_open: ReadableGauge,
-    /// To each address of a shared store, and what the addresses are called.
+    pub(crate) meter: Arc<Meter>,
+    udp_open: ReadableGauge,
+    pub(crate) datagrams: Arc<DatagramMeter>,
+    pub(crate) connections_open: ReadableGauge,
+    /// One link per address of a shared store; `addresses` has their names.
     links: Vec<Link>,
     addresses: Vec<String>,
-    tracer: ArcSwap<Tracer>,
-    refusals: Refusals,
-    access: Access,
-    /// Why the last check without a verdict had none.
-    last_unknown: Mutex<Option<Unknown>>,
+    pub(crate) tracer: ArcSwap<Tracer>,
+    pub(crate) refusals: Refusals,
+    pub(crate) access: Access,
+    /// Latest reason for a missing verdict, except a retired epoch.
+    pub(crate) last_unknown: Mutex<Option<Unknown>>,
 }
 
-/// Counts something down when it is dropped, however the task that holds it ends.
+/// Guard that decrements a gauge when dropped, including on cancellation of the task that holds it.
 pub(crate) struct Open<'a>(&'a ReadableGauge);
 
 impl<'a> Open<'a> {
@@ -77,7 +77,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// How long a command to the store may take before its TCP facts are read: without traces they are not used.
+/// Returns the duration from which a store command's TCP facts are read; `Duration::MAX` without traces, which alone use them.
 pub(crate) fn slow(tracer: &Tracer) -> Duration {
     tracer.slow().unwrap_or(Duration::MAX)
 }
@@ -96,8 +96,8 @@ impl Recorder {
         let bytes = |way: Direction| counter!(catalogue::TUNNEL_BYTES, Direction::LABEL => way.as_str());
         let ended =
             |end: &TunnelEnd| histogram!(catalogue::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
-        let unknown = |reason: &UnknownReason| {
-            from_zero(counter!(catalogue::STORE_UNKNOWN, UnknownReason::LABEL => reason.as_str()))
+        let unknown = |reason: &'static str| {
+            from_zero(counter!(catalogue::STORE_UNKNOWN, UNKNOWN_REASON.name => reason))
         };
         let addresses: Vec<String> = match backend {
             Backend::Embedded(_) => Vec::new(),
@@ -105,19 +105,34 @@ impl Recorder {
                 memcached.health().endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
             }
         };
+        let meter = Arc::new(Meter {
+            up: ReadableCounter::new(bytes(Direction::Up)),
+            down: ReadableCounter::new(bytes(Direction::Down)),
+        });
+        let datagrams = |way: Direction| {
+            ReadableCounter::new(counter!(catalogue::DATAGRAMS, Direction::LABEL => way.as_str()))
+        };
+        let dropped = |way: Direction| {
+            ReadableCounter::new(counter!(catalogue::DATAGRAMS_DROPPED, Direction::LABEL => way.as_str()))
+        };
+        let datagrams = Arc::new(DatagramMeter {
+            bytes: Arc::clone(&meter),
+            up: datagrams(Direction::Up),
+            down: datagrams(Direction::Down),
+            dropped: Meter { up: dropped(Direction::Up), down: dropped(Direction::Down) },
+        });
         Self {
             outcomes: Outcome::ALL.iter().map(|each| ReadableCounter::new(outcome(each))).collect(),
             peers: Outcome::ALL.iter().map(peers).collect(),
-            unknown: UnknownReason::ALL.iter().map(unknown).collect(),
+            unknown: Unknown::REASONS.map(unknown),
             checks: checks.collect(),
             spent: AtomicU64::new(0),
             spreads: CheckStage::ALL.iter().map(|_| Latency::default()).collect(),
             tunnels_open: ReadableGauge::new(gauge!(catalogue::TUNNELS_OPEN)),
             tunnels_ended: TunnelEnd::ALL.iter().map(ended).collect(),
-            meter: Arc::new(Meter {
-                up: ReadableCounter::new(bytes(Direction::Up)),
-                down: ReadableCounter::new(bytes(Direction::Down)),
-            }),
+            meter,
+            udp_open: ReadableGauge::new(gauge!(catalogue::UDP_TUNNELS_OPEN)),
+            datagrams,
             connections_open: ReadableGauge::new(gauge!(catalogue::CONNECTIONS_OPEN)),
             links: addresses.iter().map(|address| live.link(LinkKind::Store, address)).collect(),
             addresses,
@@ -130,42 +145,26 @@ impl Recorder {
 
     // ---- A request ----
 
-    /// Makes the sampling decision of a request that begins.
+    /// Makes the sampling decision for a new request.
     pub(crate) fn sample(&self, headers: &http::HeaderMap) -> SamplingDecision {
         self.tracer.load().decide(headers)
     }
 
-    /// Whether a quick request with this decision would be traced.
+    /// Returns `true` if a fast, successful request with this decision would be traced.
     pub(crate) fn keeps(&self, decision: &SamplingDecision) -> bool {
         self.tracer.load().keep(decision, Duration::ZERO, false).is_some()
     }
 
-    /// The client and the target, only if the operator switched that on.
-    pub(crate) fn who(&self, client: Option<SocketAddr>, head: &http::request::Parts) -> Who {
-        self.access.who(client, head)
-    }
-
-    /// From now on the access log holds this.
-    pub(crate) fn log_accesses(&self, access: AccessLog) {
-        self.access.set(access);
-    }
-
-    /// From now on traces go where this one sends them. Returns the one before.
-    pub(crate) fn trace_by(&self, tracer: Tracer) -> Arc<Tracer> {
-        self.tracer.swap(Arc::new(tracer))
-    }
-
-    /// From which time on a command to the store is looked into.
+    /// Returns the duration from which a store command is inspected.
     pub(crate) fn slow(&self) -> Duration {
         slow(&self.tracer.load())
     }
 
-    /// Whether the access log names clients.
     pub(crate) fn names_clients(&self) -> bool {
         self.access.names_clients()
     }
 
-    /// Records the answer to a request that reached a stage. Returns what is recorded when its tunnel ends.
+    /// Records the answer to a request that reached a stage. Returns the account that records the end of its tunnel.
     pub(crate) fn answered(
         &self,
         refusal: Option<&Refusal>,
@@ -203,7 +202,7 @@ impl Recorder {
         self.access.turned_away(refusal.outcome());
     }
 
-    // ---- What is open ----
+    // ---- Open connections and tunnels ----
 
     pub(crate) fn connection_opened(&self) -> Open<'_> {
         Open::count(&self.connections_open)
@@ -213,52 +212,30 @@ impl Recorder {
         Open::count(&self.tunnels_open)
     }
 
+    pub(crate) fn udp_opened(&self) -> Open<'_> {
+        Open::count(&self.udp_open)
+    }
+
     pub(crate) fn tunnel_closed(&self, lasted: Duration, ended: TunnelEnd) {
         self.tunnels_ended[ended as usize].record(lasted);
     }
 
-    /// Where the bytes of tunnels are counted.
-    pub(crate) fn meter(&self) -> &Arc<Meter> {
-        &self.meter
-    }
-
     // ---- For maintenance and the live page ----
 
-    /// Attempts to connect to an address of the store that failed.
+    /// Records failed attempts to connect to an address of the store.
     pub(crate) fn lost(&self, endpoint: usize, number: u64) {
         if let Some(link) = self.links.get(endpoint).filter(|_| number > 0) {
             link.lost(number);
         }
     }
 
-    /// Logs how many requests were refused since the last line of each class.
-    pub(crate) fn log_refusals(&self) {
-        self.refusals.log_due(Instant::now());
-    }
-
     pub(crate) fn total(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize].total()
     }
 
-    pub(crate) fn spent(&self) -> u64 {
-        self.spent.load(Relaxed)
-    }
-
-    pub(crate) fn latency(&self, stage: CheckStage) -> &Latency {
-        &self.spreads[stage as usize]
-    }
-
-    pub(crate) fn levels(&self) -> (i64, i64) {
-        (self.connections_open.get(), self.tunnels_open.get())
-    }
-
-    pub(crate) fn open_tunnels(&self) -> usize {
-        usize::try_from(self.tunnels_open.get()).unwrap_or(0)
-    }
-
     // ---- A check ----
 
-    /// One check, from the parsed request to its verdict.
+    /// Records a finished check: its result, the duration of its stages and its store commands.
     fn checked(&self, timeline: &Timeline, result: CheckResult) {
         if result == CheckResult::Admitted {
             self.spent.fetch_add(1, Relaxed);
@@ -271,7 +248,7 @@ impl Recorder {
         exchanges.for_each(|exchange| self.exchanged(exchange));
     }
 
-    /// The check of a request whose trace is on its way: the histograms lead to it.
+    /// Attaches a sent trace as an exemplar to the histograms of its check.
     fn traced(&self, timeline: &Timeline, trace: &Trace) {
         let Some((_, result)) = timeline.judged else { return };
         for (stage, time) in stages(timeline) {
@@ -289,14 +266,15 @@ impl Recorder {
         };
         match exchange.ended {
             Ended::TimedOut | Ended::Broken => link.lost(1),
-            // Nothing was sent: a full queue or a small pool, which is not the link's fault.
+            // Refused: nothing was sent, for lack of a connection or a place in the queue. Overtaken: other replicas decided
+            // first. The link is at fault in neither case.
             Ended::Refused | Ended::Overtaken => {}
             _ => link.answered(on_the_way(exchange)),
         }
     }
 
-    /// Requests that needed the store's verdict, and those of them that got none.
-    pub(crate) fn verdicts(&self) -> (u64, u64) {
+    /// Returns the number of requests that needed the store's verdict, and of those that got none.
+    pub(crate) fn verdicts(&self) -> Checks {
         use Outcome as O;
         let refused = self.total(O::StoreUnknown);
         let had = [
@@ -310,38 +288,26 @@ impl Recorder {
             O::UpstreamBroken,
             O::BodyFailed,
         ];
-        (had.into_iter().map(|outcome| self.total(outcome)).sum::<u64>() + refused, refused)
-    }
-
-    pub(crate) fn last_unknown(&self) -> Option<Unknown> {
-        *self.last_unknown.lock()
+        let verdicts: u64 = had.into_iter().map(|outcome| self.total(outcome)).sum();
+        Checks { total: verdicts + refused, refused }
     }
 
     fn unknown(&self, unknown: Unknown) {
         if unknown != Unknown::EpochRetired {
-            *self.last_unknown.lock() = Some(unknown); // an epoch's end is the token's fault
+            *self.last_unknown.lock() = Some(unknown); // a retired epoch is no fault of the store
         }
-        self.unknown[reason(unknown) as usize].increment(1);
+        self.unknown[unknown.index()].increment(1);
     }
 }
 
-/// A check that has begun. If dropped early because its client went away, it is recorded as abandoned.
+/// A running check. If dropped early because its client disconnected, it is recorded as abandoned.
 pub(crate) struct Checking<'a> {
-    recorder: &'a Recorder,
-    timeline: &'a mut Timeline,
-    open: bool,
+    pub(crate) recorder: &'a Recorder,
+    pub(crate) timeline: &'a mut Timeline,
 }
 
-impl<'a> Checking<'a> {
-    pub(crate) fn begin(recorder: &'a Recorder, timeline: &'a mut Timeline) -> Self {
-        Self { recorder, timeline, open: true }
-    }
-
-    pub(crate) fn timeline(&mut self) -> &mut Timeline {
-        self.timeline
-    }
-
-    /// The check has its result: admitted, or refused.
+impl Checking<'_> {
+    /// Ends the check as admitted, or with the result for `refusal`.
     pub(crate) fn end(mut self, refusal: Option<&Refusal>) {
         let result = match refusal {
             None => CheckResult::Admitted,
@@ -356,7 +322,6 @@ impl<'a> Checking<'a> {
     }
 
     fn close(&mut self, result: CheckResult) {
-        self.open = false;
         self.timeline.judge(result);
         self.recorder.checked(self.timeline, result);
     }
@@ -364,13 +329,13 @@ impl<'a> Checking<'a> {
 
 impl Drop for Checking<'_> {
     fn drop(&mut self) {
-        if self.open {
+        if self.timeline.judged.is_none() {
             self.close(CheckResult::Abandoned);
         }
     }
 }
 
-/// What a check spent its time on, as far as it came.
+/// Returns the durations of the stages that the check reached.
 fn stages(timeline: &Timeline) -> impl Iterator<Item = (CheckStage, Duration)> + use<> {
     // Without a pool there is no wait to record.
     let pool_wait = Some(timeline.pool_wait()).filter(|wait| !wait.is_zero());
@@ -384,28 +349,12 @@ fn stages(timeline: &Timeline) -> impl Iterator<Item = (CheckStage, Duration)> +
     stages.into_iter().filter_map(|(stage, time)| Some((stage, time?)))
 }
 
-/// From the command's last byte to the reply's first: without the wait for a connection, or for this process.
+/// Returns the time from the command's last byte to the reply's first, without waits for a connection or for this process; the
+/// whole duration if one of the two is unknown.
 fn on_the_way(exchange: &Exchange) -> Duration {
     match (exchange.written, exchange.first_byte) {
         (Some(written), Some(first_byte)) => first_byte.saturating_duration_since(written),
         _ => exchange.took(),
-    }
-}
-
-/// The label of a reason.
-fn reason(unknown: Unknown) -> UnknownReason {
-    match unknown {
-        Unknown::Unavailable(_) => UnknownReason::Unavailable,
-        Unknown::TimedOut => UnknownReason::TimedOut,
-        Unknown::DiskFull => UnknownReason::DiskFull,
-        Unknown::SyncFailed => UnknownReason::SyncFailed,
-        Unknown::Overloaded => UnknownReason::Overloaded,
-        Unknown::Rejected => UnknownReason::Rejected,
-        Unknown::Garbled => UnknownReason::Garbled,
-        Unknown::Unproven => UnknownReason::Unproven,
-        Unknown::Unmarked => UnknownReason::Unmarked,
-        Unknown::Unwatched => UnknownReason::Unwatched,
-        Unknown::EpochRetired => UnknownReason::EpochRetired,
     }
 }
 

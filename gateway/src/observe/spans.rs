@@ -1,102 +1,102 @@
-//! Names of spans and of their attributes. Where OpenTelemetry has a name for a thing, it is used
+//! Names of spans and their attributes, from OpenTelemetry's semantic conventions where those define one
 //! (<https://opentelemetry.io/docs/specs/semconv/>).
 
 pub use postern_telemetry::traces::SpanKind as Kind;
 
-/// What the gateway is called in traces.
+/// The gateway's service name in traces.
 pub(crate) const SERVICE: &str = "postern-gateway";
 
 postern_telemetry::names! {
-    /// Every name of a span.
+    /// All span names.
     pub SPANS;
 
     /// A request, from its head to its answer.
     REQUEST = "request";
 
-    /// Reading the request: target and token.
+    /// Parsing of the target and the token.
     PARSE = "parse";
 
-    /// The check: is the token recorded as spent?
+    /// The lookup of the token's spent record.
     CHECK = "check";
 
-    /// The signature.
+    /// The verification of the signature.
     VERIFY = "verify";
 
-    /// The verdict.
+    /// The atomic write that records the token as spent.
     SPEND = "spend";
 
-    /// Resolving and connecting.
+    /// Name resolution and connection to the target.
     DIAL = "dial";
 
-    /// The tunnel, which goes on after the request was answered.
+    /// The tunnel, which outlives the answered request.
     TUNNEL = "tunnel";
 
-    /// A `get` of the shared store.
+    /// A `get` command to the shared store.
     STORE_GET = "store get";
 
-    /// An `add` of the shared store.
+    /// An `add` command to the shared store.
     STORE_ADD = "store add";
 }
 
 postern_telemetry::names! {
-    /// Every name of an attribute.
+    /// All attribute names.
     pub ATTRIBUTES;
 
-    /// How the request was answered: a value of [`Outcome`](super::labels::Outcome).
+    /// The result of the request: a value of [`Outcome`](super::labels::Outcome).
     OUTCOME = "postern.outcome";
 
-    /// Why the trace was kept: a value of [`TraceKept`](postern_telemetry::own::TraceKept).
+    /// The reason for keeping the trace: a value of [`TraceKept`](postern_telemetry::own::TraceKept).
     KEPT = "postern.kept";
 
-    /// How the double-spend check ended: a value of [`CheckResult`](super::labels::CheckResult).
+    /// The result of the double-spend check: a value of [`CheckResult`](super::labels::CheckResult).
     RESULT = "postern.check.result";
 
-    /// Why the store gave no verdict: a value of [`UnknownReason`](super::labels::UnknownReason).
+    /// The reason for a missing verdict of the store: a value of [`UNKNOWN_REASON`](super::labels::UNKNOWN_REASON).
     UNKNOWN_REASON = "postern.store.unknown_reason";
 
     /// Microseconds that a stage waited for a pooled connection.
     POOL_WAIT = "postern.store.pool_wait_us";
 
-    /// How a store command ended: a value of [`StoreEnded`](super::labels::StoreEnded).
+    /// The result of a store command: a value of [`STORE_ENDED`](super::labels::STORE_ENDED).
     STORE_RESULT = "postern.store.result";
 
-    /// Microseconds from the call to the command's last byte in the kernel's hands.
+    /// Microseconds from the call until the kernel has the command's last byte.
     STORE_QUEUED = "postern.store.queued_us";
 
-    /// Microseconds from there to the first byte of the reply. 40,000 and no retransmission is Nagle's algorithm
-    /// against delayed acknowledgements.
+    /// Microseconds from then until the first byte of the reply. About 40,000 without a retransmission indicates Nagle's
+    /// algorithm waiting for a delayed acknowledgement.
     STORE_FIRST_BYTE = "postern.store.write_to_first_byte_us";
 
-    /// What a slow command seems to have waited for.
+    /// The probable cause of a slow command's delay.
     STORE_STALL = "postern.store.stall";
 
-    /// The status of the answer.
+    /// The HTTP status of the answer.
     STATUS = "http.response.status_code";
 
-    /// "memcached".
+    /// The database system: "memcached".
     DB_SYSTEM = "db.system.name";
 
-    /// "get" or "add".
+    /// The database operation: "get" or "add".
     DB_OPERATION = "db.operation.name";
 
-    /// An address of the store, from the configuration.
+    /// An address of the store, as configured.
     SERVER = "server.address";
 
-    /// Smoothed round trip of a slow command's connection, in microseconds (TCP_INFO).
+    /// Smoothed round-trip time of a slow command's connection, in microseconds (TCP_INFO).
     TCP_RTT = "tcp.rtt_us";
 
-    /// The shortest round trip seen of late, in microseconds.
+    /// Lowest recent round-trip time, in microseconds.
     TCP_RTT_LEAST = "tcp.rtt_least_us";
 
-    /// The variation of the smoothed one, in microseconds.
+    /// Variation of the smoothed round-trip time, in microseconds.
     TCP_RTT_VARIATION = "tcp.rtt_variation_us";
 
-    /// Segments that the connection has sent again since it was opened.
+    /// Segments retransmitted since the connection was opened.
     TCP_RETRANSMITS = "tcp.retransmits";
 
-    /// Segments without an acknowledgement.
+    /// Unacknowledged segments.
     TCP_UNACKNOWLEDGED = "tcp.unacknowledged";
 
-    /// Segments that the kernel believes lost.
+    /// Segments that the kernel presumes lost.
     TCP_LOST = "tcp.lost";
 }

@@ -1,10 +1,9 @@
-//! When the stages of one request began and ended: measured once, for metrics, traces and the access log alike.
+//! Timestamps of a request's stages, measured once for metrics, traces and the access log.
 
 use crate::observe::labels::CheckResult;
 use postern_spend::ExchangeLog;
 use std::time::{Duration, Instant};
 
-/// A stage that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Parse,
@@ -18,19 +17,19 @@ impl Stage {
     pub(crate) const ALL: [Self; 5] = [Self::Parse, Self::Check, Self::Verify, Self::Spend, Self::Dial];
 }
 
-/// From one moment to another.
+/// Start and end.
 pub(crate) type Times = (Instant, Instant);
 
-/// One request's times. A stage that was not reached has none.
+/// Timestamps of one request. Stages that were not reached have none.
 pub(crate) struct Timeline {
-    /// When its head had been read.
+    /// Time at which the request's head was complete.
     pub(crate) began: Instant,
     stages: [Option<Times>; Stage::ALL.len()],
-    /// When the last stage so far ended: the next one begins there, and the clock need not be read again.
+    /// End of the last stage, which is the start of the next one and saves a read of the clock.
     last: Instant,
-    /// When the double-spend check had its result, and which.
+    /// Time and result of the double-spend check.
     pub(crate) judged: Option<(Instant, CheckResult)>,
-    /// What the hint and the verdict did at the store.
+    /// Store commands of the lookup; `spend_log` has those of the verdict.
     pub(crate) check_log: ExchangeLog,
     pub(crate) spend_log: ExchangeLog,
 }
@@ -48,14 +47,14 @@ impl Timeline {
         }
     }
 
-    /// Does the work of a stage, timed from the end of the one before.
+    /// Runs a stage, timed from the end of the previous one.
     pub(crate) fn time<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         let done = work();
         self.end(stage);
         done
     }
 
-    /// A stage ends now. It began at the end of the one before.
+    /// Records the end of a stage that began at the end of the previous one.
     pub(crate) fn end(&mut self, stage: Stage) {
         self.set(stage, (self.last, Instant::now()));
     }
@@ -65,7 +64,7 @@ impl Timeline {
         self.last = self.last.max(times.1);
     }
 
-    /// The double-spend check has its result: with the end of its last stage, or now, if it was cut off in one.
+    /// Records the check's result, timed at the end of its last stage, or now if it was abandoned in one.
     pub(crate) fn judge(&mut self, result: CheckResult) {
         let at = if result == CheckResult::Abandoned { Instant::now() } else { self.last };
         self.judged = Some((at, result));
@@ -75,23 +74,21 @@ impl Timeline {
         self.stages[stage as usize]
     }
 
-    /// How long a stage took.
     pub(crate) fn took(&self, stage: Stage) -> Option<Duration> {
         self.of(stage).map(|(from, to)| to - from)
     }
 
-    /// When the check began: when the request had been parsed.
+    /// Returns the start of the check, which is the end of parsing.
     fn presented(&self) -> Option<Instant> {
         self.of(Stage::Parse).map(|(_, to)| to)
     }
 
-    /// How long the check took: from the parsed request to its result. None when there was none.
+    /// Returns the check's duration, from the parsed request to its result; `None` without a result.
     pub(crate) fn check(&self) -> Option<Duration> {
         let (judged, _) = self.judged?;
         Some(judged - self.presented()?)
     }
 
-    /// How long the check waited for pooled connections.
     pub(crate) fn pool_wait(&self) -> Duration {
         self.check_log.pool + self.spend_log.pool
     }

@@ -1,5 +1,5 @@
-//! The second stage: looks the token up in the double-spend store before or while its signature is verified. A hit is a
-//! replay and is refused without finishing the cryptography; a miss proves nothing.
+//! Second stage: looks the token up in the double-spend store before or while its signature is verified. A hit is a replay and
+//! is refused, without verification if the lookup ends first; a miss proves nothing.
 
 use crate::config::CheckTiming;
 use crate::observe::timeline::{Stage, Timeline, Times};
@@ -24,8 +24,8 @@ impl<'a> Check<'a> {
         Self { store, key: *presented.spent_key(), epoch: *presented.epoch() }
     }
 
-    /// Runs the check before or beside `verify`, or not at all, as `timing` says. Refuses a token that is recorded as
-    /// spent, without `verify` when the record is found first; otherwise the answer is `verify`'s.
+    /// Runs the lookup before `verify`, concurrently with it, or not at all, according to `timing`. Refuses a token that is
+    /// recorded as spent, without calling `verify` if the record is found first; otherwise returns the result of `verify`.
     ///
     /// A failed lookup never rejects a request: the spend stage decides.
     pub(crate) async fn run_with<T>(
@@ -72,16 +72,15 @@ async fn run<T>(
     verified
 }
 
-/// What a lookup found.
 struct Found {
-    /// Whether there is a record of the token.
+    /// `true` if the token is recorded as spent.
     spent: bool,
     times: Times,
     log: ExchangeLog,
 }
 
 impl Found {
-    /// Records the lookup, and refuses the token that was spent.
+    /// Records the lookup, and refuses a spent token.
     fn judge(self, timeline: &mut Timeline) -> Result<(), Refusal> {
         timeline.set(Stage::Check, self.times);
         timeline.check_log = self.log;
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// What is done in which order, and whether the token is let through. The store answers after two turns of the runtime.
+    /// Returns the steps in their order, and `true` if the token passes. The store answers after two turns of the runtime.
     async fn order(timing: CheckTiming, spent: bool) -> (Vec<&'static str>, bool) {
         let done = RefCell::new(Vec::new());
         let lookup = async {

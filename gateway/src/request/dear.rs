@@ -1,4 +1,4 @@
-//! Turns for tokens that are dear to verify.
+//! Turns for tokens that are expensive to verify.
 
 use crate::request::deny::Refusal;
 use parking_lot::Mutex;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// Verifications at once, each of which also waits for the store.
+/// Maximum concurrent verifications, each of which also waits for the store.
 const AT_ONCE: usize = 16;
-/// How much longer than a forged token took no dear one is verified: of a worker's time four fifths remain.
+/// Pause after a forged token, as a multiple of its verification time: four fifths of a worker's time remain.
 const REST: u32 = 4;
-/// How long a request waits for its turn.
+/// Maximum wait of a request for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The turns of one worker for tokens of type 1, of which a forged one costs as much as thirty of type 2. Sources take them one after the
-/// other; good tokens go on without a rest.
+/// Turns of one worker for tokens of type 1, of which a forged one costs as much as thirty of type 2. Sources take turns one
+/// after the other; good tokens cause no pause.
 pub(crate) struct Dear {
     turns: Turns,
     rests_until: Arc<Mutex<Instant>>,
@@ -34,7 +34,7 @@ impl Dear {
         Self { turns: Turns::new(AT_ONCE, pace), rests_until }
     }
 
-    /// Waits for a turn to verify a token, if it needs one.
+    /// Waits for a turn to verify a token. `None` if its type needs no turn.
     pub(crate) async fn turn(
         &self,
         token_type: TokenType,
@@ -47,7 +47,7 @@ impl Dear {
         turn.map(Some).ok_or(Refusal::Crowded)
     }
 
-    /// A forged token took this long.
+    /// Extends the pause by the cost of a forged token whose verification took `took`.
     pub(super) fn rest(&self, token_type: TokenType, took: Duration) {
         if is_dear(token_type) {
             let until = &mut *self.rests_until.lock();

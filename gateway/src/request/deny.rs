@@ -1,7 +1,7 @@
-//! Every refusal and its answer: the one place that chooses status codes.
+//! Every refusal and its answer: the only place that selects status codes.
 //!
-//! A refusal is a value that travels up from the stage that found it. What the client reads (status, Proxy-Status of
-//! RFC 9209, a body with what to do next) is chosen here; what the operator reads is the outcome counter.
+//! A refusal is a value that the detecting stage returns to its callers. This file selects the answer to the client (status,
+//! Proxy-Status of RFC 9209, a body with the next step) and the outcome that the operator's metrics count.
 
 use crate::config::Lever;
 use crate::observe::labels::Outcome;
@@ -15,39 +15,39 @@ use postern_spend::Unknown;
 use postern_token::header::AuthorizationError;
 use postern_token::{KeyRefusal, TokenType};
 
-/// When to come back after a 503 or 429 that knows no better.
+/// Default Retry-After of a 503 or 429, in seconds.
 const RETRY_SECONDS: u64 = 1;
-/// A forged token of type 1 costs 1.1 ms, and any other refusal less than 0.1 ms.
+/// Weight of a forged token of type 1, which costs 1.1 ms. Any other refusal costs less than 0.1 ms.
 const DEAR: u32 = 20;
 
-/// Why a request is not let through.
+/// Reason to refuse a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
     /// No `Proxy-Authorization` field.
     NoToken,
     /// Only credentials of other schemes.
     OtherScheme,
-    /// Our scheme, but not a token.
+    /// Credentials of the scheme PrivateToken that are not a token.
     MalformedToken(AuthorizationError),
     /// A token of a type that is not accepted here.
     TokenType(TokenType),
-    /// A token of a key that is not ours now.
+    /// A token of a key that is not accepted now.
     Key(KeyRefusal),
     /// The signature of a token of this type is wrong.
     BadSignature(TokenType),
-    /// Too many tokens wait that are dear to verify. This one was not verified.
+    /// Too many tokens that are expensive to verify are waiting. This token was not verified.
     Crowded,
     /// The token was spent before.
     AlreadySpent,
-    /// A token for another challenge, or for a mark that the store does not know any more.
+    /// A token for another challenge, or for a mark that the store no longer has.
     Void,
-    /// The store gave no verdict.
+    /// The store returned no verdict.
     StoreUnknown(Unknown),
-    /// The store is known to give no verdicts: the request was refused before its token was read.
+    /// The store can return no verdicts now: the request was refused before its token was read.
     StoreDown(Unknown),
     /// No issuer key is in use, so no token can be checked.
     NoKeys,
-    /// The target is not allowed.
+    /// The egress policy does not allow the target.
     Policy(PolicyRefusal),
     /// The target's name has no address.
     Unresolved,
@@ -57,48 +57,54 @@ pub(crate) enum Refusal {
     ConnectionRefused,
     /// The target cannot be reached.
     Unreachable,
-    /// There is no local address to reach the target from.
+    /// No local address can be used to reach the target.
     NoSource,
     /// The target did not answer in time.
     DialTimeout,
-    /// The proxy that all tunnels go on through is known to be away: the request was refused before its token was read.
+    /// The next hop of all tunnels is down: the request was refused before its token was read.
     NextHopAway,
-    /// The proxy that all tunnels go on through is known to lead in a circle, or a tunnel to this target came back: the request was
-    /// refused before its token was read.
+    /// The next hop of all tunnels leads in a circle, or a tunnel to this target came back recently: the request was refused
+    /// before its token was read.
     Circle,
-    /// The proxy that the tunnel was to go on through cannot be used.
+    /// The next hop of the tunnel cannot be used.
     NextHop,
-    /// That proxy does not open the tunnel.
+    /// The next hop does not open the tunnel.
     NextHopRefused,
-    /// The request has come through this gateway before, or leads back to one that it has come through.
+    /// The request has passed this gateway before, or leads back to a gateway that it has passed.
     Loop,
-    /// The target's answer to a plain `http://` request cannot be passed on.
+    /// The target's answer to a plain `http://` request cannot be forwarded.
     Upstream(AnswerFault),
     /// The target's answer to a plain `http://` request did not begin in time.
     UpstreamTimeout,
-    /// The body of a plain `http://` request is not valid, or the client broke it off.
+    /// The body of a plain `http://` request is invalid, or the client cut it off.
     BodyBroken,
     /// The client did not send the body of a plain `http://` request in time.
     BodyTimeout,
-    /// The target cannot be read.
+    /// The target cannot be parsed.
     Target(TargetError),
-    /// More than one `Proxy-Authorization` field with our scheme.
+    /// More than one `Proxy-Authorization` field with a token.
     SeveralAuthorizations,
-    /// The `Host` field.
+    /// The `Host` field is missing, repeated or malformed.
     Host(HostFault),
-    /// A `Host` field beside an `:authority` that names something else.
+    /// A `Host` field that differs from `:authority`.
     OtherHost,
     /// A CONNECT that announces a body.
     ConnectBody,
-    /// A body in another transfer coding than chunked.
+    /// A body with a transfer coding other than chunked.
     Coding,
-    /// A TRACE or OPTIONS that this proxy is the last to get.
+    /// A TRACE or OPTIONS whose Max-Forwards ends at this proxy.
     LastHop,
     /// Neither CONNECT nor an absolute `http://` URL.
     NotProxied,
     /// An absolute URL with another scheme than http.
     Scheme,
-    /// Not HTTP/1, or no PROXY header from a load balancer.
+    /// An extended CONNECT for a protocol other than UDP.
+    Protocol,
+    /// A request for UDP whose path is not that of the template.
+    Template,
+    /// UDP to a target that is reached through a next hop, which carries none.
+    NextHopUdp,
+    /// Malformed HTTP, or no PROXY header from a load balancer.
     Malformed,
     /// The header is too large.
     HeaderTooLarge,
@@ -106,52 +112,64 @@ pub(crate) enum Refusal {
     HeaderTimeout,
     /// Too many connections.
     TooMany,
-    /// Too many connections of one source.
+    /// Too many connections from one source.
     SourceLimit,
-    /// Too many TLS handshakes of one source.
+    /// Too many TLS handshakes from one source.
     SourceHandshakes,
-    /// No certificate of an authority that the operator trusts for clients.
+    /// No valid certificate from an authority that the operator trusts for clients.
     ClientCertificate,
-    /// Too many refused requests of one source. This one was not read.
+    /// Too many refused requests from one source. This request was not read.
     SourceRefusals(AboveRate),
     /// Another connection needed the place.
     Displaced,
 }
 
+/// Fields in which a client learns the challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AskedIn {
+    /// 407 with Proxy-Authenticate.
+    Proxy,
+    /// 407 with both fields: the client asks for UDP, and may see an origin in its proxy.
+    Both,
+    /// 401 with both fields: the client asked as it would ask an origin.
+    BothAsOrigin,
+}
+
 /// The answer to a refusal.
 pub(crate) struct Verdict {
     pub(crate) status: StatusCode,
-    /// The error type of RFC 9209, section 2.3.
+    /// Error type (RFC 9209, section 2.3).
     pub(crate) error: &'static str,
-    /// When to come back, in seconds.
+    /// Retry-After, in seconds.
     pub(crate) retry_after: Option<u64>,
-    /// What was wrong; also the `details` of Proxy-Status.
+    /// Description of the fault; also the `details` of Proxy-Status.
     pub(crate) details: String,
-    /// What to do next.
+    /// Next step for the client.
     pub(crate) advice: &'static str,
 }
 
 impl Refusal {
-    /// The answer to this refusal.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self, asked_in: AskedIn) -> Verdict {
         let (status, _, error, advice) = self.row();
+        let status = match asked_in {
+            AskedIn::BothAsOrigin if self.needs_challenge() => StatusCode::UNAUTHORIZED,
+            _ => status,
+        };
         let retry_after = match self {
             Self::SourceRefusals(above) => Some(above.seconds),
-            _ if status == StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_SECONDS),
-            _ if status == StatusCode::TOO_MANY_REQUESTS => Some(RETRY_SECONDS),
-            _ => None,
+            _ => matches!(status.as_u16(), 429 | 503).then_some(RETRY_SECONDS),
         };
         Verdict { status, error, retry_after, details: self.details(), advice }
     }
 
-    /// Whether it counts against the client's source. Limits do not: their answers cost the least there is, and
-    /// whoever is limited would be so for ever.
+    /// Returns `true` if the refusal counts against the client's source. Refusals by limits do not count: their answers cost
+    /// the least, and a limited client would stay limited forever.
     pub(crate) fn is_of_client(&self) -> bool {
         let status = self.row().0;
-        status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS
+        matches!(self, Self::Protocol) || status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS
     }
 
-    /// How many refusals it counts as against the client's source, by the CPU time that it cost.
+    /// Returns the weight of the refusal against the client's source, by the CPU time that it cost.
     pub(crate) fn cost(&self) -> u32 {
         match self {
             Self::BadSignature(TokenType::VoprfP384) => DEAR,
@@ -159,17 +177,16 @@ impl Refusal {
         }
     }
 
-    /// Whether its answer has to name a challenge.
+    /// Returns `true` if the answer must contain a challenge.
     pub(crate) fn needs_challenge(&self) -> bool {
         self.row().0 == StatusCode::PROXY_AUTHENTICATION_REQUIRED
     }
 
-    /// How the refusal is counted.
     pub(crate) fn outcome(&self) -> Outcome {
         self.row().1
     }
 
-    /// The table.
+    /// Returns the refusal's row of the table: status, outcome, error type of Proxy-Status, advice.
     fn row(&self) -> (StatusCode, Outcome, &'static str, &'static str) {
         use Outcome as O;
         use StatusCode as S;
@@ -187,6 +204,8 @@ impl Refusal {
         const LOOP: &str =
             "Report it to the gateway's operator: the next hops of the gateways lead in a circle.";
         const BODY: &str = "Send the whole body, with a fresh token: this attempt has spent one.";
+        const UDP: &str = "Send connect-udp for /.well-known/masque/udp/{target_host}/{target_port}/.";
+        const NO_UDP: &str = "Reach the target over TCP.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
         match self {
             Self::NoToken => (S::PROXY_AUTHENTICATION_REQUIRED, O::NoToken, DENIED, PRESENT),
@@ -226,15 +245,18 @@ impl Refusal {
             Self::UpstreamTimeout => (S::GATEWAY_TIMEOUT, O::UpstreamBroken, "http_response_timeout", TARGET),
             Self::BodyBroken => (S::BAD_REQUEST, O::BodyFailed, MALFORMED, BODY),
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, O::BodyFailed, MALFORMED, BODY),
+            Self::NextHopUdp => (S::FORBIDDEN, O::PolicyRefused, DENIED, NO_UDP),
+            Self::Protocol => (S::NOT_IMPLEMENTED, O::BadRequest, MALFORMED, UDP),
+            Self::Template => (S::BAD_REQUEST, O::BadRequest, MALFORMED, UDP),
             Self::Target(_)
             | Self::SeveralAuthorizations
             | Self::Host(_)
             | Self::OtherHost
             | Self::ConnectBody
-            | Self::Coding => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
-            Self::NotProxied | Self::Scheme | Self::Malformed => {
-                (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST)
-            }
+            | Self::Coding
+            | Self::NotProxied
+            | Self::Scheme
+            | Self::Malformed => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
             Self::LastHop => (
                 S::FORBIDDEN,
                 O::BadRequest,
@@ -259,9 +281,9 @@ impl Refusal {
                 DENIED,
                 "Close connections without a tunnel, or try again later; no token was spent.",
             ),
-            // Never read: there is nothing to answer before the handshake.
+            // Never sent: no answer is possible before the handshake.
             Self::SourceHandshakes => (S::TOO_MANY_REQUESTS, O::SourceHandshakes, DENIED, UNREAD),
-            // Never read: the handshake failed.
+            // Never sent: the handshake failed.
             Self::ClientCertificate => (S::FORBIDDEN, O::ClientCertificate, DENIED, UNREAD),
             Self::SourceRefusals(_) => (S::TOO_MANY_REQUESTS, O::SourceRefusals, DENIED, SLOWER),
             Self::Displaced => (
@@ -273,7 +295,7 @@ impl Refusal {
         }
     }
 
-    /// What was wrong, without a byte of the request in it.
+    /// Describes the fault, without any byte of the request.
     pub(crate) fn details(&self) -> String {
         match self {
             Self::NoToken => "no token was presented".into(),
@@ -320,6 +342,9 @@ impl Refusal {
                 "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS".into()
             }
             Self::NotProxied => "this is a forward proxy, not a web server".into(),
+            Self::Protocol => "this proxy speaks no protocol but connect-udp on a stream".into(),
+            Self::Template => "the path names no target for UDP".into(),
+            Self::NextHopUdp => "the next proxy on the way to the target carries no UDP".into(),
             Self::Scheme => "only http:// URLs are forwarded; use CONNECT for anything else".into(),
             Self::Malformed => "the request is not valid HTTP/1.1; in a URL, \", <, >, ` and what is not ASCII are written with a \
                                 percent sign"
@@ -346,7 +371,7 @@ impl From<AnswerFault> for Refusal {
     }
 }
 
-/// How more targets are allowed.
+/// Returns the advice on how to allow more targets.
 fn more(lever: Lever) -> &'static str {
     match lever {
         Lever::Operator => {

@@ -1,17 +1,19 @@
-//! The fifth stage: from a target to a connection. Every resolved address is checked against the egress policy, and
-//! the address that was checked is the one that is dialled.
+//! Fifth stage: connects to the target. Every resolved address is checked against the egress policy, and exactly the checked
+//! address is dialled.
 
 use crate::next_hops::{Connections, Dialler};
-use crate::request::admit::Admitted;
 use crate::request::deny::Refusal;
 use crate::request::egress::{Policy, Via};
 use crate::request::hops::Pseudonym;
+use crate::request::peer::Entrusted;
 use crate::request::resolve::Resolver;
+use crate::request::spend::Spent;
 use postern_daemon::seldom::Seldom;
 use postern_lookup::Families;
 use postern_lookup::dial::{Candidate, connect_found};
-use postern_proxy::target::{Host, Target};
+use postern_proxy::target::{Host, Target, Transport};
 use postern_proxy::tunnel::{Received, Tunnel};
+use postern_proxy::udp::socket::Datagrams;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -21,47 +23,78 @@ use tokio_util::either::Either;
 
 mod next_hop;
 
+/// The right to one tunnel to one target: by a spent token, or by another of the operator's gateways, which took the token.
+pub(crate) enum Admitted {
+    /// This gateway spent a token for the tunnel.
+    Paid(Spent),
+    /// A peer vouches for the request.
+    Entrusted(Entrusted),
+}
+
+impl Admitted {
+    pub(crate) fn target(&self) -> &Target {
+        match self {
+            Self::Paid(spent) => spent.target(),
+            Self::Entrusted(entrusted) => entrusted.target(),
+        }
+    }
+}
+
 /// A connection to the target, or a tunnel to it through a next hop.
 type TargetStream = Either<TcpStream, Box<Tunnel>>;
 
-/// A connection to the target of a request that was admitted.
-pub(crate) struct Dialled {
-    pub(crate) stream: TargetStream,
+/// A connection to the target of an admitted request.
+pub(crate) struct Dialled<C = TargetStream> {
+    pub(crate) connection: C,
     _admitted: Admitted,
 }
 
-/// How targets are reached.
+/// A connection in the protocol of the target.
+pub(crate) enum Connected {
+    Stream(Dialled),
+    Datagrams(Dialled<Datagrams>),
+}
+
+/// Means to reach targets.
 #[derive(Clone, Copy)]
 pub(crate) struct Onward<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) resolver: &'a Resolver,
-    /// The worker's own to next hops.
+    /// HTTP/2 connections of this worker to next hops.
     pub(crate) connections: &'a Connections,
     pub(crate) pseudonym: &'a Pseudonym,
 }
 
-impl Dialled {
-    /// Resolves and connects, `limit` at most together.
+impl Connected {
+    /// Resolves and connects, within `limit` in total.
     pub(crate) async fn dial(
         admitted: Admitted,
         onward: Onward<'_>,
         limit: Duration,
     ) -> Result<Self, Refusal> {
         let deadline = Instant::now() + limit;
-        let stream = connect(&admitted, &onward, deadline).await?;
-        Ok(Self { stream, _admitted: admitted })
+        if admitted.target().transport() == Transport::Udp {
+            // Boxed: most tunnels are of TCP, and should not move the size of this future.
+            let connection = Box::pin(connect_datagrams(admitted.target(), &onward, deadline)).await?;
+            return Ok(Self::Datagrams(Dialled { connection, _admitted: admitted }));
+        }
+        let connection = connect(&admitted, &onward, deadline).await?;
+        Ok(Self::Stream(Dialled { connection, _admitted: admitted }))
     }
+}
 
-    /// What the task that reads the stream has to keep taking.
+impl Dialled {
+    /// Returns the receiving side that the task of the stream must keep taking, so the tunnel stops no other one of its
+    /// connection.
     pub(crate) fn received(&self) -> Received {
-        match &self.stream {
+        match &self.connection {
             Either::Left(_) => Received::default(),
             Either::Right(tunnel) => tunnel.received(),
         }
     }
 }
 
-/// A connection to the target, or a tunnel to it through a next hop.
+/// Connects to the target, directly or through a next hop.
 async fn connect(
     admitted: &Admitted,
     onward: &Onward<'_>,
@@ -73,8 +106,8 @@ async fn connect(
     let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, policy, turn);
     let found = match target.host() {
         Host::Address(address) => judge(&[*address]).map(|way| (way, Families::known(Vec::new()))),
-        Host::Name(name) => match policy.via_of_name(name, target.port()) {
-            Some(via) => return through(via, target, admitted, onward, deadline).await,
+        Host::Name(name) => match policy.via_of_name(name, target) {
+            Some(via) => return through((via, turn), target, admitted, onward, deadline).await,
             None => resolver.resolve(name, deadline, judge).await,
         },
     };
@@ -85,7 +118,7 @@ async fn connect(
     let first = match way {
         Way::Through(via, address) => {
             let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
-            return through(via, &target, admitted, onward, deadline).await;
+            return through((via, turn), &target, admitted, onward, deadline).await;
         }
         Way::Direct(first) => first,
     };
@@ -96,20 +129,70 @@ async fn connect(
     };
     let connecting = timeout_at(deadline, connect_found(first, families, deadline, later));
     let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
-    if has_source && is_unavailable(&connected) {
+    if has_source && connected.as_ref().is_err_and(is_unavailable_address) {
         warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
         return Err(Refusal::NoSource);
     }
     let stream = connected.map_err(|error| refusal(&error))?;
-    // Without it a small write waits for the acknowledgement of the previous one (up to 40 ms).
+    // Without TCP_NODELAY a small write waits for the acknowledgement of the previous one (up to 40 ms).
     stream.set_nodelay(true).map_err(|error| refusal(&error))?;
     Ok(TargetStream::Left(stream))
 }
 
-/// How a target is reached at the addresses that are known.
+/// Resolves a target of UDP and connects a socket to the first of its allowed addresses to which this machine has a route: nothing
+/// answers before the client's first datagram.
+async fn connect_datagrams(
+    target: &Target,
+    onward: &Onward<'_>,
+    deadline: Instant,
+) -> Result<Datagrams, Refusal> {
+    let Onward { policy, resolver, .. } = *onward;
+    let turn = policy.turn();
+    let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, policy, turn);
+    let found = match target.host() {
+        Host::Address(address) => judge(&[*address]).map(|way| (way, Families::known(Vec::new()))),
+        Host::Name(name) if policy.via_of_name(name, target).is_some() => return Err(Refusal::NextHopUdp),
+        Host::Name(name) => resolver.resolve(name, deadline, judge).await,
+    };
+    if matches!(found, Err(Refusal::NoSource)) {
+        warn_of_source("it has no address of the target's family");
+    }
+    let (way, mut families) = found?;
+    let Way::Direct(first) = way else { return Err(Refusal::NextHopUdp) };
+    let has_source = first.iter().any(|candidate| candidate.from.is_some());
+    let mut connected = first_of(&first);
+    if connected.is_err() && !families.are_complete() {
+        let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
+        let later = candidates(target, &allowed(target, &late, policy).unwrap_or_default(), policy, turn);
+        if !later.is_empty() {
+            connected = first_of(&later);
+        }
+    }
+    connected.map_err(|error| {
+        if has_source && is_unavailable_address(&error) {
+            warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
+            return Refusal::NoSource;
+        }
+        refusal(&error)
+    })
+}
+
+/// Connects to the first candidate to which this machine has a route, and sends nothing.
+fn first_of(candidates: &[Candidate]) -> io::Result<Datagrams> {
+    let mut last_error = io::ErrorKind::NotFound.into();
+    for candidate in candidates {
+        match Datagrams::connect(candidate.to, candidate.from) {
+            Ok(connected) => return Ok(connected),
+            Err(error) => last_error = error,
+        }
+    }
+    Err(last_error)
+}
+
+/// Route to a target, by its known addresses.
 enum Way<'a> {
     Direct(Vec<Candidate>),
-    /// Through a next hop, which is asked for this address.
+    /// Through a next hop, to this address.
     Through(Via<'a>, IpAddr),
 }
 
@@ -129,9 +212,9 @@ impl<'a> Way<'a> {
     }
 }
 
-/// A tunnel through a next hop, which learns of the gateways before it.
+/// Opens a tunnel through a next hop, which receives the list of the gateways before it.
 async fn through(
-    via: Via<'_>,
+    (via, turn): (Via<'_>, usize),
     target: &Target,
     admitted: &Admitted,
     onward: &Onward<'_>,
@@ -139,20 +222,20 @@ async fn through(
 ) -> Result<TargetStream, Refusal> {
     let hops = match admitted {
         Admitted::Paid(_) => onward.pseudonym.first(),
-        Admitted::Entrusted(entrusted) => entrusted.hops().clone(),
+        Admitted::Entrusted(entrusted) => entrusted.hops.clone(),
     };
-    // Boxed: most tunnels have no next hop, and would move its room for nothing.
-    let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn: onward.policy.turn() };
+    // Boxed: most tunnels have no next hop, and should not move the size of this future.
+    let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn };
     let connecting = Box::pin(next_hop::connect(via, target, &hops, dialler, onward.connections, deadline));
     let tunnel = connecting.await.inspect_err(|refusal| {
         if matches!(refusal, Refusal::Loop) {
-            onward.policy.returned().note(target, Instant::now());
+            onward.policy.returned.note(target, Instant::now());
         }
     })?;
     Ok(TargetStream::Right(Box::new(tunnel)))
 }
 
-/// The addresses the policy lets through; when it lets none through, its refusal.
+/// Returns the addresses that the policy allows, or its refusal if it allows none.
 fn allowed(target: &Target, addresses: &[IpAddr], policy: &Policy) -> Result<Vec<IpAddr>, Refusal> {
     let mut refused = None;
     let check = |address: &&IpAddr| {
@@ -166,26 +249,26 @@ fn allowed(target: &Target, addresses: &[IpAddr], policy: &Policy) -> Result<Vec
     }
 }
 
-/// The addresses to dial, each with its local one. Those of a family without a local address are left out, and those behind a next
-/// hop: another address of the name may be reached directly, and came first.
+/// Returns the addresses to dial, each with its local address. Omits addresses of a family without a local address, and
+/// addresses behind a next hop: an address that is reached directly came first.
 fn candidates(target: &Target, allowed: &[IpAddr], policy: &Policy, turn: usize) -> Vec<Candidate> {
     let candidate = |address: &IpAddr| {
         if policy.via(target, *address).is_some() {
             return None;
         }
         let from = policy.source(target, *address, turn).ok()?;
-        // The system's own choice is left as it was; a socket with a local IPv4 address connects to IPv4 alone.
+        // A socket with a local IPv4 address connects only to IPv4; without a local address the form stays unchanged.
         let address = if from.is_some() { address.to_canonical() } else { *address };
         Some(Candidate { to: SocketAddr::new(address, target.port()), from })
     };
     allowed.iter().filter_map(candidate).collect()
 }
 
-fn is_unavailable(connected: &io::Result<TcpStream>) -> bool {
-    matches!(connected, Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable)
+fn is_unavailable_address(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
-/// For the operator, without the target.
+/// Warns the operator, at most once a minute, without the target.
 fn warn_of_source(reason: &str) {
     static REPORTED: Seldom = Seldom::every(Duration::from_secs(60));
     if REPORTED.due(std::time::Instant::now()).is_some() {

@@ -1,5 +1,5 @@
-//! A plain `http://` request in absolute form (RFC 9112, section 3.2.2): the same token, then the request itself is
-//! sent on, without what concerns only this hop.
+//! Forwarding of a plain `http://` request in absolute form (RFC 9112, section 3.2.2). It costs a token as a tunnel does, and
+//! is sent to the target without its hop-by-hop fields.
 
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
@@ -10,18 +10,18 @@ use http::{Request, Response, Version};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use postern_daemon::exchange::Exchange;
-use postern_proxy::answer_head::HeadLimit;
 use postern_proxy::expect::{Following, Gate};
 use postern_proxy::headers::to_origin_form;
 use postern_proxy::idle::Idle;
-use postern_proxy::plain::{self, AnswerFault};
+use postern_proxy::plain::{self, AnswerFault, HeadLimit};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// This hop in the Via field (RFC 9110, section 7.6.3): the protocol in which a message came, and a pseudonym.
+/// Returns this hop's entry in the Via field (RFC 9110, section 7.6.3): the version in which a message arrived, and a
+/// pseudonym.
 const fn via(version: Version) -> HeaderValue {
     HeaderValue::from_static(match version {
         Version::HTTP_2 => "2.0 postern",
@@ -30,8 +30,8 @@ const fn via(version: Version) -> HeaderValue {
     })
 }
 
-/// Sends the request on and returns the answer, whose body is still coming. Interim answers go to `exchange`. `idle` bounds the wait
-/// for each piece of the request's body, for the answer's head, and then for each piece of its body.
+/// Sends the request to the target and returns the answer, whose body is still arriving. Interim answers go to `exchange`.
+/// `idle` limits the wait for each piece of the request's body, for the answer's head, and for each piece of the answer's body.
 pub(crate) async fn send(
     request: Request<RequestBody>,
     dialled: Dialled,
@@ -52,19 +52,19 @@ pub(crate) async fn send(
     });
     let limit = HeadLimit::begun();
     let received = dialled.received();
-    let (mut sender, connection) = plain::handshake(dialled.stream, limit.clone()).await?;
+    let (mut sender, connection) = plain::handshake(dialled.connection, limit.clone()).await?;
     let connection = Box::pin(async move {
-        // Its errors reach the reader of the body.
+        // Errors of the connection reach the reader of the body.
         let _ = received.keep_taking(connection).await;
     });
-    // Driven here and then by the body, not by a task: when the client goes, so does the connection to the target.
+    // Driven here and then by the body, not by a task: when the client leaves, the connection to the target is dropped.
     let mut connection: Driver = Some(connection);
     let answer = drive(&mut connection, sender.send_request(request));
-    let mut response = match Idle::new(idle).during(|| progress.moved(), answer).await {
+    let mut response = match Idle::new(idle).during(|| progress.seen().moved, answer).await {
         Some(Ok(response)) => response,
-        Some(Err(_)) if progress.is_broken() => return Err(Refusal::BodyBroken),
+        Some(Err(_)) if progress.seen().is_broken => return Err(Refusal::BodyBroken),
         Some(Err(error)) => return Err(AnswerFault::of(&error).into()),
-        None if progress.waits_for_client() => return Err(Refusal::BodyTimeout),
+        None if progress.seen().waits_for_client => return Err(Refusal::BodyTimeout),
         None => return Err(Refusal::UpstreamTimeout),
     };
     plain::check(&mut response)?;
@@ -76,7 +76,7 @@ pub(crate) async fn send(
     Ok(Response::from_parts(head, ForwardedBody { body, connection, progress, moved, idle }))
 }
 
-/// Trailer fields without those that mean something in a header alone (RFC 9110, section 6.5.1).
+/// Removes trailer fields that have a meaning only in a header (RFC 9110, section 6.5.1).
 fn harmless(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut() {
         plain::clean(trailers);
@@ -87,10 +87,10 @@ fn harmless(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     frame
 }
 
-/// The connection to the target; gone once it has ended.
+/// The connection to the target; `None` once it has ended.
 type Driver = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// Polls `work` and, beside it, the connection it depends on.
+/// Polls `work` together with the connection on which it depends.
 async fn drive<F: Future>(connection: &mut Driver, work: F) -> F::Output {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|cx| {
@@ -108,13 +108,13 @@ fn poll_driver(connection: &mut Driver, cx: &mut Context<'_>) {
     }
 }
 
-/// The body of a target's answer. It drives the connection it comes from, and fails when nothing moves for too long.
+/// The body of a target's answer. It drives the connection to the target, and fails if nothing moves for too long.
 pub(crate) struct ForwardedBody {
     body: Following<Incoming>,
     connection: Driver,
-    /// The request's body may still be on its way.
+    /// Progress of the request's body, which may still be in transit.
     progress: Progress,
-    /// When the last piece of it came.
+    /// Arrival of the last piece of the answer's body.
     moved: Instant,
     idle: Idle,
 }
@@ -135,7 +135,7 @@ impl Body for ForwardedBody {
                 Poll::Ready(frame.map(|frame| frame.map(harmless).map_err(Into::into)))
             }
             Poll::Pending => {
-                let moved = this.moved.max(this.progress.moved());
+                let moved = this.moved.max(this.progress.seen().moved);
                 this.idle.poll_since(moved, cx).map(|()| Some(Err("the target stopped sending".into())))
             }
         }

@@ -1,7 +1,8 @@
-//! The gateways that a request has come through, so that one that comes back is refused and does not go round until places run out.
+//! The list of gateways that a request has passed. A request that comes back is refused, instead of circulating until the
+//! gateways have no place left.
 //!
-//! They are listed in `CDN-Loop` (RFC 8586), between gateways alone: it is read of peers, and sent to next hops over TLS. Each gateway
-//! has a pseudonym that is random for each process, so nothing in the field is of a client.
+//! The list is sent in `CDN-Loop` (RFC 8586), only between gateways: it is read from peers, and sent to next hops over TLS.
+//! Each gateway has a pseudonym that is random for each process, so the field contains nothing about a client.
 
 use crate::request::deny::Refusal;
 use http::header::{HeaderMap, HeaderName};
@@ -10,32 +11,28 @@ use std::time::Duration;
 
 pub(crate) const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 
-/// Gateways that a request may come through. More are a loop of gateways that restart.
+/// Maximum gateways that a request may pass. More indicate a loop of gateways that restart, and so change their pseudonyms.
 const MOST: usize = 16;
 
-/// The name of this gateway in the field.
+/// Name of this gateway in the field.
 #[derive(Debug)]
 pub(crate) struct Pseudonym(String);
-
-/// The gateways before this one, and this one.
-#[derive(Clone, Debug)]
-pub(crate) struct Hops(String);
 
 impl Pseudonym {
     pub(crate) fn random() -> Self {
         Self(format!("postern-{:016x}", rand::random::<u64>()))
     }
 
-    /// What a next hop is to know of a client's request.
-    pub(crate) fn first(&self) -> Hops {
-        Hops(self.0.clone())
+    /// Returns the list to send with a client's request: this gateway.
+    pub(crate) fn first(&self) -> String {
+        self.0.clone()
     }
 
-    /// What a next hop is to know of a peer's request.
+    /// Returns the list to send with a peer's request: the gateways that it has passed, and this one.
     ///
     /// # Errors
-    /// When the request has been here before.
-    pub(crate) fn after(&self, headers: &HeaderMap) -> Result<Hops, Refusal> {
+    /// [`Refusal::Loop`] if the request has passed this gateway before, or its list is too long or not text.
+    pub(crate) fn after(&self, headers: &HeaderMap) -> Result<String, Refusal> {
         let mut hops = Vec::new();
         for value in headers.get_all(CDN_LOOP) {
             let list = value.to_str().map_err(|_| Refusal::Loop)?;
@@ -49,17 +46,11 @@ impl Pseudonym {
             return Err(report());
         }
         hops.push(&self.0);
-        Ok(Hops(hops.join(", ")))
+        Ok(hops.join(", "))
     }
 }
 
-impl Hops {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// For the operator, without the target.
+/// Warns the operator, at most once a minute, without the target.
 fn report() -> Refusal {
     static REPORTED: Seldom = Seldom::every(Duration::from_secs(60));
     if REPORTED.due(std::time::Instant::now()).is_some() {

@@ -1,7 +1,6 @@
-//! The life of a request: one file a stage, `session` that calls them in order, and what they need to know. Stages do
-//! not call each other. `deny` chooses every status; `egress` decides which targets may be reached.
+//! The life of a request: one file per stage, `session`, which calls the stages in order, and shared types. Stages do not call
+//! each other. `deny` selects every status; `egress` decides which targets may be reached.
 
-pub(crate) mod admit;
 pub(crate) mod answer;
 pub(crate) mod check;
 pub(crate) mod dear;

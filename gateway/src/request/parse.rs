@@ -1,23 +1,26 @@
-//! The first stage: from a request to a token and a target, or a refusal. Nothing is looked up and no cryptography is
-//! done; everything that can be refused without spending a token is refused here.
+//! First stage: parses a request into a token and a target, or refuses it. This stage performs no lookup and no cryptography;
+//! everything that can be refused without spending a token is refused here.
 
 use crate::keys::keyring::epoch;
-use crate::request::deny::Refusal;
+use crate::request::deny::{AskedIn, Refusal};
 use crate::request::egress::Policy;
 use crate::state::{Generation, Worker};
-use http::header::PROXY_AUTHORIZATION;
+use h2::ext::Protocol;
+use http::header::{AUTHORIZATION, CONNECTION, HeaderName, PROXY_AUTHORIZATION, UPGRADE};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
-use postern_proxy::target::{Target, TargetError};
-use postern_spend::{Epoch, Unknown};
-use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
+use postern_proxy::target::{Target, TargetError, Transport};
+use postern_proxy::udp::PROTOCOL;
+use postern_proxy::udp::template::Template;
+use postern_spend::{Epoch, SpendStore, Unknown};
+use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use tokio::time::Instant;
 
-/// A request that presents a token of ours for a target that may be reached. The signature has not been looked at.
+/// A request with a token of an accepted key, for a target that may be reached. The signature is not verified yet.
 pub(crate) struct Presented {
     token: Token,
     key: Arc<VerifyingKey>,
@@ -27,8 +30,8 @@ pub(crate) struct Presented {
 }
 
 impl Presented {
-    /// Reads a request's head. While nothing can be admitted (no key, or no store), its token is not read: what was not
-    /// looked at is not lost to the client.
+    /// Parses a request's head. While nothing can be admitted (no key, or no store), the token is not read, so the client does
+    /// not lose it.
     pub(crate) fn parse(
         head: &request::Parts,
         policy: &Policy,
@@ -40,14 +43,14 @@ impl Presented {
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
         }
-        worker.serving(generation).map_err(Refusal::StoreDown)?;
+        worker.store(generation).serving().map_err(Refusal::StoreDown)?;
         check_next_hop(worker, policy, &target)?;
         check_circle(worker, policy, &target)?;
-        let types = generation.offer.types();
+        let types = generation.offer.types;
         if !keyring.requests_any(types, |key| generation.backend.binding(key), now) {
             return Err(Refusal::StoreDown(Unknown::Unmarked)); // with no challenge to answer, no token helps
         }
-        let token = token(&head.headers)?;
+        let token = token(&head.headers, target.transport())?;
         if !types.contains(token.token_type()) {
             return Err(Refusal::TokenType(token.token_type()));
         }
@@ -78,7 +81,7 @@ impl Presented {
     }
 }
 
-/// Where the request wants to go, if it may be reached as far as its name tells.
+/// Returns the request's target, if the policy allows it before it is resolved.
 pub(super) fn destination(
     head: &request::Parts,
     policy: &Policy,
@@ -86,25 +89,33 @@ pub(super) fn destination(
 ) -> Result<Target, Refusal> {
     let target = target(head, generation.require_host)?;
     policy.check_target(&target).map_err(Refusal::Policy)?;
+    if target.transport() == Transport::Udp && policy.via_before_lookup(&target).is_some() {
+        return Err(Refusal::NextHopUdp);
+    }
     Ok(target)
 }
 
-/// Refuses early what the next hop of all tunnels could not open now.
+/// Refuses early a tunnel through the next hop of all tunnels while this is down.
 pub(super) fn check_next_hop(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
     let is_away = worker.core.next_hop_away.load(Ordering::Relaxed);
     if is_away && policy.goes_through_that_of_all(target) { Err(Refusal::NextHopAway) } else { Ok(()) }
 }
 
-/// Refuses early what would come back from there. A peer's request brings no token, and shows whether it still does.
+/// Refuses early a tunnel that would come back from a next hop. Peers' requests are exempt: they carry no token, and reveal the
+/// end of a circle.
 fn check_circle(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
     let is_circle = worker.core.next_hop_circle.load(Ordering::Relaxed);
     let comes_back = is_circle && policy.goes_through_that_of_all(target);
-    if comes_back || policy.returned().has(target, Instant::now()) { Err(Refusal::Circle) } else { Ok(()) }
+    if comes_back || policy.returned.has(target, Instant::now()) { Err(Refusal::Circle) } else { Ok(()) }
 }
 
-/// Where the request wants to go: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any
-/// other method (section 3.2.2). In HTTP/2 `:authority` and `:scheme` say it (RFC 9113, sections 8.3.1 and 8.5).
+/// Parses the request's target: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any other
+/// method (section 3.2.2). HTTP/2 has it in `:authority` and `:scheme` (RFC 9113, sections 8.3.1 and 8.5).
 fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> {
+    if let Some(target) = udp_target(head) {
+        host_of(head, require_host)?;
+        return target;
+    }
     let authority = head.uri.authority().ok_or(Refusal::NotProxied)?.as_str();
     let target = match head.uri.scheme() {
         Some(_) if head.method == Method::CONNECT => return Err(Refusal::Target(TargetError::Port)),
@@ -120,7 +131,7 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
         Some(scheme) if *scheme == Scheme::HTTP && forwards_left(head) == Some(0) => {
             return Err(Refusal::LastHop);
         }
-        // What has no path is for OPTIONS alone (RFC 9113, section 8.3.1).
+        // Only OPTIONS may have no path (RFC 9113, section 8.3.1).
         Some(scheme)
             if *scheme == Scheme::HTTP && head.uri.path() == "*" && head.method != Method::OPTIONS =>
         {
@@ -130,37 +141,100 @@ fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> 
         _ => return Err(Refusal::Scheme),
     };
     let target = target.map_err(Refusal::Target)?;
-    let host = match host(head) {
-        Err(HostFault::Missing) if !require_host => None,
-        host => host.map_err(Refusal::Host)?,
-    };
+    let host = host_of(head, require_host)?;
     if head.version == Version::HTTP_2 && host.is_some_and(|host| !names(host, &target)) {
         return Err(Refusal::OtherHost);
     }
     Ok(target)
 }
 
-/// Whether a Host field names the target, with its port or without one.
+/// Returns the Host field, if the request needs none or has a valid one.
+fn host_of(head: &request::Parts, require_host: bool) -> Result<Option<&HeaderValue>, Refusal> {
+    match host(head) {
+        Err(HostFault::Missing) if !require_host => Ok(None),
+        host => host.map_err(Refusal::Host),
+    }
+}
+
+/// Returns the target of a request for UDP (RFC 9298): an extended CONNECT, or an upgrade in HTTP/1.1. `None` for any other.
+fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
+    static TEMPLATE: LazyLock<Template> = LazyLock::new(Template::default);
+    match head.extensions.get::<Protocol>() {
+        Some(protocol) if protocol.as_str() != PROTOCOL => return Some(Err(Refusal::Protocol)),
+        Some(_) => {}
+        None if is_udp_upgrade(head) => {}
+        None => return None,
+    }
+    if announces_body(head) {
+        return Some(Err(Refusal::ConnectBody));
+    }
+    let path = head.uri.path_and_query().map_or("", |path| path.as_str());
+    Some(match TEMPLATE.target(path) {
+        Some(target) => target.map_err(Refusal::Target),
+        None => Err(Refusal::Template),
+    })
+}
+
+/// Returns the target as the request has it, for the access log.
+pub(super) fn written_target(head: &request::Parts) -> Option<String> {
+    if let Some(target) = udp_target(head) {
+        return target.ok().map(|target| target.authority().to_string());
+    }
+    // The whole authority may contain a user name and a password.
+    head.uri.authority().map(|authority| match authority.port() {
+        Some(port) => format!("{}:{port}", authority.host()),
+        None => authority.host().to_owned(),
+    })
+}
+
+/// Returns `true` for a GET of HTTP/1.1 that asks for UDP (RFC 9298, section 3.2).
+pub(crate) fn is_udp_upgrade(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_11
+        && head.method == Method::GET
+        && lists(&head.headers, CONNECTION, "upgrade")
+        && lists(&head.headers, UPGRADE, PROTOCOL)
+}
+
+/// Returns `true` if a field has a word in its list, in any case.
+fn lists(headers: &HeaderMap, field: HeaderName, word: &str) -> bool {
+    let lists = |value: &HeaderValue| {
+        value
+            .as_bytes()
+            .split(|&byte| byte == b',')
+            .any(|part| part.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+    };
+    headers.get_all(field).iter().any(lists)
+}
+
+/// Returns the fields in which a client is told of the challenge: a proxy of UDP looks like a proxy to some clients, and like an
+/// origin to others (docs/how-it-works/request.md).
+pub(crate) fn asked_in(head: &request::Parts) -> AskedIn {
+    let has = |field: HeaderName| head.headers.contains_key(field);
+    match udp_target(head) {
+        None => AskedIn::Proxy,
+        Some(_) if has(AUTHORIZATION) && !has(PROXY_AUTHORIZATION) => AskedIn::BothAsOrigin,
+        Some(_) => AskedIn::Both,
+    }
+}
+
+/// Returns `true` if a Host field names the target, with or without its port.
 fn names(host: &HeaderValue, target: &Target) -> bool {
     let host = host.to_str().ok().and_then(|host| Target::parse(host, Some(target.port())).ok());
     host.as_ref() == Some(target)
 }
 
-/// The one token that the request presents.
-fn token(headers: &HeaderMap) -> Result<Token, Refusal> {
+/// Returns the only token that the request presents. One for UDP may present it as to an origin.
+fn token(headers: &HeaderMap, transport: Transport) -> Result<Token, Refusal> {
     let mut found = Err(Refusal::NoToken);
-    for value in headers.get_all(PROXY_AUTHORIZATION) {
+    let as_to_origin = (transport == Transport::Udp).then(|| headers.get_all(AUTHORIZATION));
+    for value in headers.get_all(PROXY_AUTHORIZATION).iter().chain(as_to_origin.into_iter().flatten()) {
         found = match (parse_authorization(value.as_bytes()), found) {
             (Ok(Presentation::OtherScheme), Err(Refusal::NoToken)) => Err(Refusal::OtherScheme),
             (Ok(Presentation::OtherScheme), found) => found,
             (Ok(Presentation::Token(_)), Ok(_)) => return Err(Refusal::SeveralAuthorizations),
             (Ok(Presentation::Token(token)), _) => Ok(token),
-            (Err(error), _) => return Err(malformed(error)),
+            (Err(error), _) => return Err(Refusal::MalformedToken(error)),
         };
     }
     found
-}
-
-fn malformed(error: AuthorizationError) -> Refusal {
-    Refusal::MalformedToken(error)
 }

@@ -1,35 +1,39 @@
-//! A request of another gateway of the operator's, which took a token for it: this stage stands in place of those that take one
-//! here. Where the request may go is judged as for a client.
+//! A request from another of the operator's gateways, which took the token: this stage replaces those that take a token here.
+//! The target is judged as for a client.
 
 use crate::request::deny::Refusal;
 use crate::request::egress::Policy;
-use crate::request::hops::Hops;
 use crate::request::parse;
 use crate::state::{Generation, Worker};
 use http::request;
-use postern_daemon::tls::TlsStream;
+use postern_daemon::tls::Accepted;
 use postern_proxy::target::Target;
 
-/// The client of a connection is another gateway: it showed a certificate of the authority in `[peers]`. Only this file makes one.
+/// Proof that the client of a connection is another gateway: it presented a certificate from the authority in `[peers]`. Only
+/// this file can construct it.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer(());
 
 impl Peer {
-    /// `stream` is one of the listener of `[peers]`, whose handshake demands a certificate. None for one without, which that
-    /// handshake has no room for.
-    pub(crate) fn shown_by<S>(stream: &TlsStream<S>) -> Option<Self> {
-        stream.get_ref().1.peer_certificates().map(|_| Self(()))
+    /// Returns the proof for a stream of the listener of `[peers]`, whose handshake demands a certificate. `None` without a
+    /// certificate, which that handshake does not allow.
+    pub(crate) fn shown_by(stream: &Accepted) -> Option<Self> {
+        match stream {
+            Accepted::Left(_) => None, // without TLS, no client is a peer
+            Accepted::Right(stream) => stream.get_ref().1.peer_certificates().map(|_| Self(())),
+        }
     }
 }
 
-/// The right to one tunnel to one target, for which a peer answers. Only this file makes one.
+/// The right to one tunnel to one target, for which a peer vouches. Only this file can construct it.
 pub(crate) struct Entrusted {
     target: Target,
-    hops: Hops,
+    /// Gateways that the request has passed, and this one.
+    pub(super) hops: String,
 }
 
 impl Entrusted {
-    /// Reads a request's head. Neither keys nor the store are needed, and a token in it is not looked at.
+    /// Parses a request's head. Needs neither keys nor the store, and ignores a token.
     pub(crate) fn parse(
         _by: Peer,
         head: &request::Parts,
@@ -42,13 +46,7 @@ impl Entrusted {
         Ok(Self { target, hops })
     }
 
-    /// Where the tunnel goes.
     pub(crate) fn target(&self) -> &Target {
         &self.target
-    }
-
-    /// The gateways that it came through, and this one.
-    pub(crate) fn hops(&self) -> &Hops {
-        &self.hops
     }
 }

@@ -1,10 +1,11 @@
-//! Names to addresses, by the system's configuration (/etc/resolv.conf and /etc/hosts) or by name servers of the operator's
-//! choice, without search domains: a client's name means the same through every gateway.
+//! Resolution of names, by the system's configuration (/etc/resolv.conf and /etc/hosts) or by name servers of the operator's
+//! choice. Search domains never apply: a client's name means the same through every gateway.
 
 use crate::config::{NameServer, ResolverConfig as Settings, ResolverConfigError, ResolverKind};
 use crate::observe::catalogue;
 use crate::observe::labels::LookupEnded;
 use crate::request::deny::Refusal;
+use arc_swap::ArcSwap;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
@@ -13,88 +14,89 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
+use postern_daemon::seldom::Seldom;
 use postern_daemon::tls::{ClientConfig, TlsError, store_client_config};
 use postern_lookup::{Families, RESOLUTION_DELAY};
 use postern_telemetry::metrics::from_zero;
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-mod current;
-mod each;
 mod system;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use current::CurrentResolver;
-pub(crate) use each::{Asked, each_server};
-use system::{Hosts, System};
+use system::{Hosts, Stamps, System};
 
-/// How long a failure is remembered. A name server that is down fails each question for it, and a token buys a question.
+/// Lifetime of a cached failure. Short, because while a name server is down every query fails; and repeated queries are
+/// bounded, because each costs a token.
 const FAILED: Duration = Duration::from_secs(1);
-/// Addresses that are kept of one family. A name can have thousands, and `connect` tries few.
+/// Maximum addresses that are kept per family. A name can have thousands, and `connect` tries few.
 const MOST_ADDRESSES: usize = 8;
-/// Names of which the answer is remembered: 253 bytes each at most, and the addresses, so some 5 MiB.
+/// Maximum cached names: at most 253 bytes each, and their addresses, so some 5 MiB.
 const MOST_NAMES: usize = 8192;
 
-/// Questions that wait at once on one connection to a server. Each is a tunnel's, and these are bounded.
+/// Maximum concurrent queries on one connection to a server. Each belongs to a tunnel, and tunnels are bounded.
 const MOST_QUESTIONS: usize = 4096;
 
-/// A caching resolver: equal questions in flight are one, and answers are kept for their time to live. Each worker has its
-/// own, since its background tasks live on the worker's runtime.
+/// Interval at which the system's files are inspected: they change when a laptop moves, or a container's network changes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A caching resolver: equal queries in flight are merged, and answers are kept for their time to live. Each worker has a
+/// separate resolver, because its background tasks live on the worker's runtime.
 pub(crate) struct Resolver {
     resolver: TokioResolver,
     only_v4: bool,
     hosts: Hosts,
     answers: Mutex<Answers>,
-    /// How long answers are kept, at least and at most.
+    /// Minimum and maximum time for which answers are kept.
     kept: [Duration; 2],
     ended: Vec<Counter>,
 }
 
-/// Why the configuration of the resolver cannot be used.
+/// An error in the configuration or the setup of the resolver.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolverError {
-    /// Keys that do not go together.
+    /// Keys are inconsistent.
     #[error(transparent)]
     Keys(#[from] ResolverConfigError),
-    /// The trusted certificates.
+    /// The trusted certificates cannot be used.
     #[error("egress.resolver: {0}")]
     Tls(#[from] TlsError),
-    /// The resolver itself.
+    /// The resolver cannot be built.
     #[error("cannot set up the resolver: {0}")]
     Setup(String),
 }
 
 impl ResolverError {
-    /// Whether `[egress.resolver]` has to be edited.
+    /// Returns `true` if `[egress.resolver]` has to be edited.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         matches!(self, Self::Keys(_) | Self::Tls(_))
     }
 }
 
-/// Finds what makes [`Resolver::new`] fail.
+/// Returns the configuration error with which [`Resolver::new`] would fail.
 pub(crate) fn check(settings: &Settings) -> Result<(), ResolverError> {
     settings.check()?;
     tls(settings).map(drop)
 }
 
-/// Of a connection to name servers that show a certificate; none for other kinds.
+/// Returns the TLS configuration for name servers that present a certificate; `None` for other kinds.
 fn tls(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, ResolverError> {
     let is_over_tls = settings.kind.is_over_tls();
     let config = is_over_tls.then(|| store_client_config(settings.ca.as_deref(), None));
     Ok(config.transpose()?)
 }
 
-/// Whom to ask, and how.
+/// Name servers, and options of queries.
 struct Parts {
     servers: Vec<NameServerConfig>,
     options: ResolverOpts,
-    /// Names have no addresses of IPv6.
+    /// `true` if names are treated as without IPv6 addresses (`options no-aaaa`).
     only_v4: bool,
 }
 
@@ -127,8 +129,8 @@ impl Resolver {
         })
     }
 
-    /// What `judge` makes of the first addresses of a name that are of use to it, and those that come later. Where none are, it is
-    /// the refusal of those that came.
+    /// Returns the result of `judge` for the first addresses of a name that it accepts, and the addresses that arrive later. If
+    /// `judge` accepts none, returns its refusal of those that arrived.
     pub(crate) async fn resolve<'a, T>(
         &'a self,
         name: &'a str,
@@ -155,7 +157,7 @@ impl Resolver {
         }
     }
 
-    /// The addresses of a name, and whether they, or that there are none, are known.
+    /// Returns the addresses of a name, and the end of the lookup if addresses, or their absence, are already known.
     fn find<'a>(&'a self, name: &'a str) -> (Families<'a, IpAddr>, Option<LookupEnded>) {
         if let Some(addresses) = self.hosts.find(name) {
             return (Families::known(addresses), Some(LookupEnded::Kept));
@@ -171,14 +173,14 @@ impl Resolver {
                 .any(|known| known.as_ref().is_some_and(|known| !known.is_empty()))
                 .then_some(LookupEnded::Kept),
         };
-        // Addresses that are known wait for no others: an answer that never comes would cost each tunnel the delay.
+        // Known addresses do not wait for others: an answer that never arrives would cost each tunnel the delay.
         let delay = if ended.is_some() { Duration::ZERO } else { RESOLUTION_DELAY };
         let [v6, v4] = known;
         let families = Families::asked(delay, self.ask(name, Family::V6, v6), self.ask(name, Family::V4, v4));
         (families, ended)
     }
 
-    /// The addresses of one family, which may be known.
+    /// Returns the addresses of one family, from `known` or by a query.
     async fn ask(&self, name: &str, family: Family, known: Option<Vec<IpAddr>>) -> io::Result<Vec<IpAddr>> {
         if let Some(known) = known {
             return Ok(known);
@@ -200,20 +202,20 @@ impl Resolver {
     }
 }
 
-/// A name as it is sent: whatever octets its labels have, and without search domains.
+/// Converts a name for a query: its labels may have any octets, and no search domain is added.
 fn question(name: &str) -> io::Result<Name> {
     Name::from_labels(name.split('.').map(str::as_bytes)).map_err(io::Error::other)
 }
 
-/// What asks these servers, and keeps nothing.
+/// Builds a resolver for these servers that caches nothing.
 fn build(
     servers: Vec<NameServerConfig>,
     mut options: ResolverOpts,
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<TokioResolver, ResolverError> {
     let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-    options.use_hosts_file = ResolveHosts::Never; // it would leave out names
-    options.cache_size = 0; // it is bounded by answers, whatever their size
+    options.use_hosts_file = ResolveHosts::Never; // hickory omits some names of it
+    options.cache_size = 0; // hickory's cache is bounded by answers, not by size
     options.max_active_requests = MOST_QUESTIONS;
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     *builder.options_mut() = options;
@@ -223,7 +225,7 @@ fn build(
     builder.build().map_err(|error| ResolverError::Setup(error.to_string()))
 }
 
-/// A name server of the operator's choice.
+/// Builds the settings of a name server of the operator's choice.
 fn name_server(settings: &Settings, server: &NameServer) -> NameServerConfig {
     let name = || Arc::from(settings.name.as_deref().unwrap_or_default());
     let mut connections = match settings.kind {
@@ -238,7 +240,6 @@ fn name_server(settings: &Settings, server: &NameServer) -> NameServerConfig {
     NameServerConfig::new(server.address, true, connections)
 }
 
-/// A family of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V6,
@@ -258,7 +259,7 @@ impl Family {
     }
 }
 
-/// What is known of names, by family, and until when: addresses, or that there are none.
+/// Cached answers by name and family, with their expiry. An empty list means that the name has no such address.
 #[derive(Default)]
 struct Answers(HashMap<Box<str>, [Option<Known>; 2]>);
 
@@ -269,7 +270,7 @@ struct Known {
 }
 
 impl Answers {
-    /// Those of IPv6, and those of IPv4.
+    /// Returns the IPv6 and the IPv4 addresses; `None` for a family without a valid answer.
     fn find(&self, name: &str, now: Instant) -> [Option<Vec<IpAddr>>; 2] {
         let Some(known) = self.0.get(name) else { return [None, None] };
         [Family::V6, Family::V4].map(|family| {
@@ -282,10 +283,112 @@ impl Answers {
         if self.0.len() >= MOST_NAMES && !self.0.contains_key(name) {
             self.0.retain(|_, known| known.iter().flatten().any(|known| now < known.until));
             if self.0.len() >= MOST_NAMES {
-                self.0.clear(); // names that live long must not keep all others out
+                self.0.clear(); // names with long lifetimes must not exclude all others
             }
         }
         let known = self.0.entry(name.into()).or_default();
         known[family as usize] = Some(Known { addresses: addresses.into(), until });
+    }
+}
+
+pub(crate) struct OneServer {
+    pub(crate) address: SocketAddr,
+    resolver: TokioResolver,
+}
+
+/// Returns a resolver for each name server, for an operator: in a resolver of all, the others conceal one that does not answer.
+pub(crate) fn each_server(settings: &Settings) -> Result<Vec<OneServer>, ResolverError> {
+    let Parts { servers, mut options, .. } = parts(settings)?;
+    options.attempts = 1;
+    let one = |server: NameServerConfig| {
+        let port = server.connections.first().map_or(53, |connection| connection.port);
+        let (address, tls) = (SocketAddr::new(server.ip, port), tls(settings)?);
+        Ok(OneServer { address, resolver: build(vec![server], options.clone(), tls)? })
+    };
+    servers.into_iter().map(one).collect()
+}
+
+impl OneServer {
+    /// Sends a query for the servers of the root zone. Returns the time until any answer, or the reason why there is none.
+    pub(crate) async fn ask(&self) -> Result<Duration, String> {
+        let began = Instant::now();
+        match self.resolver.lookup(Name::root(), RecordType::NS).await {
+            Err(error) if !error.is_no_records_found() => Err(error.to_string()),
+            _ => Ok(began.elapsed()),
+        }
+    }
+}
+
+/// A worker's resolver, rebuilt when its settings or the system's files change.
+pub(crate) struct CurrentResolver {
+    made: ArcSwap<Made>,
+    looked: Mutex<Instant>,
+}
+
+/// A resolver, and the inputs from which it was built.
+struct Made {
+    settings: Arc<Settings>,
+    /// `None` if the resolver is an earlier one, because that of these settings and files could not be built.
+    files: Option<Stamps>,
+    resolver: Arc<Resolver>,
+}
+
+impl CurrentResolver {
+    pub(crate) fn new(settings: &Arc<Settings>) -> Result<Self, ResolverError> {
+        let files = stamps(settings); // before the files are read, so a concurrent change is read later
+        let resolver = Arc::new(Resolver::new(settings)?);
+        let made = Made { settings: Arc::clone(settings), files: Some(files), resolver };
+        Ok(Self { made: ArcSwap::from_pointee(made), looked: Mutex::new(Instant::now()) })
+    }
+
+    /// Returns the resolver for these settings and the system's files. Rebuilds it if either differs from the last one's; if
+    /// that fails, the last one stays, because a gateway without a resolver would refuse every name, and it is tried again.
+    pub(crate) fn of(&self, settings: &Arc<Settings>) -> Arc<Resolver> {
+        let last = self.made.load();
+        let is_same = Arc::ptr_eq(&last.settings, settings);
+        if is_same && !self.is_look_due(Instant::now()) {
+            return Arc::clone(&last.resolver);
+        }
+        let files = stamps(settings);
+        if is_same && last.files.as_ref() == Some(&files) {
+            return Arc::clone(&last.resolver);
+        }
+        let (resolver, files) = match Resolver::new(settings) {
+            Ok(resolver) => {
+                if is_same && last.files.is_some() {
+                    report();
+                }
+                (Arc::new(resolver), Some(files))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the resolver of [egress.resolver] cannot be set up; the one before stays in use");
+                (Arc::clone(&last.resolver), None)
+            }
+        };
+        let made = Made { settings: Arc::clone(settings), files, resolver: Arc::clone(&resolver) };
+        self.made.store(Arc::new(made));
+        resolver
+    }
+
+    fn is_look_due(&self, now: Instant) -> bool {
+        let looked = &mut *self.looked.lock();
+        let is_due = now.saturating_duration_since(*looked) >= LOOK_EVERY;
+        if is_due {
+            *looked = now;
+        }
+        is_due
+    }
+}
+
+/// Returns the stamps of the files that a resolver reads: none for name servers of the operator's choice.
+fn stamps(settings: &Settings) -> Stamps {
+    if settings.kind == ResolverKind::System { Stamps::look() } else { Stamps::default() }
+}
+
+/// Logs a change once for all workers.
+fn report() {
+    static REPORTED: Seldom = Seldom::every(Duration::from_secs(10));
+    if REPORTED.due(std::time::Instant::now()).is_some() {
+        tracing::info!("the system's name servers and hosts have changed, and are read again");
     }
 }

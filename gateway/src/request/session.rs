@@ -4,27 +4,26 @@
 //! parse -> check -> verify -> spend -> dial -> (tunnel, or forward)
 //! ```
 //!
-//! Each stage hands the next one a value that only it can make: [`Presented`], [`Verified`], [`Spent`], [`Dialled`]. A
-//! stage that refuses ends the request; `deny` has the answer. For a request of a peer, another gateway of the operator's, `peer` stands
-//! in place of the first four.
+//! Each stage passes the next one a value that only it can construct: [`Presented`], [`Verified`], [`Spent`], `Dialled`. A
+//! refusal by a stage ends the request; `deny` has the answer. For a request from a peer, another of the operator's gateways,
+//! `peer` replaces the first four stages.
 //!
-//! It is the same for each version of HTTP: a driver (`server::h1`, `server::h2`) turns bytes into a request and an [`Answer`] into
-//! bytes.
+//! The stages are the same for each version of HTTP: a driver (`server::h1`, `server::h2`) converts bytes into a request and an
+//! [`Answer`] into bytes.
 
 use crate::config::Limits;
 use crate::observe::recorder::{Account, Checking};
 use crate::observe::timeline::{Stage, Timeline};
-use crate::request::admit::Admitted;
 use crate::request::answer::{self, Body};
 use crate::request::check::Check;
-use crate::request::deny::Refusal;
-use crate::request::dial::{Dialled, Onward};
+use crate::request::deny::{AskedIn, Refusal};
+use crate::request::dial::{Admitted, Connected, Onward};
 use crate::request::egress::Policy;
 use crate::request::forward;
-use crate::request::parse::Presented;
+use crate::request::parse::{self, Presented};
 use crate::request::peer::{Entrusted, Peer};
 use crate::request::spend::Spent;
-use crate::request::upload::RequestBody;
+use crate::request::upload::{self, RequestBody};
 use crate::request::verify::Verified;
 use crate::state::{Generation, Worker};
 use http::{Method, Request, Response, request};
@@ -35,31 +34,29 @@ use postern_spend::Unknown;
 use postern_token::{KeyRefusal, UnixSeconds};
 use std::net::SocketAddr;
 
-/// The connection to a CONNECT's target, and what is recorded when the tunnel ends.
-pub(crate) type Opened = (Dialled, Account);
+/// The connection to the target of a tunnel, and the record to complete when the tunnel ends.
+pub(crate) type Opened = (Connected, Account);
 
-/// The answer to one request.
 pub(crate) enum Answer {
-    /// 200, and from then on the stream is the tunnel's.
+    /// 200 or 101, after which the stream belongs to the tunnel.
     Tunnel(Response<Body>, Opened),
-    /// A refusal.
     Refused(Response<Body>),
-    /// An answer of the target, whose body is still coming.
+    /// An answer of the target, whose body is still arriving.
     Forwarded(Response<Body>),
 }
 
-/// Whom requests come from.
+/// Sender of requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Client {
-    /// Its address, where the access log names it.
+    /// Address; `None` unless the access log contains addresses.
     pub(crate) address: Option<SocketAddr>,
-    /// What its refusals are counted under; none if it is exempt.
+    /// Source against which refusals count; `None` if exempt.
     pub(crate) source: Option<Source>,
-    /// It is another gateway of the operator's.
+    /// `Some` if the client is another of the operator's gateways.
     pub(crate) peer: Option<Peer>,
 }
 
-/// Answers one request, and records the answer. Interim answers go to `exchange`.
+/// Answers one request and records the answer. Interim answers go to `exchange`.
 pub(crate) async fn answer(
     worker: &Worker,
     limits: &Limits,
@@ -70,17 +67,22 @@ pub(crate) async fn answer(
     let core = &worker.core;
     if let Err(refusal) = core.may_ask(client.source, limits) {
         core.recorder.turned_away(&refusal);
-        return Answer::Refused(answer::refused(&refusal, None));
+        return Answer::Refused(answer::refused(&refusal, None, AskedIn::Proxy));
     }
     let generation = core.generation.load_full();
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
-    let (who, is_connect) = (core.recorder.who(client.address, &head), head.method == Method::CONNECT);
+    let (who, is_connect) = (
+        core.recorder.access.who(client.address, || parse::written_target(&head)),
+        head.method == Method::CONNECT,
+    );
+    let (version, asked_in) = (head.version, parse::asked_in(&head));
     let answered = match dial(worker, &generation, &head, &body, limits, client, &mut timeline).await {
-        Ok(dialled) if is_connect => Ok((answer::opened(), Some(dialled))),
-        Ok(dialled) => {
+        Ok(connected @ Connected::Datagrams(_)) => Ok((answer::opened_udp(version), Some(connected))),
+        Ok(connected @ Connected::Stream(_)) if is_connect => Ok((answer::opened(), Some(connected))),
+        Ok(Connected::Stream(dialled)) => {
             let request = Request::from_parts(head, body);
-            // Boxed: most requests are a CONNECT or refused, and would move its room for nothing.
+            // Boxed: most requests are CONNECT or refused, and should not move the size of this future.
             let response =
                 Box::pin(forward::send(request, dialled, exchange, limits.idle_timeout.get())).await;
             response.map(|response| (response.map(Either::Right), None))
@@ -92,20 +94,22 @@ pub(crate) async fn answer(
         if client.peer.is_some() {
             return refusal;
         }
-        challenge = generation.challenge(&core.keyring.load(), UnixSeconds::now());
+        if refusal.needs_challenge() {
+            challenge = generation.challenge(&core.keyring.load(), UnixSeconds::now());
+        }
         answerable(refusal, challenge.is_some())
     });
     let account =
         core.recorder.answered(answered.as_ref().err(), client.peer.is_some(), &timeline, &decision, who);
     match answered {
-        Ok((response, Some(dialled))) => Answer::Tunnel(response, (dialled, account)),
+        Ok((response, Some(connected))) => Answer::Tunnel(response, (connected, account)),
         Ok((response, None)) => Answer::Forwarded(response),
-        Err(refusal) => Answer::Refused(answer::refused(&refusal, challenge)),
+        Err(refusal) => Answer::Refused(answer::refused(&refusal, challenge, asked_in)),
     }
 }
 
-/// The refusal as it can be answered. A 407 needs a challenge (RFC 9110, section 11.7.1): where the last one was withdrawn while
-/// the request was examined, another token would be refused like this one, until the next is there.
+/// Replaces a 407 by a 503 if there is no challenge, which a 407 needs (RFC 9110, section 11.7.1). The last challenge may be
+/// withdrawn while the request is examined; until the next one exists, another token would be refused like this one.
 fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
     if refusal.needs_challenge() && !has_challenge {
         Refusal::StoreUnknown(Unknown::Unmarked)
@@ -114,7 +118,7 @@ fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
     }
 }
 
-/// From a request's head to a connection to its target, through every stage.
+/// Runs every stage, from a request's head to a connection to its target.
 async fn dial(
     worker: &Worker,
     generation: &Generation,
@@ -123,7 +127,7 @@ async fn dial(
     limits: &Limits,
     client: Client,
     timeline: &mut Timeline,
-) -> Result<Dialled, Refusal> {
+) -> Result<Connected, Refusal> {
     let policy = worker.core.settings.policy.load_full();
     let admitted = match client.peer {
         Some(peer) => {
@@ -133,7 +137,7 @@ async fn dial(
         None => pay(worker, generation, (head, client.source), &policy, timeline).await.map(Admitted::Paid),
     };
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
-    body.paid();
+    upload::paid(body);
     let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
     let onward = Onward {
         policy: &policy,
@@ -141,12 +145,12 @@ async fn dial(
         connections: &worker.next_hops,
         pseudonym: &worker.core.pseudonym,
     };
-    let dialled = Dialled::dial(admitted, onward, limits.dial_timeout.get()).await;
+    let connected = Connected::dial(admitted, onward, limits.dial_timeout.get()).await;
     timeline.end(Stage::Dial);
-    dialled
+    connected
 }
 
-/// From a request's head to a spent token.
+/// Runs the stages from a request's head to a spent token.
 async fn pay(
     worker: &Worker,
     generation: &Generation,
@@ -155,12 +159,12 @@ async fn pay(
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
     let (core, store, now) = (&worker.core, worker.store(generation), UnixSeconds::now());
-    let presented = timeline.time(Stage::Parse, || parse(worker, generation, head, policy, now))?;
+    let presented = timeline.time(Stage::Parse, || present(worker, generation, head, policy, now))?;
 
     let turn = worker.dear.turn(presented.token().token_type(), source).await?;
-    let mut checking = Checking::begin(&core.recorder, timeline); // recorded however it ends
+    let checking = Checking { recorder: &core.recorder, timeline }; // records the check even if this future is dropped
     let spent = async {
-        let (check, timeline) = (Check::new(store, &presented), checking.timeline());
+        let (check, timeline) = (Check::new(store, &presented), &mut *checking.timeline);
         let verify = || Verified::verify(presented, &worker.dear);
         let verified = check.run_with(generation.check_timing, timeline, verify).await?;
         drop(turn);
@@ -171,7 +175,7 @@ async fn pay(
     spent
 }
 
-fn parse(
+fn present(
     worker: &Worker,
     generation: &Generation,
     head: &request::Parts,

@@ -1,4 +1,4 @@
-//! The fourth stage: the token is spent, exactly once. The store's verdict is the only admission there is.
+//! Fourth stage: spends the token, exactly once. Only the store's verdict admits a client's request.
 
 use crate::keys::keyring::CLOCK_TOLERANCE;
 use crate::observe::timeline::{Stage, Timeline};
@@ -8,8 +8,8 @@ use postern_proxy::target::Target;
 use postern_spend::{Epoch, Spend, SpendStore, Store, Unknown};
 use postern_token::UnixSeconds;
 
-/// The right to one tunnel to one target: a token that this very request spent. Only this file makes one, and a tunnel
-/// cannot be opened without it.
+/// The right to one tunnel to one target: a token that this request spent. Only this file can construct it, and no client's
+/// tunnel opens without it.
 pub(crate) struct Spent {
     target: Target,
 }
@@ -31,14 +31,14 @@ impl Spent {
         Ok(Self { target: verified.into_presented().into_target() })
     }
 
-    /// Where the tunnel goes.
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
 }
 
-/// What the store's verdict means. `now` is read after it: a process that was suspended between the token's arrival and
-/// its spend, or whose clock was set, would trust a record that expired before it was written.
+/// Maps the store's verdict to an admission or a refusal. `now` is read after the verdict: otherwise a process that was
+/// suspended between the token's arrival and its spend, or whose clock was set, would trust a record that expired before it was
+/// written.
 fn judge(verdict: Result<Spend, Unknown>, epoch: &Epoch, now: UnixSeconds) -> Result<(), Refusal> {
     match verdict {
         Ok(Spend::Admitted) if is_over(epoch, now) => Err(Refusal::StoreUnknown(Unknown::EpochRetired)),
@@ -49,7 +49,7 @@ fn judge(verdict: Result<Spend, Unknown>, epoch: &Epoch, now: UnixSeconds) -> Re
     }
 }
 
-/// Whether the epoch's records may be gone by the store's clock.
+/// Returns `true` if the epoch's records may have expired by the store's clock.
 fn is_over(epoch: &Epoch, now: UnixSeconds) -> bool {
     now.saturating_add(CLOCK_TOLERANCE) >= epoch.expires
 }

@@ -1,22 +1,47 @@
-//! The last stage: bytes both ways until both sides are done, or nothing moves for too long (the connection's task ends
-//! it when the drain's deadline comes). It takes a [`Dialled`], which takes an admission, by a spent token or
+//! Last stage: relays bytes or datagrams in both directions until both sides end, or nothing moves for too long. At the drain's
+//! deadline the connection's task ends the tunnel. A tunnel requires a [`Dialled`], which requires an admission by a spent token or
 //! a peer: there is no other way to open a tunnel.
 
 use crate::config::Limits;
 use crate::observe::recorder::{Account, Recorder};
-use crate::request::dial::Dialled;
+use crate::request::dial::{Connected, Dialled};
+use crate::request::session::Opened;
 use bytes::Bytes;
 use postern_config::ConfigDuration;
 use postern_proxy::relay::{Relay, Relayed, TunnelEnd};
 use postern_proxy::reset::Reset;
+use postern_proxy::udp::relay::UdpRelay;
+use postern_proxy::udp::socket::Datagrams;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
+use tokio_util::either::Either;
 
-/// Runs the tunnel to its end, or to that of its lifetime. `early` are the client's bytes that came with its request.
+/// Runs the tunnel until it ends or its lifetime is over. `early` are the client's bytes that arrived with its request.
 ///
-/// Not an async function: every tunnel would have room for its arguments beside what is made of them.
+/// Not an async function: every tunnel would hold memory for the arguments in addition to the values built from them.
 pub(crate) fn run<C>(
+    client: C,
+    (connected, account): Opened,
+    early: Bytes,
+    limits: &TunnelLimits,
+    recorder: &Recorder,
+) -> impl Future<Output = ()>
+where
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+{
+    match connected {
+        Connected::Stream(dialled) => {
+            Either::Left(stream(client, (dialled, account), early, limits, recorder))
+        }
+        // Boxed: most tunnels are of TCP, and should not have the size of this future.
+        Connected::Datagrams(dialled) => {
+            Either::Right(Box::pin(datagrams(client, (dialled, account), early, limits, recorder)))
+        }
+    }
+}
+
+fn stream<C>(
     client: C,
     (dialled, account): (Dialled, Account),
     early: Bytes,
@@ -27,10 +52,10 @@ where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
     let (open, received) = (recorder.tunnel_opened(), dialled.received());
-    let relay = Relay::new(client, dialled.stream, &early, Some(limits.idle))
-        .metered(recorder.meter())
+    let relay = Relay::new(client, dialled.connection, &early, Some(limits.idle))
+        .metered(&recorder.meter)
         .paced(limits.bytes_a_second);
-    drop(early); // copied; what it shares is HTTP's read buffer, which a tunnel has no use for
+    drop(early); // copied; it shares HTTP's read buffer, which a tunnel does not need
     let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
     let lifetime = limits.lifetime;
     async move {
@@ -40,15 +65,41 @@ where
             None => Some(relaying.await),
             Some(lifetime) => Box::pin(timeout(lifetime, relaying)).await.ok(), // boxed, because few tunnels have one
         };
-        let relayed = relayed.unwrap_or_else(|| Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() });
-        tunnel.record_end(&relayed);
+        tunnel.end(relayed);
     }
 }
 
-/// What a tunnel may do, as the configuration was when its connection began.
+fn datagrams<C>(
+    client: C,
+    (dialled, account): (Dialled<Datagrams>, Account),
+    early: Bytes,
+    limits: &TunnelLimits,
+    recorder: &Recorder,
+) -> impl Future<Output = ()>
+where
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+{
+    let open = (recorder.tunnel_opened(), recorder.udp_opened());
+    let relay = UdpRelay::new(client, dialled.connection, &early, limits.udp_idle, &recorder.datagrams)
+        .paced(limits.bytes_a_second);
+    drop(early);
+    let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
+    let lifetime = limits.lifetime;
+    async move {
+        let _open = open;
+        let relayed = match lifetime {
+            None => Some((&mut tunnel.relay).await),
+            Some(lifetime) => timeout(lifetime, &mut tunnel.relay).await.ok(),
+        };
+        tunnel.end(relayed);
+    }
+}
+
+/// Limits of a tunnel, as configured when its connection began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TunnelLimits {
     idle: Duration,
+    udp_idle: Duration,
     lifetime: Option<Duration>,
     bytes_a_second: Option<u64>,
 }
@@ -57,21 +108,46 @@ impl TunnelLimits {
     pub(crate) fn of(limits: &Limits) -> Self {
         Self {
             idle: limits.idle_timeout.get(),
+            udp_idle: limits.udp_idle_timeout.get(),
             lifetime: limits.tunnel_lifetime.map(ConfigDuration::get),
             bytes_a_second: limits.tunnel_rate.map(|rate| rate.0),
         }
     }
 }
 
-/// An open tunnel. Its end is recorded once, also if it is dropped early, as the drain's deadline does.
-struct Tunnel<'a, C: Reset, T: Reset> {
-    relay: Relay<C, T>,
+/// A relay of any kind, for one that is abandoned.
+trait Cut {
+    /// Returns the bytes relayed so far.
+    fn cut(&self) -> Relayed;
+}
+
+impl<C: Reset, T: Reset> Cut for Relay<C, T> {
+    fn cut(&self) -> Relayed {
+        self.cut()
+    }
+}
+
+impl<C: Reset> Cut for UdpRelay<C> {
+    fn cut(&self) -> Relayed {
+        self.cut()
+    }
+}
+
+/// An open tunnel. Its end is recorded once, also if it is dropped early, as at the drain's deadline.
+struct Tunnel<'a, R: Cut> {
+    relay: R,
     began: Instant,
     account: Option<Account>,
     recorder: &'a Recorder,
 }
 
-impl<C: Reset, T: Reset> Tunnel<'_, C, T> {
+impl<R: Cut> Tunnel<'_, R> {
+    /// Records the end of the relay, or that of the tunnel's lifetime.
+    fn end(&mut self, relayed: Option<Relayed>) {
+        let relayed = relayed.unwrap_or_else(|| Relayed { ended: TunnelEnd::Expired, ..self.relay.cut() });
+        self.record_end(&relayed);
+    }
+
     fn record_end(&mut self, relayed: &Relayed) {
         if let Some(account) = self.account.take() {
             self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);
@@ -80,7 +156,7 @@ impl<C: Reset, T: Reset> Tunnel<'_, C, T> {
     }
 }
 
-impl<C: Reset, T: Reset> Drop for Tunnel<'_, C, T> {
+impl<R: Cut> Drop for Tunnel<'_, R> {
     fn drop(&mut self) {
         self.record_end(&self.relay.cut());
     }

@@ -1,7 +1,8 @@
-//! The body of a forwarded request on its way to the target, and what became of it.
+//! The body of a forwarded request, and its progress to the target.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use postern_proxy::expect::{Gate, Held};
@@ -12,69 +13,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
-/// The body of a request, by the version of HTTP that it came in.
-pub(crate) enum RequestBody {
-    Http1(Incoming),
-    /// Its trailer fields are not passed on (RFC 9110, section 6.5.1).
-    Http2(Inbox),
-}
+/// The body of a request, of HTTP/1.1 or HTTP/2.
+pub(crate) type RequestBody = Either<Incoming, Inbox>;
 
-impl RequestBody {
-    /// The request was admitted.
-    pub(crate) fn paid(&self) {
-        if let Self::Http2(inbox) = self {
-            inbox.paid();
-        }
+/// Marks the request as admitted: from now on its stream's window bounds its memory.
+pub(crate) fn paid(body: &RequestBody) {
+    if let Either::Right(inbox) = body {
+        inbox.paid();
     }
 }
 
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = Box<dyn Error + Send + Sync>;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match self.get_mut() {
-            Self::Http1(body) => {
-                Pin::new(body).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
-            }
-            Self::Http2(inbox) => {
-                inbox.poll_piece().map(|piece| piece.map(|piece| piece.map(Frame::data).map_err(Into::into)))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(inbox) => inbox.is_over(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Http1(body) => body.size_hint(),
-            Self::Http2(_) => SizeHint::default(), // hyper goes by Content-Length, which `h2` holds the client to
-        }
-    }
-}
-
-/// The client's body, passed on as it comes, once its target wants it.
+/// The client's body, forwarded as it arrives, once the target expects it (`Expect: 100-continue`).
 pub(crate) struct Upload {
     body: Held<RequestBody>,
     progress: Progress,
 }
 
-/// How an upload goes on, seen from beside it.
+/// Progress of an upload. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Mutex<Seen>>);
 
-struct Seen {
-    moved: Instant,
-    waits_for_client: bool,
-    is_broken: bool,
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    /// Time at which the client's last piece was forwarded, or the target's last message arrived.
+    pub(super) moved: Instant,
+    /// `true` if the target has all that the client sent, and the client still has to send the rest.
+    pub(super) waits_for_client: bool,
+    /// `true` if the client's body was invalid, or was cut off.
+    pub(super) is_broken: bool,
 }
 
 impl Upload {
@@ -86,24 +52,13 @@ impl Upload {
 }
 
 impl Progress {
-    /// The target said something: a wait for its answer begins again.
+    /// Records a message from the target: the wait for its answer restarts.
     pub(crate) fn hear(&self) {
         self.0.lock().moved = Instant::now();
     }
 
-    /// When the client's last piece was passed on, or the target was heard.
-    pub(crate) fn moved(&self) -> Instant {
-        self.0.lock().moved
-    }
-
-    /// Whether the target has all that the client sent, and the client owes the rest.
-    pub(crate) fn waits_for_client(&self) -> bool {
-        self.0.lock().waits_for_client
-    }
-
-    /// Whether the client's body was not valid, or broke off.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.0.lock().is_broken
+    pub(super) fn seen(&self) -> Seen {
+        *self.0.lock()
     }
 }
 

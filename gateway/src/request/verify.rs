@@ -1,4 +1,4 @@
-//! The third stage: the issuer's signature. Short enough to be done where it stands:
+//! Third stage: verifies the issuer's signature. It is short enough to run on the worker's thread:
 //! docs/decisions/verification.md.
 
 use crate::request::dear::Dear;
@@ -6,7 +6,7 @@ use crate::request::deny::Refusal;
 use crate::request::parse::Presented;
 use std::time::Instant;
 
-/// A presentation whose signature is right. Only this file makes one.
+/// A request whose token has a valid signature. Only this file can construct it.
 pub(crate) struct Verified(Presented);
 
 impl Verified {

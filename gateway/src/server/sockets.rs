@@ -1,4 +1,4 @@
-//! The listening sockets of a gateway: one a worker on each address, so that the kernel spreads connections over them
+//! The listening sockets of a gateway: one per worker on each address, so the kernel spreads connections over them
 //! (SO_REUSEPORT).
 
 use postern_daemon::listen::{self, BindError};
@@ -6,13 +6,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// Connections that wait in the kernel until they are accepted.
+/// Maximum connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Sockets, one for each worker, bound to one address but not listening yet: a client is refused by the kernel and tries another
-/// gateway, rather than being answered 503.
+/// Sockets, one per worker, bound to one address but not listening yet: the kernel refuses a client, which tries another
+/// gateway instead of getting a 503.
 pub(crate) struct Sockets {
-    /// Their name in errors.
+    /// Name in error messages.
     what: &'static str,
     address: SocketAddr,
     sockets: Vec<Socket>,
@@ -20,7 +20,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds them; port 0 becomes the same free port for all. A socket that systemd handed over listens already, and all
+    /// Binds the sockets; port 0 becomes the same free port for all. A socket that systemd passes already listens, and all
     /// workers accept from it.
     pub(crate) fn bind(what: &'static str, address: SocketAddr, workers: usize) -> Result<Self, BindError> {
         let failed = |source| BindError { what, address, source };
@@ -37,11 +37,11 @@ impl Sockets {
         Ok(Self { what, address, sockets: sockets.map_err(failed)?, listening: false })
     }
 
-    /// Listens: from now on the kernel accepts, and keeps clients until a worker takes them.
+    /// Listens: from now on the kernel accepts connections, and keeps them until a worker accepts them.
     pub(crate) fn listen(&mut self) -> Result<(), BindError> {
         let failed = |source| BindError { what: self.what, address: self.address, source };
         if !self.listening {
-            // Another gateway may have bound the same address meanwhile and listened first.
+            // Another gateway may have bound the same address too, and listened first.
             drop(alone(self.address).map_err(failed)?);
             self.sockets.iter().try_for_each(|socket| socket.listen(BACKLOG)).map_err(failed)?;
             self.listening = true;
@@ -49,19 +49,17 @@ impl Sockets {
         Ok(())
     }
 
-    /// A listener for each worker.
     pub(crate) fn into_listeners(self) -> impl Iterator<Item = TcpListener> {
         self.sockets.into_iter().map(TcpListener::from)
     }
 
-    /// The bound address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// A socket that shares its port with no other that listens: sockets that do would share it with another gateway's,
-/// too.
+/// Binds a socket that shares its port with no listening one. Sockets that share their port would also share it with those of
+/// another gateway.
 fn alone(address: SocketAddr) -> io::Result<Socket> {
     socket(address, false)
 }
@@ -76,8 +74,8 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Answers are small and must not wait for a delayed acknowledgement (40 ms). Connections inherit it from the socket they
-/// are accepted from, which saves each of them a system call.
+/// Sets TCP_NODELAY: answers are small and must not wait for a delayed acknowledgement (40 ms). Accepted connections inherit it
+/// from the listening socket, which saves each of them a system call.
 fn answer_at_once(listening: &Socket) -> io::Result<()> {
     listening.set_tcp_nodelay(true)
 }

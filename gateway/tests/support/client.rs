@@ -6,7 +6,7 @@ use postern_token::header::Challenge;
 use postern_token::{Mark, TokenChallenge};
 use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 pub(crate) struct Client<S = TcpStream> {
@@ -18,6 +18,13 @@ pub(crate) struct Client<S = TcpStream> {
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// A client whose socket holds no more than a few hundred KiB of an answer that it does not read.
+    pub(crate) async fn connect_narrow(address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(1 << 16).unwrap();
+        Self::over(socket.connect(address).await.unwrap())
     }
 
     /// Connects, sends, reads one answer.

@@ -16,7 +16,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::config::{
-    ChallengeConfig, Config, Egress, Fsync, Issuer as Keys, Limits, Listen, Ports, StoreConfig, StoreKind,
+    ChallengeConfig, Config, Egress, Issuer as Keys, Limits, Listen, Ports, StoreConfig, StoreKind,
 };
 use postern_gateway::{Gateway, StartError};
 use postern_token::header::{Challenge, format_authorization};
@@ -176,7 +176,7 @@ pub(crate) fn config(home: &Path) -> Config {
         store: StoreConfig {
             kind: StoreKind::Embedded,
             path: home.join("spent"),
-            fsync: Fsync::Interval(ConfigDuration::secs(1)),
+            fsync: Default::default(),
             memcached: Default::default(),
         },
         egress: Egress { private: true, ports: Ports::Any, ..Egress::default() },

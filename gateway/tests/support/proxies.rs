@@ -90,7 +90,7 @@ impl Proxy {
 
     /// Connections to its port that are open, by their client's end.
     pub(crate) fn connections(&self) -> usize {
-        connections(self.port)
+        ports::connections(self.port)
     }
 
     /// Freezes it, or lets it go on: all of its processes.
@@ -169,13 +169,6 @@ pub(crate) fn all_through(urls: &[&str], keys: &str) -> Egress {
          [[next_hops]]\nname = \"exit\"\nurls = [{}]\ncheck_every = \"1s\"\n{keys}",
         urls.join(", ")
     ))
-}
-
-/// Open connections to a port, by their client's end.
-pub(crate) fn connections(port: u16) -> usize {
-    let remote = format!(":{port:04X} 01 "); // 01: established
-    let open = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    open.lines().filter(|line| line.contains(&remote)).count()
 }
 
 /// A tunnel through a gateway, for a fresh token.

@@ -74,6 +74,23 @@ async fn a_next_hop_that_does_not_know_the_gateway_is_not_used() {
     assert_eq!(echo.came().await, 0);
 }
 
+/// A check finds what would cost each tunnel its token.
+#[tokio::test]
+async fn a_socks_proxy_that_rejects_our_credentials_is_away_before_a_token_is_read() {
+    let proxy = Proxy::socks();
+    let wrong = "user = \"u\"\npassword = \"wrong\"\n";
+    for (credentials, reason) in [("", "none of our ways"), (wrong, "the user and the password")] {
+        let gateway = Running::start_in(crate::support::home_with_keys(), |config| {
+            config.egress = all_through(&[&proxy.url], credentials);
+            config.listen.patience = ConfigDuration::secs(0);
+        })
+        .unwrap();
+        gateway.readiness_is(|reasons| matches!(reasons, [only] if only.contains(reason))).await;
+        let answer = Client::ask(gateway.address, connect("name.example:443")).await;
+        answer.assert_refused(503, "destination_unavailable", "cannot be used now");
+    }
+}
+
 /// The first that is tried may be any of them.
 #[tokio::test]
 async fn where_one_url_fails_another_opens_the_tunnel() {
@@ -92,7 +109,7 @@ async fn where_one_url_fails_another_opens_the_tunnel() {
             echoes(&mut client, b"through").await;
         }
         let degraded = || gateway.readiness.degraded().join("; ");
-        until("it says that two are down", || degraded().contains("of 3 URLs of the next hop \"exit\" 2"))
+        until("it says that two are down", || degraded().contains("2 of 3 URLs of the next hop \"exit\""))
             .await;
         assert!(gateway.readiness.reasons().is_empty());
     }

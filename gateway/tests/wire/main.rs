@@ -28,4 +28,5 @@ mod telemetry;
 mod tls;
 mod token;
 mod tunnel;
+mod udp;
 mod unread;

@@ -5,6 +5,7 @@ use crate::support::proxies::{CREDENTIALS, Proxy, all_via, egress};
 use crate::support::target::{Echo, Held};
 use crate::support::{ISSUER, Running, home_with_keys};
 use postern_testkit::ports;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -137,4 +138,35 @@ async fn next_hops_that_cannot_be_used_are_refused_at_start() {
         assert!(refused.to_string().contains(wanted), "{refused}");
         assert_eq!(refused.exit_code(), 64);
     }
+}
+
+/// The local addresses take turns at the next hop as at targets.
+#[tokio::test]
+async fn tunnels_reach_a_next_hop_from_each_of_the_local_addresses() {
+    let mut hop = Held::start().await;
+    let config = egress(&format!(
+        "ports = \"any\"\nvia = \"exit\"\nsource = [\"127.0.0.2\", \"127.0.0.3\"]\n\
+         [[next_hops]]\nname = \"exit\"\nurls = [\"http://{}\"]\ncheck_every = \"1m\"\n",
+        hop.address
+    ));
+    let gateway = Running::start_with(|changed| changed.egress = config).await;
+    let (mut seen, mut open) = (HashSet::new(), Vec::new());
+    while open.len() < 4 {
+        let mut client = Client::connect(gateway.address).await;
+        client.send(connect("a.example:443")).await;
+        loop {
+            let mut far = hop.next().await;
+            let mut method = [0; 7];
+            far.read_exact(&mut method).await.unwrap();
+            if &method == b"CONNECT" {
+                seen.insert(far.peer_addr().unwrap().ip());
+                far.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                client.head().await.assert_opened();
+                open.push((client, far));
+                break;
+            }
+            far.write_all(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n").await.unwrap(); // a check
+        }
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
 }

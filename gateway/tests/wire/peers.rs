@@ -1,9 +1,9 @@
 //! A gateway as the next hop of another one: both are real, and only the first takes a token.
 
 use crate::support::client::{Client, connect, connect_with};
-use crate::support::proxies::{Authority, all_through, all_via, connections, echoes, egress, tunnel};
+use crate::support::proxies::{Authority, all_through, echoes, egress, tunnel};
 use crate::support::target::Echo;
-use crate::support::{PATIENCE, Running, config, home_with_keys};
+use crate::support::{PATIENCE, Running, home_with_keys};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsConfig};
 use postern_gateway::config::{Config, Egress, Peers};
@@ -67,7 +67,7 @@ async fn tunnels_of_another_gateway_need_no_token_no_key_and_no_store() {
         echoes(&mut client, &[number; 1000]).await;
         tunnels.push(client);
     }
-    let shared = connections(exit.peers.unwrap().port());
+    let shared = ports::connections(exit.peers.unwrap().port());
     assert!((1..=2).contains(&shared), "{shared} connections"); // a check that is under way has another one
     let answer = Client::ask(exit.address, connect(echo.address)).await;
     answer.assert_refused(503, "proxy_internal_error", "no issuer key"); // its own clients get nothing meanwhile
@@ -83,38 +83,6 @@ async fn the_first_gateway_spends_the_token_and_the_last_sees_none() {
     client.head().await.assert_opened();
     let replayed = Client::ask(entry.address, &request).await;
     assert_eq!(replayed.status, 407, "{replayed:?}");
-}
-
-/// One token opens no more than one connection between two gateways whose next hops lead to each other.
-#[tokio::test]
-async fn a_tunnel_that_comes_back_is_refused_at_its_first_return() {
-    let ports = [ports::free(), ports::free()];
-    let url = |port: u16| format!("https://localhost:{port}");
-    let circle = |own: usize| circle(ports[own], all_via(&url(ports[1 - own]), &AUTHORITY.keys()));
-    let (one, other) = (circle(0), circle(1));
-    one.readiness_is(|reasons| reasons.is_empty()).await;
-    other.readiness_is(|reasons| reasons.is_empty()).await;
-    one.turn_to();
-    for target in ["name.example:443", "127.0.0.1:443"] {
-        let answer = Client::ask(one.address, connect(target)).await;
-        answer.assert_refused(508, "proxy_loop_detected", "came back to a gateway");
-        // From then on it is known.
-        let answer = Client::ask(one.address, connect(target)).await;
-        answer.assert_refused(508, "proxy_loop_detected", "would come back to this gateway");
-    }
-    for port in ports {
-        assert!(connections(port) <= 2, "{} connections", connections(port)); // one is of a check
-    }
-    let degraded = async {
-        while !one.readiness.degraded().join("; ").contains("leads in a circle") {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, degraded).await.unwrap();
-    let mut config = config(one.home());
-    config.egress = all_through(&[&url(ports[1])], &AUTHORITY.keys());
-    let findings = postern_gateway::examine(&config).await;
-    assert!(findings.iter().any(|finding| finding.seen.contains("leads in a circle")), "{findings:?}");
 }
 
 /// A gateway with this listener for peers. It is not waited for, and takes clients all the same: it may find out that it leads in a
@@ -277,7 +245,7 @@ async fn an_idle_connection_of_a_peer_is_kept() {
     let entry = Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await;
     entry.ready().await; // the check has made one
     sleep(Duration::from_millis(800)).await;
-    assert!(connections(exit.peers.unwrap().port()) >= 1, "it is gone");
+    assert!(ports::connections(exit.peers.unwrap().port()) >= 1, "it is gone");
 }
 
 #[tokio::test]

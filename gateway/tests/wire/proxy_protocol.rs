@@ -1,11 +1,13 @@
 //! The PROXY protocol of load balancers: whom a connection counts for. Here the whole loopback network is the balancers'.
 
+use crate::places::settled;
 use crate::support::client::{Client, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{PATIENCE, Running};
 use postern_config::ConfigDuration;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_gateway::config::Config;
+use postern_testkit::clients::proxy_headers;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,12 +21,6 @@ const LOCAL: [&[u8]; 2] = [b"PROXY UNKNOWN\r\n", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\
 /// The networks that `[listen] proxy_protocol` may name.
 pub(crate) fn balancers(network: &str) -> Balancers {
     Balancers(vec![network.parse().unwrap()])
-}
-
-/// A header for the client 192.0.2.`last` with port 4000, in either version.
-pub(crate) fn headers(last: u8) -> [Vec<u8>; 2] {
-    let v2 = [b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02", &[last][..], b"\x0a\0\0\x01\x0f\xa0\x01\xbb"];
-    [format!("PROXY TCP4 192.0.2.{last} 10.0.0.1 4000 443\r\n").into_bytes(), v2.concat()]
 }
 
 async fn behind_balancer(change: impl FnOnce(&mut Config)) -> Running {
@@ -42,17 +38,10 @@ async fn client(gateway: &Running, header: impl AsRef<[u8]>) -> Client {
     client
 }
 
-/// Sends a request without a token and reads the answer, so that the gateway has surely counted the connection.
-async fn settled(mut client: Client) -> Client {
-    client.send(connect_with("a.example:443", &[])).await;
-    client.answer().await.assert_refused(407, "http_request_denied", "no token");
-    client
-}
-
 #[tokio::test]
 async fn a_connection_with_a_header_is_served_however_it_arrives() {
     let (gateway, echo) = (behind_balancer(|_| {}).await, Echo::start().await);
-    for header in headers(1).iter().map(Vec::as_slice).chain(LOCAL) {
+    for header in proxy_headers(1).iter().map(Vec::as_slice).chain(LOCAL) {
         let at_once = [header, connect(echo.address).as_bytes(), b"early"].concat();
         let mut whole = client(&gateway, at_once).await;
         whole.answer().await.assert_opened();
@@ -71,7 +60,7 @@ async fn a_connection_with_a_header_is_served_however_it_arrives() {
 #[tokio::test]
 async fn clients_behind_one_balancer_are_counted_apart() {
     let gateway = behind_balancer(|config| config.limits.source.connections = 2).await;
-    for (first, second) in [(headers(1), headers(2)), (headers(3), headers(4))] {
+    for (first, second) in [(proxy_headers(1), proxy_headers(2)), (proxy_headers(3), proxy_headers(4))] {
         let held = (
             settled(client(&gateway, &first[0]).await).await,
             settled(client(&gateway, &first[1]).await).await,
@@ -84,7 +73,7 @@ async fn clients_behind_one_balancer_are_counted_apart() {
         drop(held);
     }
     gateway.emptied().await;
-    let [header, _] = headers(1);
+    let [header, _] = proxy_headers(1);
     let again =
         (settled(client(&gateway, &header).await).await, settled(client(&gateway, &header).await).await);
     drop(again);
@@ -111,7 +100,7 @@ async fn a_header_from_elsewhere_is_a_bad_request_and_does_not_choose_the_source
         config.limits.source.exempt = Vec::new();
     })
     .await;
-    for header in headers(1) {
+    for header in proxy_headers(1) {
         let mut stranger = client(&gateway, header).await;
         stranger.send(connect_with("a.example:443", &[])).await;
         stranger.answer().await.assert_refused(400, "http_request_error", "not valid HTTP/1.1");
@@ -119,7 +108,7 @@ async fn a_header_from_elsewhere_is_a_bad_request_and_does_not_choose_the_source
         gateway.emptied().await;
     }
     let held = settled(Client::connect(gateway.address).await).await;
-    for header in headers(1) {
+    for header in proxy_headers(1) {
         let mut stranger = client(&gateway, header).await;
         stranger.answer().await.assert_refused(429, "http_request_denied", "from this address");
     }
@@ -129,7 +118,7 @@ async fn a_header_from_elsewhere_is_a_bad_request_and_does_not_choose_the_source
 #[tokio::test]
 async fn what_is_not_a_header_is_closed_without_an_answer() {
     let gateway = behind_balancer(|_| {}).await;
-    let [v1, v2] = headers(1);
+    let [v1, v2] = proxy_headers(1);
     let too_long_v1 = format!("PROXY UNKNOWN {}\r\n", "x".repeat(100));
     let too_long_v2 = [&v2[..14], b"\xff\xff"].concat();
     let missing = connect_with("a.example:443", &[]);
@@ -184,7 +173,7 @@ async fn a_connection_that_waits_for_its_header_gives_way() {
     .await;
     let mut silent = client(&gateway, "PROXY TCP4 ").await;
     gateway.accepted(1).await;
-    let [header, _] = headers(1);
+    let [header, _] = proxy_headers(1);
     let served = settled(client(&gateway, header).await).await;
     assert!(silent.is_ended().await);
     drop(served);

@@ -60,9 +60,13 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
         let replay = Client::ask(gateway.address, &request).await;
         replay.assert_refused(407, "http_request_denied", "token already spent");
     }
-    let page = page_when(&gateway, "five admitted, five replays", |page| {
+    // As agents fetch a challenge.
+    let probe = connect_with("postern-challenge.invalid:443", &[]);
+    assert_eq!(Client::ask(gateway.address, &probe).await.status, 407);
+    let page = page_when(&gateway, "five admitted, five replays, a probe", |page| {
         let checks = section(page, "checks");
-        row(checks, "already spent")[2] == 5
+        tile(checks, "Asked for a challenge").is_some_and(|asked| asked >= 1.0)
+            && row(checks, "already spent")[2] == 5
             && checks["latency"]["rows"][0]["windows"][0]["count"] == 10
             && tile(section(page, "tunnels"), "Down").is_some_and(|rate| rate > 0.0)
     })

@@ -1,13 +1,13 @@
 //! The same over TLS, with a certificate from files.
 
-use crate::proxy_protocol::{balancers, headers};
+use crate::proxy_protocol::balancers;
 use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
-use crate::unread::flood_until_cut;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{TlsConfig, client_config};
 use postern_gateway::config::Config;
+use postern_testkit::clients::{flood_until_cut, proxy_headers};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -194,7 +194,8 @@ async fn a_proxy_header_comes_before_the_handshake() {
     .await;
     let mut held = Vec::new();
     for (version, client) in [(0, 1), (1, 3)] {
-        let [header, other] = [headers(client), headers(client + 1)].map(|headers| headers[version].clone());
+        let [header, other] =
+            [proxy_headers(client), proxy_headers(client + 1)].map(|headers| headers[version].clone());
         let mut client = front.connect_after(&header).await;
         client.send(connect_with("a.example:443", &[])).await;
         client.answer().await.assert_refused(407, "http_request_denied", "no token");
@@ -218,7 +219,7 @@ async fn too_many_connections_behind_a_balancer_are_refused_with_an_answer_over_
         config.limits.connections = 1;
     })
     .await;
-    let [header, other] = headers(1);
+    let [header, other] = proxy_headers(1);
     let mut first = front.connect_after(&header).await;
     first.send(connect(echo.address)).await;
     first.answer().await.assert_opened();
@@ -229,7 +230,7 @@ async fn too_many_connections_behind_a_balancer_are_refused_with_an_answer_over_
 #[tokio::test]
 async fn a_proxy_header_from_elsewhere_is_no_handshake() {
     let front = Front::start_with(|config| config.listen.proxy_protocol = balancers("127.0.0.9/32")).await;
-    let [header, _] = headers(1);
+    let [header, _] = proxy_headers(1);
     let mut client = Client::connect(front.gateway.address).await;
     client.send(header).await;
     let mut got = Vec::new();

@@ -4,9 +4,10 @@ use crate::support::client::{Client, connect, connect_with, find};
 use crate::support::target::Held;
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::ConfigDuration;
+use postern_testkit::clients::flood_until_cut;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
@@ -16,13 +17,6 @@ async fn narrow(address: SocketAddr) -> TcpStream {
     socket.set_recv_buffer_size(4096).unwrap();
     socket.set_send_buffer_size(65_536).unwrap();
     socket.connect(address).await.unwrap()
-}
-
-/// Sends `request` again and again, and returns when the other side has cut the connection.
-pub(crate) async fn flood_until_cut(mut stream: impl AsyncWrite + Unpin, request: &str) {
-    let flood = request.repeat(64);
-    let flooding = async { while stream.write_all(flood.as_bytes()).await.is_ok() {} };
-    assert!(timeout(PATIENCE, flooding).await.is_ok(), "it is still connected");
 }
 
 fn get(target: SocketAddr) -> String {

@@ -1,15 +1,13 @@
-//! The accounts that are in memory: those that requested tokens a short while ago.
+//! Accounts in memory: those that requested tokens recently.
 //!
-//! An account has one [`Holder`] here while anything of its usage is not in the database, so there is one count of it. What is
-//! known of its credentials may be forgotten at any time, and is when the account changes. Only credentials of accounts are here: nothing
-//! that a stranger sends adds to it.
+//! An account has one [`Holder`] while any of its usage is not in the database, so its tokens are counted in one place. Its
+//! credentials may be dropped at any time, and are dropped when the account changes. Only credentials of accounts are kept:
+//! requests of strangers use no memory here.
 
-use super::NoAccount;
 use super::api_key::KeyDigest;
+use super::configured::Allowance;
 use super::records::Terms;
-use super::tiers::Allowance;
-use crate::burst::Pace;
-use crate::quota::{Meter, Quota};
+use crate::quota::{Meter, Pace, Quota};
 use crate::share::SharesInForce;
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
@@ -22,47 +20,76 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Calls of [`Active::let_go`] without a request after which an account leaves memory: a minute's.
+/// Calls of [`Active::let_go`] without a request after which an account leaves memory: about one minute.
 const IDLE: u32 = 30;
-/// Credentials of one account in memory. The database has fewer; an authorizer may say of any number of keys that they are one
-/// account's. The oldest leaves.
+/// Credentials of one account in memory; the oldest is evicted. The database allows fewer, but an authorizer may assign any
+/// number of keys to one account.
 const MOST_CREDENTIALS: usize = 64;
 
-/// One account that requests tokens.
+/// An account in memory.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub(crate) name: Arc<str>,
-    /// Distinguishes accounts where their names do not belong. Never 0.
+    /// Identifier of the account in this process, for places where names do not belong. Never 0.
     pub(crate) number: u64,
     pub(crate) meter: Arc<Meter>,
     pub(crate) pace: Pace,
-    /// Turns of the signing queue in a row. 0 until it has terms, which counts as 1.
+    /// Consecutive turns in the signing queue. 0 until the account has terms, which counts as 1.
     turns: AtomicU32,
-    /// It waits in the ledger's queue.
+    /// `true` while the account is in the ledger's queue.
     pub(crate) is_queued: AtomicBool,
     idle: AtomicU32,
 }
 
-/// By what an account is known. An API key and a public key of the same hash are different things.
+/// Identification of an account. An API key and a public key with the same hash are distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Credential {
-    /// The SHA-256 of an API key.
     ApiKey(KeyDigest),
-    /// The public key of a client's certificate.
     Certificate(PublicKeyDigest),
 }
 
-/// Whether a credential gets tokens at some moment.
+/// Conditions on which a credential gets tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) enabled: bool,
     pub(crate) expires_at: Option<UnixSeconds>,
     pub(crate) key_retires_at: Option<UnixSeconds>,
-    /// Until when the authorizer's answer holds, if it was one.
+    /// Expiry of the authorizer's answer; `None` if the credential is in the database.
     pub(crate) known_until: Option<Instant>,
 }
 
-/// What was found of a credential.
+/// The reason no account was found that gets tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoAccount {
+    /// No API key: `Authorization: Bearer KEY` is absent, repeated or malformed.
+    Missing,
+    /// The API key belongs to no account.
+    Unknown,
+    /// The API key begins like one of this issuer's, and is malformed or fails its checksum.
+    Damaged,
+    /// The API key is past its retirement time.
+    Retired,
+    /// The account is disabled.
+    Disabled,
+    /// The account has expired.
+    Expired,
+    /// The account has the terms of a tier that is not in the configuration.
+    NoTier,
+    /// No API key, and the client's certificate belongs to no account.
+    StrangeCertificate,
+    /// The client's certificate belongs to another account than the API key.
+    Contradiction,
+    /// The authorizer denied the key, with its reason if it gave one.
+    Denied(Option<Arc<str>>),
+    /// The authorizer gave no valid answer about the key.
+    Unanswered,
+    /// The question was not sent to the authorizer: too many keys that it has not allowed before arrived at once.
+    Crowded,
+    /// The accounts cannot be read, or have not been copied from the first issuer yet.
+    Unreadable,
+}
+
+/// The result of a credential's lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) name: String,
@@ -73,7 +100,6 @@ pub(crate) struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Active {
     state: Mutex<State>,
-    /// Which part of each quota this issuer gives.
     shares: SharesInForce,
 }
 
@@ -81,7 +107,7 @@ pub(crate) struct Active {
 struct State {
     by_credential: HashMap<Credential, (Arc<Holder>, Standing)>,
     by_name: HashMap<Arc<str>, Resident>,
-    /// Counts the changes, so that what was read before one is not taken for the present.
+    /// Number of changes. Data that was read before a change is not cached as current.
     generation: u64,
 }
 
@@ -95,7 +121,7 @@ impl Standing {
     pub(crate) const GOOD: Self =
         Self { enabled: true, expires_at: None, key_retires_at: None, known_until: None };
 
-    /// Whether the answer still holds.
+    /// Returns `true` unless the authorizer's answer has expired.
     pub(crate) fn is_known(&self, now: Instant) -> bool {
         self.known_until.is_none_or(|end| now < end)
     }
@@ -126,7 +152,7 @@ impl Active {
         Self { state: Mutex::default(), shares }
     }
 
-    /// The account of a credential, if it is in memory.
+    /// Returns the account of a credential if it is in memory, and resets its idle time.
     pub(crate) fn get(&self, credential: &Credential) -> Option<(Arc<Holder>, Standing)> {
         let state = self.state.lock();
         let (holder, standing) = state.by_credential.get(credential)?;
@@ -134,12 +160,12 @@ impl Active {
         Some((holder.clone(), *standing))
     }
 
-    /// To be read before the database is.
+    /// Returns the present generation, to be read before the database.
     pub(crate) fn generation(&self) -> u64 {
         self.state.lock().generation
     }
 
-    /// Takes what was found since `generation`; nothing where something has changed since.
+    /// Caches the result of a lookup that began at `generation`; `None` if anything has changed since.
     pub(crate) fn insert(
         &self,
         generation: u64,
@@ -151,31 +177,27 @@ impl Active {
         if state.generation != generation {
             return None;
         }
+        state.drop_credential(&credential); // the authorizer may have moved it to this account from another one
         let name: Arc<str> = found.name.into();
         let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name, &self.shares));
         resident.holder.meter.set_quota(allowance.quota);
         resident.holder.pace.set(allowance.burst, self.shares.load().configured());
         resident.holder.turns.store(allowance.turns.get(), Ordering::Relaxed);
         resident.holder.idle.store(0, Ordering::Relaxed);
-        if state.by_credential.insert(credential, (resident.holder.clone(), found.standing)).is_none() {
-            if resident.credentials.len() >= MOST_CREDENTIALS {
-                state.by_credential.remove(&resident.credentials.remove(0));
-            }
-            resident.credentials.push(credential);
+        if resident.credentials.len() >= MOST_CREDENTIALS {
+            state.by_credential.remove(&resident.credentials.remove(0));
         }
+        resident.credentials.push(credential);
+        state.by_credential.insert(credential, (resident.holder.clone(), found.standing));
         Some(resident.holder.clone())
     }
 
-    /// A credential is no longer an account's.
+    /// Drops a credential that no longer belongs to an account.
     pub(crate) fn forget_credential(&self, credential: &Credential) {
-        let state = &mut *self.state.lock();
-        let Some((holder, _)) = state.by_credential.remove(credential) else { return };
-        if let Some(resident) = state.by_name.get_mut(&holder.name) {
-            resident.credentials.retain(|known| known != credential);
-        }
+        self.state.lock().drop_credential(credential);
     }
 
-    /// One account has changed.
+    /// Drops the credentials of an account that has changed.
     pub(crate) fn forget(&self, name: &str) {
         let state = &mut *self.state.lock();
         state.generation += 1;
@@ -186,7 +208,7 @@ impl Active {
         }
     }
 
-    /// Any account may have changed.
+    /// Drops all credentials, when any account may have changed.
     pub(crate) fn forget_all(&self) {
         let state = &mut *self.state.lock();
         state.generation += 1;
@@ -194,7 +216,6 @@ impl Active {
         state.by_name.values_mut().for_each(|resident| resident.credentials.clear());
     }
 
-    /// One account, if it is in memory.
     pub(crate) fn holder(&self, name: &str) -> Option<Arc<Holder>> {
         self.state.lock().by_name.get(name).map(|resident| resident.holder.clone())
     }
@@ -203,7 +224,7 @@ impl Active {
         self.state.lock().by_name.values().map(|resident| resident.holder.clone()).collect()
     }
 
-    /// Lets go of the accounts that have requested nothing for a while and are written down.
+    /// Evicts accounts that are idle and fully recorded. Returns the number of accounts that stay.
     pub(crate) fn let_go(&self) -> usize {
         let State { by_credential, by_name, .. } = &mut *self.state.lock();
         by_name.retain(|_, resident| {
@@ -214,6 +235,15 @@ impl Active {
             stays
         });
         by_name.len()
+    }
+}
+
+impl State {
+    fn drop_credential(&mut self, credential: &Credential) {
+        let Some((holder, _)) = self.by_credential.remove(credential) else { return };
+        if let Some(resident) = self.by_name.get_mut(&holder.name) {
+            resident.credentials.retain(|known| known != credential);
+        }
     }
 }
 
@@ -235,7 +265,7 @@ impl Resident {
     fn is_needed(&self) -> bool {
         let Holder { meter, idle, .. } = &*self.holder;
         let is_idle = idle.fetch_add(1, Ordering::Relaxed) >= IDLE;
-        // A request under way may still count with it, or take back what it has counted.
+        // A request in progress may still count tokens with it, or take back counted ones.
         let is_held =
             Arc::strong_count(&self.holder) > 1 + self.credentials.len() || Arc::strong_count(meter) > 1;
         !is_idle || is_held || !meter.is_settled()

@@ -1,18 +1,19 @@
-//! Keys that the authorizer has allowed, which survive a restart: questions about them do not wait among those of strangers.
+//! Keys that the authorizer has allowed, kept across restarts: questions about them do not wait among those about unknown keys.
 //!
-//! Of a key there is what the database has of an issuer's own, and the day. Where there are too many, or a key was not used for
-//! [`KEPT_DAYS`], it counts as one that is new: it is asked about in its turn, and no request is refused for it.
+//! A key is stored in the same form as an issuer's own keys, with the day of its latest approval. A key beyond the limit, or
+//! unused for [`KEPT_DAYS`], counts as unknown: its question waits for a turn, which by itself refuses no request.
 
+use super::database::{rows, run};
 use parking_lot::Mutex;
 use postern_token::UnixSeconds;
 use rusqlite::{Connection, params};
 use std::collections::HashMap;
 
-/// Keys that are remembered, in some 4 MB.
+/// Largest number of remembered keys, about 4 MB.
 const MOST: usize = 65_536;
 const KEPT_DAYS: u32 = 60;
 
-/// An API key as the database has it.
+/// An API key in its stored form (HMAC).
 type Stored = [u8; 32];
 
 #[derive(Debug, Default)]
@@ -20,13 +21,13 @@ pub(super) struct Allowed(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By key, the day on which it was allowed last.
+    /// Day of the latest approval, by key.
     days: HashMap<Stored, u32>,
-    /// What is not in the database: another day, or none.
+    /// Changes that are not in the database yet: a new day, or `None` for a removal.
     unwritten: HashMap<Stored, Option<u32>>,
 }
 
-/// Reads what the database has, and removes of it what is too old or too much.
+/// Loads the keys from the database, and deletes those that are too old or too many.
 pub(super) fn read(connection: &Connection, now: UnixSeconds) -> rusqlite::Result<Allowed> {
     let since = day(now).saturating_sub(KEPT_DAYS);
     connection.execute("DELETE FROM keys_allowed_elsewhere WHERE day < ?1", params![since])?;
@@ -35,10 +36,9 @@ pub(super) fn read(connection: &Connection, now: UnixSeconds) -> rusqlite::Resul
              (SELECT key_hmac_sha256 FROM keys_allowed_elsewhere ORDER BY day DESC LIMIT -1 OFFSET ?1)",
         params![MOST as u32],
     )?;
-    let mut statement = connection.prepare("SELECT key_hmac_sha256, day FROM keys_allowed_elsewhere")?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let days = rows.collect::<rusqlite::Result<_>>()?;
-    Ok(Allowed(Mutex::new(State { days, unwritten: HashMap::new() })))
+    let sql = "SELECT key_hmac_sha256, day FROM keys_allowed_elsewhere";
+    let days = rows(connection, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Allowed(Mutex::new(State { days: days.into_iter().collect(), unwritten: HashMap::new() })))
 }
 
 impl Allowed {
@@ -46,7 +46,8 @@ impl Allowed {
         self.0.lock().days.contains_key(key)
     }
 
-    /// Adds a key, or its new day. Where there is no room, all keys of the oldest day leave; if that is today, none is added.
+    /// Adds a key or renews its day. Without room, all keys of the oldest day are evicted; if that day is today, no key is
+    /// added.
     pub(super) fn add(&self, key: Stored, now: UnixSeconds) {
         let (State { days, unwritten }, today) = (&mut *self.0.lock(), day(now));
         match days.get(&key) {
@@ -62,7 +63,7 @@ impl Allowed {
         unwritten.insert(key, Some(today));
     }
 
-    /// The authorizer denies a key.
+    /// Removes a key that the authorizer denied.
     pub(super) fn remove(&self, key: &Stored) {
         let State { days, unwritten } = &mut *self.0.lock();
         if days.remove(key).is_some() {
@@ -70,29 +71,21 @@ impl Allowed {
         }
     }
 
-    /// Whether anything is to be written.
-    pub(super) fn has_unwritten(&self) -> bool {
-        !self.0.lock().unwritten.is_empty()
-    }
-
-    /// Takes what is to be written. If that fails, it is written when the key is allowed on another day.
+    /// Takes the pending changes. After a failed write, a key is written when it is allowed on another day; a removal is lost.
     pub(super) fn take_unwritten(&self) -> Vec<(Stored, Option<u32>)> {
         std::mem::take(&mut self.0.lock().unwritten).into_iter().collect()
     }
 }
 
 pub(super) fn write(connection: &Connection, changes: &[(Stored, Option<u32>)]) -> rusqlite::Result<()> {
-    let mut keep =
-        connection.prepare_cached("INSERT OR REPLACE INTO keys_allowed_elsewhere VALUES (?1, ?2)")?;
-    let mut drop =
-        connection.prepare_cached("DELETE FROM keys_allowed_elsewhere WHERE key_hmac_sha256 = ?1")?;
-    for (key, day) in changes {
-        match day {
-            Some(day) => keep.execute(params![key, day])?,
-            None => drop.execute(params![key])?,
-        };
-    }
-    Ok(())
+    changes.iter().try_for_each(|(key, day)| match day {
+        Some(day) => run(
+            connection,
+            "INSERT OR REPLACE INTO keys_allowed_elsewhere VALUES (?1, ?2)",
+            params![key, day],
+        ),
+        None => run(connection, "DELETE FROM keys_allowed_elsewhere WHERE key_hmac_sha256 = ?1", [key]),
+    })
 }
 
 fn day(now: UnixSeconds) -> u32 {
@@ -122,7 +115,7 @@ mod tests {
         allowed.add(key(0), on(150));
         allowed.remove(&key(1));
         write(&connection, &allowed.take_unwritten()).unwrap();
-        assert!(!allowed.has_unwritten());
+        assert!(allowed.take_unwritten().is_empty());
         for (day, known) in [(150, [true, false, true]), (161, [true, false, false]), (211, [false; 3])] {
             let again = read(&connection, on(day)).unwrap();
             assert_eq!([0, 1, 2].map(|number| again.has(&key(number))), known, "{day}");

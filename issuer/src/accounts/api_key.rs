@@ -1,65 +1,55 @@
-//! API keys: how they are made, recognized and kept.
+//! API keys: generation, recognition and storage.
 //!
 //! ```text
 //! postern_ base64url( 32 random bytes | 8 bytes of HMAC(secret, random bytes) | 4 bytes of SHA-256 of what precedes )
 //! ```
 //!
-//! The checksum at the end finds a key that was copied wrongly. The bytes before it prove that this issuer made the key, so that
-//! guesses are refused by computing alone: they reach neither the disk nor a table in memory.
+//! The checksum at the end detects a key that was copied wrongly. The bytes before it prove that this issuer made the key, so
+//! that guesses are refused by computation, without a read of the disk.
 //!
-//! **Why a fast hash.** The database has `HMAC-SHA-256(secret, SHA-256(key))`. Slow password hashes (Argon2, scrypt) exist because
-//! people choose from few passwords; nobody searches 2^256 random keys, however fast the hash is, while a slow one at each
-//! request would let anybody tie up the issuer's CPU. Keys that a file declares may have been chosen by people: for those it matters that
-//! the secret is in a file of its own, so that a stolen database or backup alone lets nobody test guesses. The inner SHA-256 is
-//! what `key_sha256` of such a file has, so that `account apply` needs no keys.
+//! **A fast hash suffices.** The database has `HMAC-SHA-256(secret, SHA-256(key))`. Slow password hashes (Argon2, scrypt)
+//! protect the few passwords that people choose; 2^256 random keys cannot be searched, however fast the hash, and a slow hash
+//! per request would let any client exhaust the issuer's CPU. Keys that a file declares may have been chosen by people. The
+//! secret protects those: it is in a separate file, so a stolen database or backup alone does not allow testing guesses. The
+//! inner SHA-256 is the `key_sha256` of such a file, so `account apply` needs no keys.
 
 use super::database::AccountsError;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::{hmac, rand};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use postern_daemon::files::write_private;
+use postern_daemon::files::{exposed_mode, write_private};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The name of the secret's file, beside the database.
+/// File name of the secret, in the directory of the database.
 pub(crate) const SECRET_FILE: &str = "accounts.secret";
-/// What a key begins with, so that people and programs that look for leaked secrets recognize it.
+/// Prefix of every key, by which people and scanners for leaked secrets recognize it.
 const PREFIX: &str = "postern_";
 const RANDOM: usize = 32;
 const MADE: usize = RANDOM + 8;
 const LENGTH: usize = MADE + 4;
 
-/// Separates the uses of the one secret.
+/// Domain separation of the secret's uses.
 const OF_KEYS: &[u8] = b"postern accounts v1: stored API key\0";
 const OF_MAKER: &[u8] = b"postern accounts v1: made here\0";
 const OF_CHECK: &[u8] = b"postern accounts v1: which secret\0";
 
-/// The SHA-256 of an API key.
+/// SHA-256 of an API key.
 pub(crate) type KeyDigest = [u8; 32];
 
-/// An API key, to be shown once.
-pub(crate) struct ApiKey(pub(crate) String);
-
-impl std::fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ApiKey(redacted)")
-    }
-}
-
-/// What the form of a presented key tells.
+/// Classification of a presented key by its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// This issuer made it.
+    /// Made with this issuer's secret.
     Ours,
-    /// It begins as a key of ours, and characters are missing or wrong.
+    /// Begins like a key of this program, with characters missing or wrong.
     Damaged,
-    /// Not made here.
+    /// Not made with this issuer's secret.
     Other,
 }
 
-/// The secret under which keys are stored.
+/// The secret of the HMACs that represent API keys in the database.
 #[derive(Clone)]
 pub(crate) struct KeySecret {
     key: hmac::Key,
@@ -73,7 +63,7 @@ impl std::fmt::Debug for KeySecret {
 }
 
 impl KeySecret {
-    /// The secret of the file at `path`; nothing where there is no such file.
+    /// Reads the secret from `path`; `None` if there is no such file.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, AccountsError> {
         let refused = |reason: String| AccountsError::Secret { path: path.to_owned(), reason };
         let text = match std::fs::read_to_string(path) {
@@ -81,8 +71,8 @@ impl KeySecret {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(refused(format!("it cannot be read ({error})"))),
         };
-        let mode = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?.mode() & 0o777;
-        if mode & 0o077 != 0 {
+        let metadata = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?;
+        if let Some(mode) = exposed_mode(&metadata) {
             return Err(AccountsError::Exposed { path: path.to_owned(), mode });
         }
         let mut secret = [0; 32];
@@ -91,7 +81,7 @@ impl KeySecret {
         Ok(Some(Self::of(&secret)))
     }
 
-    /// A new secret in a file at `path`.
+    /// Generates a secret and writes it to `path`.
     pub(crate) fn make(path: &Path) -> Result<Self, AccountsError> {
         let none = || AccountsError::Secret {
             path: path.to_owned(),
@@ -102,7 +92,6 @@ impl KeySecret {
         Ok(secret)
     }
 
-    /// Writes it to a file at `path`.
     pub(crate) fn write(&self, path: &Path) -> Result<(), AccountsError> {
         write_private(path, (hex::encode(self.secret) + "\n").as_bytes()).map_err(|error| {
             AccountsError::Secret { path: path.to_owned(), reason: format!("it cannot be written ({error})") }
@@ -113,17 +102,17 @@ impl KeySecret {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret), secret: *secret }
     }
 
-    /// A new key; nothing where the system gives no random bytes.
-    pub(crate) fn make_key(&self) -> Option<ApiKey> {
+    /// Generates a key, which is shown once and never stored; `None` if the system has no random bytes.
+    pub(crate) fn make_key(&self) -> Option<String> {
         let mut key = random::<RANDOM>()?.to_vec();
         let maker = self.mac(OF_MAKER, &key);
         key.extend(&maker[..MADE - RANDOM]);
         let check = sha256(&key);
         key.extend(&check[..LENGTH - MADE]);
-        Some(ApiKey(PREFIX.to_owned() + &BASE64_URL_SAFE_NO_PAD.encode(key)))
+        Some(PREFIX.to_owned() + &BASE64_URL_SAFE_NO_PAD.encode(key))
     }
 
-    /// What is seen of a presented key without looking it up.
+    /// Classifies a presented key without a lookup.
     pub(crate) fn form(&self, key: &[u8]) -> Form {
         let Some(text) = key.strip_prefix(PREFIX.as_bytes()) else { return Form::Other };
         let mut bytes = [0; LENGTH + 3];
@@ -133,7 +122,7 @@ impl KeySecret {
             return Form::Damaged;
         }
         let (random, maker) = made.split_at(RANDOM);
-        // The time of a comparison would tell how a guess has to go on.
+        // Constant time: the duration of a comparison would reveal how to continue a guess.
         let is_ours = aws_lc_rs::constant_time::verify_slices_are_equal(
             &self.mac(OF_MAKER, random)[..MADE - RANDOM],
             maker,
@@ -141,12 +130,12 @@ impl KeySecret {
         if is_ours.is_ok() { Form::Ours } else { Form::Other }
     }
 
-    /// What the database has of a key with this digest.
+    /// Returns the form in which the database has the key with this digest.
     pub(crate) fn stored(&self, digest: &KeyDigest) -> [u8; 32] {
         self.mac(OF_KEYS, digest)
     }
 
-    /// Tells one secret from another, and nothing else about it.
+    /// Returns a fingerprint that distinguishes secrets and reveals nothing else about them.
     pub(crate) fn check(&self) -> String {
         hex::encode(&self.mac(OF_CHECK, &[])[..8])
     }
@@ -176,13 +165,14 @@ pub(crate) fn sha256(bytes: &[u8]) -> KeyDigest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_key_of_ours_is_recognized_and_a_guess_or_a_slip_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let secret = KeySecret::make(&directory.path().join("one")).unwrap();
         let other = KeySecret::make(&directory.path().join("two")).unwrap();
-        let key = secret.make_key().unwrap().0;
+        let key = secret.make_key().unwrap();
         assert_eq!(key.len(), 67);
         assert_eq!(secret.form(key.as_bytes()), Form::Ours);
         assert_eq!(other.form(key.as_bytes()), Form::Other, "made by another issuer");
@@ -194,7 +184,7 @@ mod tests {
         flipped[30] = if flipped[30] == b'A' { b'B' } else { b'A' };
         assert_eq!(secret.form(&flipped), Form::Damaged);
         assert_eq!(secret.form(b"another-key"), Form::Other);
-        assert_ne!(secret.make_key().unwrap().0, key);
+        assert_ne!(secret.make_key().unwrap(), key);
     }
 
     #[test]

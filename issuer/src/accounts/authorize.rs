@@ -1,8 +1,8 @@
-//! Whose request it is: by its API key, by the certificate that its client showed, or by both.
+//! Authorization of a request by its API key, by its client's certificate, or by both.
 
 use super::active::{Credential, Found, Holder, Standing};
 use super::api_key::{Form, KeyDigest, sha256};
-use super::authorizer::{Answer, Asker, MOST_KEY, Unanswered, Verdict};
+use super::authorizer::{Answer, Asker, MOST_KEY, Verdict};
 use super::lookup::By;
 use super::{Accounts, Caller, Configured, NoAccount};
 use http::HeaderMap;
@@ -14,17 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// How often a change that is under way makes a lookup start again, before it is given up.
+/// Attempts of a lookup that concurrent changes invalidate, before the lookup fails.
 const LOOKUPS: usize = 16;
 
-/// What a request shows of its account.
-#[derive(Clone, Copy)]
-enum Shown<'a> {
-    ApiKey(&'a [u8], KeyDigest),
-    Certificate(PublicKeyDigest),
-}
-
-/// What to look up, and for how long what is found holds.
+/// A lookup to make, and the expiry of its result.
 struct Wanted {
     by: By,
     otherwise: Option<Found>,
@@ -32,13 +25,13 @@ struct Wanted {
 }
 
 impl Accounts {
-    /// Finds the account of a request that came from `source` and whose client showed this `certificate`.
+    /// Finds the account of a request that came from `source` and whose client presented `certificate`.
     ///
-    /// A certificate alone is enough. Beside an API key it may be of the same account, or of none: a fleet may share one to be let
-    /// in to the listener. Of another account it is refused.
+    /// A certificate alone suffices. Next to an API key it may belong to the same account, or to none: a fleet may share one to
+    /// get access to the listener. A certificate of another account is refused.
     ///
-    /// The key is hashed and the hash looked up. The time that takes may depend on the hash, which does not help an
-    /// attacker find a key that has it; it does not depend on how much of a key was right.
+    /// The lookup uses the hash of the key. Its duration may depend on the hash, which does not help an attacker to find a key
+    /// with that hash; it does not depend on how much of a key was right.
     pub(crate) async fn authorize(
         &self,
         headers: &HeaderMap,
@@ -47,22 +40,22 @@ impl Accounts {
         now: UnixSeconds,
     ) -> Result<Caller, NoAccount> {
         if self.awaits_accounts.load(Ordering::Acquire) {
-            return Err(NoAccount::Unreadable); // whose a key is will be known once the first issuer's accounts are here
+            return Err(NoAccount::Unreadable); // the first issuer's accounts have not arrived yet
         }
         if self.is_open() {
             return Ok(Caller::Anyone);
         }
-        let key = api_key(headers).map(|key| Shown::ApiKey(key, sha256(key)));
+        let key = api_key(headers).map(|key| (Credential::ApiKey(sha256(key)), key));
         let strange = if certificate.is_some() { NoAccount::StrangeCertificate } else { NoAccount::Missing };
-        // While the database has none, there is nothing to look up.
+        // Without certificates in the database, no lookup is needed.
         let certificate = certificate.filter(|_| self.has_certificates.load(Ordering::Acquire));
-        let certificate = certificate.map(Shown::Certificate);
+        let certificate = certificate.map(Credential::Certificate);
         let (holder, standing) = match (key, certificate) {
-            (Some(key), None) => self.find(key, source).await?.ok_or(NoAccount::Unknown)?,
-            (None, Some(certificate)) => self.find(certificate, source).await?.ok_or(strange)?,
-            (Some(key), Some(certificate)) => {
-                let found = self.find(key, source).await?.ok_or(NoAccount::Unknown)?;
-                let other = self.find(certificate, source).await?;
+            (Some((digest, key)), None) => self.find(digest, key, source).await?.ok_or(NoAccount::Unknown)?,
+            (None, Some(certificate)) => self.find(certificate, b"", source).await?.ok_or(strange)?,
+            (Some((digest, key)), Some(certificate)) => {
+                let found = self.find(digest, key, source).await?.ok_or(NoAccount::Unknown)?;
+                let other = self.find(certificate, b"", source).await?;
                 if other.is_some_and(|(other, _)| other.name != found.0.name) {
                     return Err(NoAccount::Contradiction);
                 }
@@ -73,13 +66,13 @@ impl Accounts {
         standing.admit(now).map(|()| Caller::Account(holder))
     }
 
-    /// The account of what is shown, whatever its standing.
+    /// Finds the account of a presented credential, regardless of its standing. `key` is the API key of a digest.
     async fn find(
         &self,
-        shown: Shown<'_>,
+        credential: Credential,
+        key: &[u8],
         source: Option<Source>,
     ) -> Result<Option<(Arc<Holder>, Standing)>, NoAccount> {
-        let credential = shown.credential();
         for _ in 0..LOOKUPS {
             let known = self.active.get(&credential);
             let is_known = known.is_some();
@@ -89,13 +82,13 @@ impl Accounts {
             let generation = self.active.generation();
             let file = self.configured.load_full();
             let mut wanted = Wanted { by: By::Credential(credential), otherwise: None, known_until: None };
-            if let Shown::ApiKey(key, digest) = shown
+            if let Credential::ApiKey(digest) = credential
                 && let Err(refusal) = self.may_be_stored(key, &digest)
             {
                 wanted = self.elsewhere((key, digest), (source, is_known), &file, refusal).await?;
             }
             let Wanted { by, otherwise, known_until } = wanted;
-            let found = self.lookups.find(by, otherwise).await.map_err(|_| NoAccount::Unreadable)?;
+            let found = self.lookups.find(by, otherwise).await?;
             match found {
                 Some(mut found) => {
                     found.standing.known_until = known_until;
@@ -112,8 +105,8 @@ impl Accounts {
         Err(NoAccount::Unreadable)
     }
 
-    /// Whose a key is that is not of this issuer's own accounts. An account of its own that has the name counts as it is here: so
-    /// its operator can refuse one whatever the authorizer says.
+    /// Queries the authorizer, if there is one, about a key that is not in the database. An account of this issuer with the
+    /// returned name takes precedence, so the operator can refuse an account that the authorizer allows.
     async fn elsewhere(
         &self,
         (key, digest): (&[u8], KeyDigest),
@@ -126,11 +119,7 @@ impl Accounts {
         let (Some(authorizer), Some(key)) = (authorizer, key) else { return Err(refusal) };
         let stored = self.store.secret().stored(&digest);
         let asker = Asker { source, was_allowed: is_known || self.allowed.has(&stored) };
-        let answer = authorizer.ask(key, &digest, asker, &file.tiers).await;
-        let Answer { verdict, until } = answer.map_err(|unanswered| match unanswered {
-            Unanswered::Failed => NoAccount::Unanswered,
-            Unanswered::Crowded => NoAccount::Crowded,
-        })?;
+        let Answer { verdict, until } = authorizer.ask(key, &digest, asker, &file.tiers).await?;
         let allowed = match verdict {
             Verdict::Allowed(allowed) => allowed,
             Verdict::Absurd => return Err(NoAccount::Unanswered),
@@ -146,7 +135,7 @@ impl Accounts {
         Ok(Wanted { by: By::Name(name), otherwise: Some(otherwise), known_until: Some(until) })
     }
 
-    /// Refuses keys that cannot be in the database, without asking it.
+    /// Refuses keys that cannot be in the database, without reading it.
     fn may_be_stored(&self, key: &[u8], digest: &KeyDigest) -> Result<(), NoAccount> {
         let form = self.store.secret().form(key);
         if form == Form::Ours {
@@ -161,16 +150,7 @@ impl Accounts {
     }
 }
 
-impl Shown<'_> {
-    fn credential(self) -> Credential {
-        match self {
-            Self::ApiKey(_, digest) => Credential::ApiKey(digest),
-            Self::Certificate(key) => Credential::Certificate(key),
-        }
-    }
-}
-
-/// The key of `Authorization: Bearer KEY`; nothing when there is no such field, or several.
+/// Returns the key of `Authorization: Bearer KEY`; `None` if the field is absent, repeated or of another form.
 fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (value, None) = (values.next()?.as_bytes(), values.next()) else { return None };

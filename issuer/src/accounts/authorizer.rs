@@ -1,25 +1,27 @@
-//! The operator's own service that knows whose API keys are good, where users are kept elsewhere.
+//! Client of the authorizer: the operator's own service that decides on API keys, where users are managed elsewhere.
 //!
-//! Questions are about keys that are not this issuer's own. All requests with one key share one question and its answer, which is kept
-//! for `cache`. Questions about keys that it has not allowed before are limited to [`STRANGERS`] a second, for which sources take turns
-//! ([`Turns`]). So a flood of wrong keys neither floods the service nor keeps users from it, be they known or new.
+//! Questions concern only keys that are not this issuer's own. All requests with one key share one question and its answer,
+//! which is cached for `cache`. Questions about keys that the authorizer has not allowed before are limited to [`STRANGERS`] per
+//! second, and sources take turns ([`Turns`]): a flood of wrong keys neither overloads the authorizer nor keeps users from it,
+//! known or new.
 
 mod answer;
 
 pub(crate) use answer::Verdict;
 
+use super::active::NoAccount;
 use super::api_key::KeyDigest;
-use super::tiers::Tiers;
-use crate::burst::{Burst, Pace};
+use super::configured::Tiers;
 use crate::catalogue::AuthorizerAnswer;
 use crate::config::AuthorizerConfig;
 use crate::health::{Fault, Health};
+use crate::quota::{Burst, Pace};
 use crate::recorder::Recorder;
 use crate::share::Share;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
-use postern_daemon::http::{ClientError, fetch_limited, no_answer};
+use postern_daemon::http::{ClientError, ClientOptions, client, fetch_limited, no_answer};
 use postern_daemon::seldom::Seldom;
 use postern_daemon::sources::Source;
 use postern_daemon::turns::Turns;
@@ -32,34 +34,35 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
-/// Questions at once about keys that the service has allowed before, and as many about others.
+/// Concurrent questions about keys that the authorizer has allowed before, and as many about others.
 const QUESTIONS: usize = 16;
-/// Questions a second about others; twice as many at once, after a pause.
+/// Questions per second about other keys, and the largest burst after a pause.
 const STRANGERS: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
 const STRANGERS_AT_ONCE: NonZeroU32 = NonZeroU32::new(200).expect("it is not zero");
-/// Keys whose answers are kept, good or not. The oldest go first.
+/// Largest number of cached answers, positive or negative; the oldest are evicted first.
 const MOST_ANSWERS: usize = 4_096;
-/// The longest key that a question is about, and the longest answer that is read, in bytes.
+/// Longest key in a question, and longest accepted answer, in bytes.
 pub(crate) const MOST_KEY: usize = 4_096;
 const MOST_ANSWER: usize = 16 * 1_024;
-/// This many questions in a row without an answer, or with one that makes no sense, are a state and not one key's matter.
+/// Consecutive failures or invalid answers that indicate an outage and not a problem with one key.
 const IN_A_ROW: u32 = 3;
-/// By how much a request waits longer than its own question may take, so that a failure is seen by the one who asked.
+/// Time a request waits beyond its question's timeouts, so that the request that sent a question observes its failure.
 const SLACK: Duration = Duration::from_millis(100);
-/// How long no question is sent then.
+/// Pause without questions after `IN_A_ROW` failures.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long an answer that makes no sense is kept.
+/// Cache time of an invalid answer.
 const KEEP_ABSURD: Duration = Duration::from_secs(5);
 
-/// The service, and what it has answered.
+/// The authorizer, and its cached answers.
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     http: reqwest::Client,
     config: AuthorizerConfig,
     answers: Mutex<Answers>,
-    /// For keys that were allowed before, and for others: keys that make the service slow hold up none of the first.
-    known: Lane,
-    strange: Lane,
+    /// Failures of questions about keys that were allowed before, and about others: failures of the second kind pause only that
+    /// kind.
+    known: Breaker,
+    strange: Breaker,
     places: Semaphore,
     turns: Turns,
     absurd_in_a_row: AtomicU32,
@@ -68,9 +71,9 @@ pub(crate) struct Authorizer {
     recorder: Arc<Recorder>,
 }
 
-/// How the questions of one kind have fared.
+/// Failures and pause of one kind of question.
 #[derive(Debug, Default)]
-struct Lane {
+struct Breaker {
     failed_in_a_row: AtomicU32,
     paused_until: Mutex<Option<Instant>>,
 }
@@ -80,31 +83,22 @@ type Cell = Arc<OnceCell<Answer>>;
 #[derive(Debug, Default)]
 struct Answers {
     by_key: HashMap<KeyDigest, Cell>,
-    /// The keys, oldest first.
+    /// Keys, oldest first.
     order: VecDeque<KeyDigest>,
 }
 
-/// What the service says of a key, and how long that holds.
+/// A verdict, and its expiry.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
     pub(crate) until: Instant,
 }
 
-/// There is no answer, and none to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unanswered {
-    /// The service does not answer.
-    Failed,
-    /// The service was not asked, for too many keys wait that it has not allowed before.
-    Crowded,
-}
-
-/// Who asks with a key.
+/// The sender of a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) source: Option<Source>,
-    /// The key is one that the service allowed when it was asked last.
+    /// `true` if the authorizer's latest answer allowed the key.
     pub(crate) was_allowed: bool,
 }
 
@@ -118,11 +112,11 @@ impl Authorizer {
             (Pace::default(), Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE });
         pace.set(Some(limit), Share::WHOLE);
         Ok(Self {
-            http: config.client()?,
+            http: http_client(config)?,
             config: config.clone(),
             answers: Mutex::default(),
-            known: Lane::default(),
-            strange: Lane::default(),
+            known: Breaker::default(),
+            strange: Breaker::default(),
             places: Semaphore::new(QUESTIONS),
             turns: Turns::new(QUESTIONS, move |now| pace.take(now, 1).map(drop)),
             absurd_in_a_row: AtomicU32::default(),
@@ -132,24 +126,24 @@ impl Authorizer {
         })
     }
 
-    /// What the service says of this key. Takes twice `timeout` at most: for a place, and for the answer. Dropped early, it leaves the
-    /// question to the next who waits for it.
+    /// Returns the answer about a key. Takes at most twice `timeout` plus `SLACK`: for a place, and for the answer. If dropped
+    /// early, the next request that waits for the answer sends the question.
     pub(crate) async fn ask(
         &self,
         key: &str,
         digest: &KeyDigest,
         asker: Asker,
         tiers: &Tiers,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<Answer, NoAccount> {
         let cell = self.answers.lock().cell(digest, Instant::now());
         let asking = cell.get_or_try_init(|| self.question(key, asker, tiers));
         match timeout(2 * self.timeout() + SLACK, asking).await {
             Ok(answer) => answer.cloned(),
-            Err(_) => Err(Unanswered::Failed), // it waited for the questions of others, none of which was answered
+            Err(_) => Err(NoAccount::Unanswered), // earlier requests' questions about this key remained unanswered
         }
     }
 
-    /// No answer of before counts from now on.
+    /// Drops all cached answers.
     pub(crate) fn forget_all(&self) {
         *self.answers.lock() = Answers::default();
     }
@@ -158,37 +152,37 @@ impl Authorizer {
         self.config.timeout.get()
     }
 
-    async fn question(&self, key: &str, asker: Asker, tiers: &Tiers) -> Result<Answer, Unanswered> {
+    async fn question(&self, key: &str, asker: Asker, tiers: &Tiers) -> Result<Answer, NoAccount> {
         if asker.was_allowed {
             let place = timeout(self.timeout(), self.places.acquire()).await.ok().and_then(Result::ok);
-            let _place = place.ok_or_else(|| self.withhold(Unanswered::Failed))?;
+            let _place = place.ok_or_else(|| self.withhold(NoAccount::Unanswered))?;
             self.ask_in(&self.known, key, tiers).await
         } else if self.strange.is_paused() {
-            Err(self.withhold(Unanswered::Failed))
+            Err(self.withhold(NoAccount::Unanswered))
         } else {
             let turn = timeout(self.timeout(), self.turns.next(asker.source)).await.ok().flatten();
-            let _turn = turn.ok_or_else(|| self.withhold(Unanswered::Crowded))?;
+            let _turn = turn.ok_or_else(|| self.withhold(NoAccount::Crowded))?;
             self.ask_in(&self.strange, key, tiers).await
         }
     }
 
-    fn withhold(&self, why: Unanswered) -> Unanswered {
+    fn withhold(&self, why: NoAccount) -> NoAccount {
         self.recorder.authorizer_answered(AuthorizerAnswer::Withheld);
         why
     }
 
-    async fn ask_in(&self, lane: &Lane, key: &str, tiers: &Tiers) -> Result<Answer, Unanswered> {
-        if lane.is_paused() {
-            return Err(self.withhold(Unanswered::Failed));
+    async fn ask_in(&self, breaker: &Breaker, key: &str, tiers: &Tiers) -> Result<Answer, NoAccount> {
+        if breaker.is_paused() {
+            return Err(self.withhold(NoAccount::Unanswered));
         }
         match self.exchange(key).await {
             Ok(body) => {
-                lane.failed_in_a_row.store(0, Ordering::Relaxed);
+                breaker.failed_in_a_row.store(0, Ordering::Relaxed);
                 Ok(self.judged(&body, tiers))
             }
             Err(reason) => {
                 self.recorder.authorizer_answered(AuthorizerAnswer::Failed);
-                let row = lane.failed();
+                let row = breaker.failed();
                 self.trouble(
                     row,
                     format!(
@@ -196,12 +190,12 @@ impl Authorizer {
                          cache are answered 503; accounts of this issuer's own get tokens as before"
                     ),
                 );
-                Err(Unanswered::Failed)
+                Err(NoAccount::Unanswered)
             }
         }
     }
 
-    /// Readiness has what lasts; a single time is a line of the log, once in a while.
+    /// Reports a lasting failure in readiness, and a single one in the log, at a limited rate.
     fn trouble(&self, row: u32, sentence: String) {
         if row >= IN_A_ROW {
             self.health.raise(Fault::Authorizer, sentence);
@@ -210,7 +204,7 @@ impl Authorizer {
         }
     }
 
-    /// The body of a 200.
+    /// Sends a question and returns the body of a 200.
     async fn exchange(&self, key: &str) -> Result<bytes::Bytes, String> {
         #[derive(Serialize)]
         struct Question<'a> {
@@ -255,12 +249,18 @@ impl Authorizer {
     }
 }
 
-impl Lane {
+/// Creates the client of an authorizer. Reads the certificates to trust.
+pub(crate) fn http_client(config: &AuthorizerConfig) -> Result<reqwest::Client, ClientError> {
+    let (ca_file, timeout) = (config.ca.clone(), config.timeout.get());
+    client(&ClientOptions { ca_file, timeout, ..ClientOptions::default() })
+}
+
+impl Breaker {
     fn is_paused(&self) -> bool {
         self.paused_until.lock().is_some_and(|end| Instant::now() < end)
     }
 
-    /// How often in a row now.
+    /// Records a failure; returns the number of consecutive failures.
     fn failed(&self) -> u32 {
         let row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if row >= IN_A_ROW {
@@ -271,7 +271,7 @@ impl Lane {
 }
 
 impl Answers {
-    /// Where the answer about a key is, or will be.
+    /// Returns the cell that has, or will have, the answer about a key.
     fn cell(&mut self, digest: &KeyDigest, now: Instant) -> Cell {
         if let Some(cell) = self.by_key.get_mut(digest) {
             if cell.get().is_some_and(|answer| answer.until <= now) {
@@ -318,10 +318,10 @@ mod tests {
 
     #[test]
     fn a_lane_pauses_after_failures_in_a_row() {
-        let lane = Lane::default();
-        assert_eq!((lane.failed(), lane.failed(), lane.is_paused()), (1, 2, false));
-        lane.failed_in_a_row.store(0, Ordering::Relaxed);
-        assert_eq!((lane.failed(), lane.failed(), lane.is_paused()), (1, 2, false));
-        assert_eq!((lane.failed(), lane.is_paused()), (3, true));
+        let breaker = Breaker::default();
+        assert_eq!((breaker.failed(), breaker.failed(), breaker.is_paused()), (1, 2, false));
+        breaker.failed_in_a_row.store(0, Ordering::Relaxed);
+        assert_eq!((breaker.failed(), breaker.failed(), breaker.is_paused()), (1, 2, false));
+        assert_eq!((breaker.failed(), breaker.is_paused()), (3, true));
     }
 }

@@ -1,71 +1,117 @@
-//! What the configuration file says of accounts: the tiers of all of them, and who else has them.
+//! Account settings in the configuration file: authorizer, group, usage, and tiers, whose terms many accounts share.
+//!
+//! The database has only the name of an account's tier, so a reload changes the quota of all accounts of a tier, ten or a
+//! million.
 
-use super::tiers::{Tiers, check_tier_name};
-use crate::StartError;
-use crate::config::{Config, GroupConfig, Tier};
+use super::records::Terms;
+use crate::config::{Config, GroupConfig, Tier, UsageConfig};
+use crate::quota::{Burst, Quota};
 use crate::share::Share;
-use std::collections::HashSet;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::Path;
 
-/// The most requests of an account that are signed in a row: some 30 ms of one core.
-const MOST_TURNS: u32 = 100;
-
-/// What one reading of the configuration file says of accounts.
+/// Account settings of one reading of the configuration file.
 #[derive(Debug, Default)]
 pub(crate) struct Configured {
     pub(super) tiers: Tiers,
-    /// Accounts may be kept elsewhere.
+    /// `true` if an authorizer may keep further accounts.
     pub(super) has_authorizer: bool,
-    /// The issuers that it shares its accounts with.
+    /// The group of issuers that share their accounts.
     pub(super) group: Option<GroupConfig>,
+    pub(super) usage: UsageConfig,
 }
 
 impl Configured {
     pub(crate) fn of(config: &Config) -> Self {
-        let has_authorizer = config.authorizer.is_some();
-        Self { tiers: Tiers::of(&config.tiers), has_authorizer, group: config.group.clone() }
+        Self {
+            tiers: Tiers::of(&config.tiers),
+            has_authorizer: config.authorizer.is_some(),
+            group: config.group.clone(),
+            usage: config.usage.clone(),
+        }
     }
 
-    /// Which part of a quota this issuer gives.
+    /// Returns this issuer's share of every quota.
     pub(super) fn share(&self) -> Share {
         self.group.as_ref().map_or(Share::WHOLE, |group| group.share)
     }
 
-    /// The tiers whose quota is some tokens, and none of them this issuer's.
+    /// Lists the tiers with a quota above zero of which this issuer's share is zero.
     pub(super) fn without_token(&self) -> Vec<String> {
         let is_without = |tier: &&Tier| tier.quota.tokens() > 0 && self.share().of(tier.quota.tokens()) == 0;
         self.tiers.iter().filter(is_without).map(|tier| format!("[[tiers]] {:?}", tier.name)).collect()
     }
 
-    /// Where the copies are of the issuer whose accounts this one has.
+    /// Returns the directory of the followed issuer's copies; `None` if this issuer follows none.
     pub(super) fn follows(&self) -> Option<&Path> {
         self.group.as_ref()?.follow.as_deref()
     }
 }
 
-/// Refuses tiers that make no sense.
-pub(crate) fn check_tiers(tiers: &[Tier]) -> Result<(), StartError> {
-    let mut names = HashSet::new();
-    for tier in tiers {
-        let name = &tier.name;
-        check_tier_name(name).map_err(|sentence| StartError::Config(format!("[[tiers]] {sentence}")))?;
-        if !names.insert(name) {
-            return Err(StartError::Config(format!(
-                "[[tiers]] {name:?} is there twice: give each tier a name of its own"
-            )));
-        }
-        if tier.turns.get() > MOST_TURNS {
-            return Err(StartError::Config(format!(
-                "[[tiers]] {name:?} has {} turns: others would wait too long, so write 1 to {MOST_TURNS}",
-                tier.turns
-            )));
-        }
-        if tier.rate.is_some() != tier.burst.is_some() {
-            return Err(StartError::Config(format!(
-                "[[tiers]] {name:?} has one of rate and burst, which need each other: write both, such as rate = 5 and burst = \
-                 50, or neither"
-            )));
-        }
+#[derive(Debug, Default)]
+pub(crate) struct Tiers(BTreeMap<String, Tier>);
+
+/// Effective terms of an account, its own and its tier's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    pub(crate) quota: Quota,
+    pub(crate) burst: Option<Burst>,
+    pub(crate) turns: NonZeroU32,
+    /// Terms that come from the tier.
+    pub(crate) of_tier: Vec<TierTerm>,
+}
+
+/// A term that an account has from its tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TierTerm {
+    /// Tokens per period.
+    Quota,
+    /// Rate and burst.
+    Burst,
+}
+
+impl Tiers {
+    pub(crate) fn of(tiers: &[Tier]) -> Self {
+        Self(tiers.iter().map(|tier| (tier.name.clone(), tier.clone())).collect())
     }
-    Ok(())
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Tier> {
+        self.0.values()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Returns the effective terms of an account; `None` if its tier is not in the configuration.
+    ///
+    /// An account that has its own quota gets nothing from its tier: a rate for the tier's quota may be less than the account was
+    /// promised.
+    pub(crate) fn allowance(&self, own: &Terms) -> Option<Allowance> {
+        if let Some(quota) = own.quota {
+            return Some(Allowance { quota, burst: own.burst, turns: NonZeroU32::MIN, of_tier: Vec::new() });
+        }
+        let tier = self.0.get(own.tier.as_deref()?)?;
+        let burst = own.burst.or(Burst::of(tier.rate, tier.burst).flatten());
+        let has_burst = own.burst.is_none() && burst.is_some();
+        let of_tier = [TierTerm::Quota].into_iter().chain(has_burst.then_some(TierTerm::Burst)).collect();
+        Some(Allowance { quota: tier.quota, burst, turns: tier.turns, of_tier })
+    }
+
+    /// Returns the error message about an unknown tier.
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        let names: Vec<_> = self.0.keys().map(|name| format!("{name:?}")).collect();
+        if names.is_empty() {
+            return format!(
+                "there is no tier {name:?}: the configuration has no [[tiers]]; add it there, with a name and a quota"
+            );
+        }
+        format!(
+            "there is no tier {name:?}: choose one of {}, or add it to [[tiers]] in the configuration",
+            names.join(", ")
+        )
+    }
 }

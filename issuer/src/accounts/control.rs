@@ -1,196 +1,269 @@
-//! How an operator sees and changes accounts: the requests, and the views that answer them. `desk` carries changes out, `apply`
-//! those that a file declares, and `views` has what is seen.
+//! Operators' view of accounts: requests, a file that declares accounts, and the views in answers. `desk` executes requests,
+//! `apply` a file's declarations, and `views` shows accounts.
 
 mod apply;
 mod backup;
-mod certificates;
-mod desk;
+pub(super) mod desk;
 mod views;
 
-pub use super::certificates::CertificateView;
+use super::api_key::sha256;
+pub use super::configured::TierTerm;
 use super::records::KeyView;
-pub use super::records::Terms;
-use super::store::Store;
-pub use super::tiers::TierTerm;
+pub use super::records::{CertificateView, Terms};
 pub use super::usage::UsageRow;
-use super::{Accounts, AccountsError, Configured};
-use crate::Burst;
-use crate::Config;
 pub(crate) use crate::control::{Line, Refused};
-use crate::quota::Quota;
+use crate::quota::{Burst, Quota};
 use crate::share::{Share, Shares};
-pub use apply::{AccountChange, AccountsFile, DeclaredAccount, KeyHash};
 pub use backup::backup;
-use desk::Answer;
-pub(crate) use desk::Desk;
-use postern_daemon::files::DataDir;
+pub(crate) use desk::{answer, not_here};
+use postern_config::text_value;
 use postern_daemon::http::is_invisible;
 use postern_token::UnixSeconds;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::io;
-use std::path::Path;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
 
-/// What an operator asks about accounts.
+/// An operator's request about accounts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccountRequest {
-    /// A new account. Without certificates it gets its first key.
+    /// A new account, with a first key unless it has certificates.
     Add {
-        /// Its name.
+        /// Account name.
         name: String,
-        /// What it may have.
+        /// Terms of the account.
         terms: Terms,
-        /// The SHA-256 of the public keys of its clients' certificates, in hex.
+        /// SHA-256 of the public keys of the account's client certificates, in hex.
         #[serde(default)]
         certificates: Vec<String>,
     },
-    /// One more client's certificate.
+    /// Another client certificate for an account.
     AddCertificate {
-        /// The account's name.
+        /// Account name.
         name: String,
-        /// The SHA-256 of its public key, in hex.
+        /// SHA-256 of the certificate's public key, in hex.
         public_key_sha256: String,
     },
-    /// An end of one certificate, at once.
+    /// Immediate removal of one certificate.
     RemoveCertificate {
-        /// The account's name.
+        /// Account name.
         name: String,
-        /// The certificate's number.
+        /// Identifier of the certificate.
         certificate: i64,
     },
-    /// Every account.
+    /// All accounts.
     List,
-    /// One account, with its keys and its usage.
+    /// One account, with its keys and usage.
     Show {
-        /// Its name.
+        /// Account name.
         name: String,
     },
-    /// Whether the account gets tokens.
+    /// Enabling or disabling an account.
     SetEnabled {
-        /// Its name.
+        /// Account name.
         name: String,
-        /// Whether it does.
+        /// `true` if the account gets tokens.
         enabled: bool,
     },
-    /// A new key, and an end of the others.
+    /// A new key, and optionally the retirement of the others.
     RotateKey {
-        /// The account's name.
+        /// Account name.
         name: String,
-        /// For how long the others stay good; without it they are left as they are.
+        /// Seconds until the other keys retire; `None` leaves them as they are.
         grace_seconds: Option<u64>,
     },
-    /// An end of one key, at once.
+    /// Immediate retirement of one key.
     RetireKey {
-        /// The account's name.
+        /// Account name.
         name: String,
-        /// The key's number.
+        /// Identifier of the key.
         key: i64,
     },
-    /// Other terms.
+    /// Changed terms of an account.
     Change {
-        /// The account's name.
+        /// Account name.
         name: String,
-        /// Another quota, or that of the tier.
+        /// Change of the quota; without a quota, that of the tier applies.
         #[serde(default)]
         quota: Edit<Quota>,
-        /// Another rate, or none.
+        /// Change of the rate and burst.
         #[serde(default)]
         burst: Edit<Burst>,
-        /// Another tier, or none.
+        /// Change of the tier.
         #[serde(default)]
         tier: Edit<String>,
-        /// Another end, or none.
+        /// Change of the expiry.
         #[serde(default)]
         expires_at: Edit<UnixSeconds>,
     },
-    /// The account's end. Its usage is kept as long as that of others.
+    /// Removal of an account. Its usage is kept as long as that of others.
     Remove {
-        /// Its name.
+        /// Account name.
         name: String,
     },
-    /// Makes the accounts what a file declares.
+    /// Adding and changing the accounts that a file declares.
     Apply {
-        /// What it declares.
+        /// Declared accounts.
         accounts: Vec<DeclaredAccount>,
-        /// Remove those that an earlier file declared, and this one does not.
+        /// `true` to remove accounts that an earlier file declared and this one does not.
         prune: bool,
     },
     /// Usage by account and period.
     Usage {
-        /// Of this account alone.
+        /// Account name; `None` for all accounts.
         account: Option<String>,
-        /// Of periods that end after this moment.
+        /// Only periods that end after this time.
         since: UnixSeconds,
     },
 }
 
 impl AccountRequest {
-    /// Whether it changes accounts, which a follower does not.
+    /// Returns `true` if the request changes accounts, which a follower refuses.
     const fn is_change(&self) -> bool {
         !matches!(self, Self::List | Self::Show { .. } | Self::Usage { .. })
     }
 }
 
-/// The refusal of a change at an issuer that follows another one.
-pub(crate) fn not_here(copies: &Path) -> Refused {
-    Refused::runtime(format!(
-        "this issuer follows the first one of its group and has what that one has: run this command at the first issuer, whose files are \
-         copied to {} ([group] follow). It counts here once the next copy has come",
-        copies.display()
-    ))
-}
-
-/// A change of a value that there need not be.
+/// A change of an optional value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Edit<T> {
-    /// As it is.
+    /// The value stays.
     #[default]
     Keep,
-    /// None from now on.
+    /// The value is removed.
     Clear,
-    /// This from now on.
+    /// A new value.
     Set(T),
 }
 
-/// An account as operators see it.
+/// A file of accounts.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccountsFile {
+    /// The accounts.
+    #[serde(default)]
+    pub accounts: Vec<DeclaredAccount>,
+}
+
+/// An account as a file declares it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeclaredAccount {
+    /// A name for the operator, unique. It is never shown to clients.
+    pub name: String,
+    /// The SHA-256 of the account's API key. Keys that `postern issuer account` made are good beside it.
+    #[serde(default)]
+    pub key_sha256: Option<KeyHash>,
+    /// How many tokens the account gets in each period. Without it the account has the terms of its tier.
+    #[serde(default)]
+    pub quota: Option<Quota>,
+    /// How many tokens a second, on average, besides the quota. It needs `burst`.
+    #[serde(default)]
+    pub rate: Option<NonZeroU32>,
+    /// How many tokens at once, after a pause. It needs `rate`.
+    #[serde(default)]
+    pub burst: Option<NonZeroU32>,
+    /// One of `[[tiers]]`, by its name.
+    #[serde(default)]
+    pub tier: Option<String>,
+    /// The first day (UTC) without tokens, such as "2027-01-31".
+    #[serde(default)]
+    pub expires: Option<String>,
+    /// The SHA-256 of the public keys of its clients' certificates, in hex. Without it those it has stay.
+    #[serde(default)]
+    pub certificates: Option<Vec<String>>,
+}
+
+/// Effect of a declaration on an account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccountChange {
+    /// The account is new.
+    Added,
+    /// These values of the account changed, by their names in the file.
+    Changed(Vec<String>),
+    /// The account is no longer declared, and was removed.
+    Removed,
+}
+
+/// SHA-256 of an API key: 64 hex digits in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyHash(pub [u8; 32]);
+
+impl KeyHash {
+    /// Returns `true` for the hash of an empty key, and for one repeated byte.
+    pub(super) fn is_of_no_key(self) -> bool {
+        self.0.iter().all(|byte| *byte == self.0[0]) || self.0 == sha256(b"")
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHash(redacted)")
+    }
+}
+
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl FromStr for KeyHash {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut hash = [0; 32];
+        hex::decode_to_slice(text, &mut hash)
+            .map_err(|_| "it is not 64 hex digits; never write the API key itself here")?;
+        Ok(Self(hash))
+    }
+}
+
+// "secret" keeps a refused value out of the error: it may be the API key itself, written in the wrong place.
+text_value!(KeyHash, "64 hex digits, the SHA-256 of the API key", "format": "secret");
+
+/// An account as shown to operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountView {
-    /// Its name.
+    /// Account name.
     pub name: String,
-    /// Where it is kept.
+    /// Place where the account is kept.
     pub kept_in: KeptIn,
-    /// Whether it gets tokens.
+    /// `true` if the account gets tokens.
     pub enabled: bool,
-    /// What it may have, by itself or by its tier; nothing of an account that was removed. Without a quota the configuration
-    /// does not have its tier.
+    /// Effective terms, its own or its tier's; `None` if the account is not in the database. Without a quota, the configuration
+    /// lacks its tier.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// Which of its terms are its tier's.
+    /// Terms that come from the tier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of_tier: Vec<TierTerm>,
-    /// What this issuer gives of it, where it is in a group.
+    /// This issuer's part of the quota, if it is in a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub here: Option<Here>,
-    /// Its keys.
+    /// API keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<KeyView>,
-    /// The certificates of its clients.
+    /// Client certificates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<CertificateView>,
-    /// Its usage, oldest first.
+    /// Usage, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<UsageRow>,
 }
 
-/// What an issuer of a group gives of an account's quota.
+/// One issuer's part of an account's quota, in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Here {
-    /// Its share, in the present period.
+    /// Share of the issuer in the present period.
     pub share: Share,
-    /// That share of the quota, in whole tokens.
+    /// Share of the quota, in whole tokens.
     pub quota: Quota,
-    /// The same in the next period, if that differs.
+    /// Share of the quota in the next period, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Quota>,
 }
@@ -204,21 +277,22 @@ impl Here {
     }
 }
 
-/// Where an account is kept.
+/// Place where an account is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptIn {
-    /// In the database.
+    /// The issuer's database.
     Database,
-    /// Nowhere any more: its usage is left.
+    /// Nowhere any more: only the usage is left.
     Removed,
-    /// Where the authorizer knows it, or nowhere any more: here is its usage.
+    /// The authorizer, or nowhere any more: only the usage is known here.
     Elsewhere,
 }
 
 const MOST_NAME: usize = 128;
 
-/// Names are shown on terminals and in spreadsheets, which both take some first characters for commands.
+/// Returns `true` for a valid account name. Terminals and spreadsheets show names, and both interpret some first characters as
+/// commands.
 pub(crate) fn is_account_name(name: &str) -> bool {
     name.chars().count() <= MOST_NAME
         && name.chars().next().is_some_and(char::is_alphanumeric)
@@ -227,44 +301,7 @@ pub(crate) fn is_account_name(name: &str) -> bool {
 
 impl AccountView {
     fn bare(name: String, kept_in: KeptIn, enabled: bool) -> Self {
-        let (of_tier, keys) = (Vec::new(), Vec::new());
-        Self {
-            name,
-            kept_in,
-            enabled,
-            terms: None,
-            of_tier,
-            here: None,
-            keys,
-            certificates: Vec::new(),
-            usage: Vec::new(),
-        }
-    }
-}
-
-impl From<AccountsError> for Refused {
-    fn from(error: AccountsError) -> Self {
-        Self::runtime(error.to_string())
-    }
-}
-
-/// Answers on the files of an issuer that does not run; the lock says so.
-pub(crate) fn answer(
-    lock: &DataDir,
-    config: &Config,
-    request: AccountRequest,
-    answer: Answer<'_>,
-) -> Result<io::Result<()>, AccountsError> {
-    let (store, configured) = (Store::open(lock.path())?, Configured::of(config));
-    let desk = Desk { store: &store, configured: &configured, running: None, now: UnixSeconds::now() };
-    Ok(desk.answer(request, answer))
-}
-
-impl Accounts {
-    /// Answers while the issuer runs.
-    pub(crate) fn answer(&self, request: AccountRequest, answer: Answer<'_>) -> io::Result<()> {
-        let configured = self.configured.load_full();
-        let now = UnixSeconds::now();
-        Desk { store: &self.store, configured: &configured, running: Some(self), now }.answer(request, answer)
+        let (of_tier, keys, certificates, usage) = Default::default();
+        Self { name, kept_in, enabled, terms: None, of_tier, here: None, keys, certificates, usage }
     }
 }

@@ -1,7 +1,7 @@
-//! The accounts of an issuer that follows another one: they are the first one's, taken from copies of its database as they come.
+//! Accounts of an issuer that follows another one: they are taken from copies of the first issuer's database.
 //!
-//! What is taken up is in this issuer's own database, so it outlives a copy that is damaged, and a restart. Usage stays its own: no
-//! copy gives back what an account has used here.
+//! Accounts that were taken up are in this issuer's own database, so they survive a damaged copy and a restart. Usage stays this
+//! issuer's own: no copy restores tokens that an account has used here.
 
 mod copy;
 
@@ -10,54 +10,31 @@ use super::{Accounts, AccountsError, FILE_NAME, records};
 use crate::catalogue::ISSUER_ACCOUNTS_COPIED;
 use crate::health::{Fault, Health};
 use copy::FOLLOWED;
+pub(super) use copy::Signature;
 use metrics::gauge;
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// How often the copies are looked at.
+/// Interval between looks at the copies.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What tells whether a file has changed: its inode, length, and the times of its content and of its inode in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Signature([i128; 4]);
-
-/// What was seen of the copy.
+/// The state of the copy at earlier looks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     last: Option<Signature>,
-    /// The last one that was taken up or refused.
+    /// Last signature that was taken up or refused.
     judged: Option<Signature>,
 }
 
-/// What a look has come to.
-enum Looked {
-    /// There is nothing new, or it is still being written.
-    Nothing,
-    TakenUp,
-    Refused(AccountsError),
-}
+/// The result of a look; `None` if there is nothing new, or a copy that is still being written.
+type Looked = Option<Result<(), AccountsError>>;
 
-impl Signature {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let metadata = std::fs::metadata(path)?;
-        let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        Ok(Self([
-            metadata.ino().into(),
-            metadata.len().into(),
-            time(metadata.mtime(), metadata.mtime_nsec()),
-            time(metadata.ctime(), metadata.ctime_nsec()),
-        ]))
-    }
-}
-
-/// How old the copy of the accounts in `directory` is.
+/// Returns the age of the copy in `directory`.
 ///
 /// # Errors
-/// Why a follower would not take it up, as far as its files show: what is in the database is not compared with anything.
+/// The reason a follower would refuse the copy, as far as its files show; the content of the database is not compared.
 pub(crate) fn examine_copy(directory: &Path) -> Result<Duration, AccountsError> {
     let path = directory.join(FILE_NAME);
     let made = copy::readable(&path)?;
@@ -66,20 +43,20 @@ pub(crate) fn examine_copy(directory: &Path) -> Result<Duration, AccountsError> 
 }
 
 impl Accounts {
-    /// Prepares to follow, if this issuer does: without the first one's accounts nobody gets tokens.
+    /// Prepares a follower: until the first issuer's accounts arrive, no client gets tokens.
     pub(super) fn begin_to_follow(&self) -> Result<(), AccountsError> {
         if self.configured.load().follows().is_none() {
             return Ok(());
         }
         let has_followed = self.store.write(|transaction| {
             set_needs_account(transaction)?;
-            Ok::<_, super::Change<AccountsError>>(records::setting(transaction, FOLLOWED)?.is_some())
+            Ok(records::setting(transaction, FOLLOWED)?.is_some())
         })?;
         self.awaits_accounts.store(!has_followed, Ordering::Release);
         Ok(())
     }
 
-    /// What `/readyz` has of it before the first look.
+    /// Reports missing accounts in `/readyz` before the first look.
     pub(crate) fn report_awaited(&self, health: &Health) {
         if self.awaits_accounts.load(Ordering::Acquire) {
             health.raise(
@@ -89,8 +66,8 @@ impl Accounts {
         }
     }
 
-    /// Takes up copies of the first issuer's accounts as they come, if this issuer follows one. Never ends; cancel safe: a change
-    /// that has begun is made by its own thread.
+    /// Takes up copies of the first issuer's accounts as they arrive, if this issuer follows one. Never returns; cancel safe: a
+    /// change that has begun completes on its own thread.
     pub(crate) async fn follow(self: &Arc<Self>, health: &Health) {
         let follows = self.configured.load().follows().map(|directory| directory.join(FILE_NAME));
         let Some(path) = follows else { return std::future::pending().await };
@@ -101,12 +78,12 @@ impl Accounts {
             let Ok((now_seen, looked)) = looking.await else { return std::future::pending().await };
             seen = now_seen;
             match looked {
-                Looked::Nothing => {}
-                Looked::TakenUp => {
+                None => {}
+                Some(Ok(())) => {
                     health.clear(Fault::NoAccounts);
                     health.clear(Fault::AccountCopies);
                 }
-                Looked::Refused(error) => self.report_refused(&error, health),
+                Some(Err(error)) => self.report_refused(&error, health),
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -126,33 +103,28 @@ impl Accounts {
         }
     }
 
-    /// An operator has asked for a reload.
+    /// Triggers a look at the copies, on a reload.
     pub(crate) fn look_now(&self) {
         self.look_now.notify_one();
     }
 
     fn look_at(&self, path: &Path, mut seen: Seen) -> (Seen, Looked) {
-        let refused = |error: io::Error| copy::refused(path, &format!("it cannot be read ({error})"));
         let signature = match Signature::of(path) {
             Ok(signature) => signature,
-            Err(error) => return (Seen::default(), Looked::Refused(refused(error))),
+            Err(error) => return (Seen::default(), Some(Err(copy::unreadable(path, &error)))),
         };
         let is_still = seen.last.replace(signature) == Some(signature);
         if !is_still || seen.judged == Some(signature) {
-            return (seen, Looked::Nothing); // a copy that is being written is not judged yet
+            return (seen, None); // still being written, or judged before
         }
-        let looked = match self.take_up_copy(path, signature) {
-            Ok(()) => Looked::TakenUp,
-            Err(error) => Looked::Refused(error),
-        };
-        // The secret is another file, and may come later.
-        let is_final =
-            !matches!(looked, Looked::Refused(AccountsError::Secret { .. } | AccountsError::Busy { .. }));
+        let looked = self.take_up_copy(path, signature);
+        // The secret is another file, and may arrive later.
+        let is_final = !matches!(looked, Err(AccountsError::Secret { .. } | AccountsError::Busy { .. }));
         seen.judged = is_final.then_some(signature);
-        (seen, looked)
+        (seen, Some(looked))
     }
 
-    /// Takes up the copy at `path`, which was seen with this signature: whole, or not at all. Blocks on the disk.
+    /// Takes up the copy at `path`, which had this signature: completely, or not at all. Blocks on the disk.
     pub(super) fn take_up_copy(&self, path: &Path, signature: Signature) -> Result<(), AccountsError> {
         copy::take_up(&self.store, path, signature)?;
         self.take_up_database()?;

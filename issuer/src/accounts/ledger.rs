@@ -1,17 +1,17 @@
-//! The usage in the database, which is always ahead of the tokens that are signed.
+//! Recorded usage in the database, which is always ahead of the signed tokens.
 //!
-//! For each account it says how many tokens it may have used at most: those that are counted, and a reservation
-//! ([`crate::quota`]). A request that needs more waits until the database is on the disk with it. All that wait then share one
-//! commit, of the rows that change, and a reservation is renewed before it is used up, so that few wait. After a crash the whole
-//! reservation counts as used: the account may lose it, and no token is issued beyond the quota. A stop writes the exact figures.
+//! For each account, the database records an upper bound of the used tokens: the counted ones and a reservation
+//! ([`crate::quota`]). A request that needs more waits until a larger bound is on the disk. All waiting requests share one
+//! commit, of the changed rows, and a reservation is renewed before it is used up, so that few requests wait. After a crash the
+//! whole reservation counts as used: the account may lose it, and no token is issued beyond the quota. A stop writes the exact
+//! counts.
 
-use super::NoToken;
 use super::active::Holder;
 use super::database::AccountsError;
-use super::store::{Change, Store};
+use super::store::{PATIENCE, Store};
 use super::usage;
 use crate::health::{Fault, Health};
-use crate::quota::{Charge, NoCharge, Writing};
+use crate::quota::{Charge, NoCharge, Spent, Writing};
 use parking_lot::Mutex;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
@@ -20,21 +20,32 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, timeout_at};
 
-/// How often the database is brought up to date while nothing waits for it, and tried again after a failure.
+/// Interval of writes while no request waits, and of retries after a failure.
 pub(super) const WRITE_EVERY: Duration = Duration::from_secs(2);
-/// How long a request waits for the disk.
-const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who waits for the database, and whether it can be written.
+/// The reason an account gets no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoToken {
+    Spent(Spent),
+    /// The account exceeds its rate.
+    TooFast {
+        /// Time until the next token.
+        retry_after: Duration,
+    },
+    /// The use of the quota cannot be recorded.
+    Unrecorded,
+}
+
+/// The queue of accounts that wait for the database, and the state of writes.
 #[derive(Debug)]
 pub(super) struct Ledger {
     store: Arc<Store>,
-    /// Accounts that need a reservation, or soon will.
+    /// Accounts that need a reservation now or soon.
     queue: Mutex<Vec<Arc<Holder>>>,
     wanted: Notify,
-    /// Held from the decision what to write until it is written: there is one at a time, and a later one has the later figure.
+    /// Lock from the choice of figures until they are written: writes are serialized, and a later write has later figures.
     turn: Mutex<()>,
-    /// Whether the last attempt to write failed. Every attempt is seen by those who wait.
+    /// `true` if the last write failed. Waiting requests observe every attempt.
     is_failing: watch::Sender<bool>,
 }
 
@@ -49,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// Counts up to `most` tokens, once the database allows for them. Dropped early, it counts nothing.
+    /// Counts up to `most` tokens, once the database has reserved them. If dropped early, nothing is counted.
     pub(super) async fn charge(
         &self,
         holder: &Arc<Holder>,
@@ -70,14 +81,14 @@ impl Ledger {
                 }
                 Err(NoCharge::Spent(spent)) => return Err(NoToken::Spent(spent)),
                 Err(NoCharge::Unreserved) if is_failing => {
-                    self.want(holder); // the next attempt is for this one, too
+                    self.want(holder); // included in the next attempt
                     return Err(NoToken::Unrecorded);
                 }
                 Err(NoCharge::Unreserved) => {}
             }
             let _waiting = meter.wait(most);
             self.want(holder);
-            // The sender lives in `self`, so it is only the deadline that can end this with an error.
+            // Only the deadline ends the wait with an error: the sender is in `self`.
             if timeout_at(deadline, attempts.changed()).await.is_err() {
                 return Err(NoToken::Unrecorded);
             }
@@ -85,43 +96,40 @@ impl Ledger {
     }
 
     fn want(&self, holder: &Arc<Holder>) {
-        if !holder.is_queued.swap(true, Ordering::AcqRel) {
-            self.queue.lock().push(holder.clone());
-        }
+        self.enqueue(holder);
         self.wanted.notify_one();
     }
 
-    /// Completes when the database is to be written: when a reservation is wanted, and at each tick of `upkeep`. Cancel safe; one
-    /// listener.
-    pub(super) async fn due(&self, upkeep: &mut Interval) -> Writing {
+    /// Completes when the database is to be written: when a reservation is needed, and at each of `ticks`. Cancel safe;
+    /// for one caller at a time.
+    pub(super) async fn due(&self, ticks: &mut Interval) -> Writing {
         let is_failing = *self.is_failing.borrow();
         tokio::select! {
-            // A disk that fails is not tried again for each request.
+            // While the disk fails, ticks retry; requests do not.
             () = self.wanted.notified(), if !is_failing => Writing::Reserve,
-            _ = upkeep.tick() => Writing::Settle,
+            _ = ticks.tick() => Writing::Settle,
         }
     }
 
-    /// Brings the database up to date with the accounts that wait, and with those of `holders` that have changed. Blocks on the
-    /// disk.
+    /// Writes the usage of the accounts that wait, and of those of `holders` that changed. Blocks on the disk.
     pub(super) fn write(&self, holders: Vec<Arc<Holder>>, writing: Writing) -> Result<(), AccountsError> {
         let _turn = self.turn.lock();
         let mut queued = std::mem::take(&mut *self.queue.lock());
-        // Whoever comes from here on is for the next turn.
+        // Requests from here on belong to the next turn.
         queued.iter().for_each(|holder| holder.is_queued.store(false, Ordering::Release));
         queued.extend(holders);
-        // Once each: the figure of a second look may be lower than what the first one reserved.
+        // Once each: a second look may give a lower figure than the first one reserved.
         queued.sort_unstable_by_key(|holder| holder.number);
         queued.dedup_by_key(|holder| holder.number);
         let written = self.write_all(&queued, writing);
         if written.is_err() {
-            queued.iter().for_each(|holder| self.requeue(holder));
+            queued.iter().for_each(|holder| self.enqueue(holder));
         }
         written
     }
 
-    /// Without a wake: the next tick tries again.
-    fn requeue(&self, holder: &Arc<Holder>) {
+    /// Queues an account without a wake-up: after a failure, the next tick retries.
+    fn enqueue(&self, holder: &Arc<Holder>) {
         if !holder.is_queued.swap(true, Ordering::AcqRel) {
             self.queue.lock().push(holder.clone());
         }
@@ -149,13 +157,13 @@ impl Ledger {
             for (holder, usage) in &figures {
                 usage::write(transaction, &holder.name, *usage)?;
             }
-            Ok::<_, Change<AccountsError>>(())
+            Ok(())
         })?;
         figures.into_iter().for_each(|(holder, usage)| holder.meter.written(usage));
         Ok(())
     }
 
-    /// How an attempt to write has ended: for those who wait, and for the operator.
+    /// Reports the result of a write to waiting requests and to the operator.
     pub(super) fn report(&self, written: Result<(), AccountsError>, health: &Health) {
         self.is_failing.send_replace(written.is_err());
         match written {

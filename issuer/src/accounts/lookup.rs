@@ -1,45 +1,39 @@
-//! Looking credentials up in the database, on a thread of its own: a disk that is slow holds up no account that is in memory.
+//! Lookups in the database on a separate thread: a slow disk delays no account that is in memory.
 //!
-//! Only keys that this issuer has made or was told get here ([`mod@super::api_key`]), so that guesses do not compete with accounts.
+//! API keys arrive here only if this issuer made them or a file declares them ([`mod@super::api_key`]), so that guesses do not
+//! compete with accounts.
 
-use super::active::{Credential, Found, Standing};
-use super::store::Store;
-use super::{certificates, records};
+use super::active::{Credential, Found, NoAccount, Standing};
+use super::records;
+use super::store::{PATIENCE, Store};
 use rusqlite::Connection;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that wait. One takes some ten microseconds when the disk is not asked.
+/// Largest number of waiting lookups. One takes about 10 µs without disk access.
 const QUEUE: usize = 1_024;
-/// How long a request waits for the disk.
-const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The thread. It ends when this is dropped.
+/// The lookup thread, which ends when this handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Lookups {
     questions: mpsc::Sender<Question>,
 }
 
-/// What an account is looked up by.
+/// The search key of a lookup.
 #[derive(Clone, Debug)]
 pub(crate) enum By {
     Credential(Credential),
-    /// Its name, which an authorizer gave.
+    /// Account name from the authorizer.
     Name(String),
 }
 
-/// What to look up, and what counts where the database does not have it.
+/// A lookup, and its result if the database has no match.
 struct Question {
     by: By,
     otherwise: Option<Found>,
-    answer: oneshot::Sender<Result<Option<Found>, Unreadable>>,
+    answer: oneshot::Sender<Result<Option<Found>, NoAccount>>,
 }
-
-/// The database did not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable;
 
 impl Lookups {
     pub(crate) fn start(store: Arc<Store>) -> Result<Self, io::Error> {
@@ -49,35 +43,35 @@ impl Lookups {
             let mut is_failing = false;
             while let Some(Question { by, otherwise, answer }) = asked.blocking_recv() {
                 if answer.is_closed() {
-                    continue; // the client has gone
+                    continue; // the client is gone
                 }
                 let found = find(&reader, &store, &by, otherwise);
                 if let Err(error) = &found
                     && !is_failing
                 {
-                    tracing::error!("{}", store.error(error)); // once, until it answers again
+                    tracing::error!("{}", store.error(error)); // once, until a lookup succeeds
                 }
                 is_failing = found.is_err();
-                let _ = answer.send(found.map_err(|_| Unreadable)); // or the client has gone now
+                let _ = answer.send(found.map_err(|_| NoAccount::Unreadable)); // the client may be gone
             }
         };
         std::thread::Builder::new().name("accounts".to_owned()).spawn(answering)?;
         Ok(Self { questions })
     }
 
-    /// The account in the database, or `otherwise` where that has none of its name.
-    pub(crate) async fn find(&self, by: By, otherwise: Option<Found>) -> Result<Option<Found>, Unreadable> {
+    /// Returns the account in the database, or `otherwise` if the database has none.
+    pub(crate) async fn find(&self, by: By, otherwise: Option<Found>) -> Result<Option<Found>, NoAccount> {
         let (answer, found) = oneshot::channel();
-        // A full queue is a disk that does not answer: one more request would wait for nothing.
-        self.questions.try_send(Question { by, otherwise, answer }).map_err(|_| Unreadable)?;
+        // A full queue means that the disk does not answer: another request would wait in vain.
+        self.questions.try_send(Question { by, otherwise, answer }).map_err(|_| NoAccount::Unreadable)?;
         match tokio::time::timeout(PATIENCE, found).await {
             Ok(Ok(found)) => found,
-            Ok(Err(_)) | Err(_) => Err(Unreadable),
+            Ok(Err(_)) | Err(_) => Err(NoAccount::Unreadable),
         }
     }
 }
 
-/// The database comes first: an account of this issuer's own is what its operator says, whatever an authorizer does.
+/// Finds an account. The database takes precedence: settings of this issuer's operator override the authorizer's.
 fn find(
     connection: &Connection,
     store: &Store,
@@ -86,10 +80,11 @@ fn find(
 ) -> rusqlite::Result<Option<Found>> {
     let stored = match by {
         By::Credential(Credential::ApiKey(digest)) => {
-            records::find_by_key(connection, &store.secret().stored(digest))?
+            let found = records::find_by_key(connection, &store.secret().stored(digest))?;
+            found.map(|(record, key)| (record, key.retires_at))
         }
         By::Credential(Credential::Certificate(key)) => {
-            certificates::find(connection, key)?.map(|record| (record, None))
+            records::find_by_certificate(connection, key)?.map(|record| (record, None))
         }
         By::Name(name) => records::find(connection, name)?.map(|record| (record, None)),
     };

@@ -1,4 +1,4 @@
-//! The database and the secret of its keys, open to write: one connection, and one writer at a time.
+//! The database, open for writing, and the secret of its keys: one connection, and one writer at a time.
 
 use super::api_key::{KeySecret, SECRET_FILE};
 use super::database::{self, AccountsError, FILE_NAME};
@@ -8,13 +8,17 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Which secret the keys are stored under.
+/// Setting with the fingerprint of the secret that the stored keys depend on.
 pub(super) const SECRET_CHECK: &str = "secret_check";
-/// Set with the first account and never unset: removing the last account must not open the issuer to everyone.
+/// Setting that the first account, authorizer or followed issuer creates, and nothing removes: removing the last account must
+/// not open the issuer to everyone.
 const NEEDS_ACCOUNT: &str = "tokens_need_an_account";
 
-/// The database, open to write.
+/// Longest wait of a request for the disk.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
@@ -23,7 +27,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database in `directory`, whose lock the caller has; makes it when it is missing. Blocks on the disk.
+    /// Opens the database in `directory`, whose lock the caller holds, and creates it if it is missing. Blocks on the disk.
     pub(crate) fn open(directory: &Path) -> Result<Self, AccountsError> {
         let path = directory.join(FILE_NAME);
         let connection = database::open(&path)?;
@@ -31,7 +35,7 @@ impl Store {
         Ok(Self { path, secret: ArcSwap::from_pointee(secret), connection: Mutex::new(connection) })
     }
 
-    /// Reads every page: damage is found at the start, and not when the one account asks that it hit.
+    /// Reads every page, so that damage is found at the start and not at a request of the account that it affects.
     pub(crate) fn check_pages(&self) -> Result<(), AccountsError> {
         database::check_pages(&self.connection.lock(), &self.path)
     }
@@ -40,7 +44,7 @@ impl Store {
         self.secret.load()
     }
 
-    /// Another secret from now on, while no key depends on the one before.
+    /// Replaces the secret, while no key depends on the previous one.
     pub(super) fn take_up_secret(&self, secret: KeySecret) -> Result<(), AccountsError> {
         secret.write(&self.directory().join(SECRET_FILE))?;
         self.with(|connection| records::set(connection, SECRET_CHECK, &secret.check()))?;
@@ -52,7 +56,7 @@ impl Store {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// A connection of its own to read.
+    /// Opens another connection, for reading.
     pub(crate) fn reader(&self) -> Result<Connection, AccountsError> {
         database::open_to_read(&self.path)
     }
@@ -65,22 +69,24 @@ impl Store {
         read(&mut self.connection.lock()).map_err(|error| self.error(&error))
     }
 
-    /// One transaction: on the disk when this returns, or nothing of it. Waits for the one before.
-    pub(crate) fn write<T, E: From<AccountsError>>(
+    /// Runs `change` in one transaction, like [`Store::transact`].
+    pub(crate) fn write<T>(
         &self,
-        change: impl FnOnce(&Transaction<'_>) -> Result<T, Change<E>>,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, AccountsError> {
+        self.transact(change).map_err(|error| self.error(&error))
+    }
+
+    /// Runs `change` in one transaction: on the disk when this returns, or without effect. Waits for the previous writer.
+    pub(crate) fn transact<T, E: From<rusqlite::Error>>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut connection = self.connection.lock();
-        let changed = (|| {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = change(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        })();
-        changed.map_err(|error| match error {
-            Change::Database(error) => self.error(&error).into(),
-            Change::Refused(error) => error,
-        })
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let value = change(&transaction)?;
+        transaction.commit()?;
+        Ok(value)
     }
 
     pub(crate) fn error(&self, error: &rusqlite::Error) -> AccountsError {
@@ -88,22 +94,7 @@ impl Store {
     }
 }
 
-/// Why a change was not made.
-#[derive(Debug)]
-pub(crate) enum Change<E> {
-    /// The database.
-    Database(rusqlite::Error),
-    /// What was asked for.
-    Refused(E),
-}
-
-impl<E> From<rusqlite::Error> for Change<E> {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
-    }
-}
-
-/// Whether tokens are for accounts, by the database.
+/// Returns `true` if tokens require an account.
 pub(crate) fn needs_account(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(records::setting(connection, NEEDS_ACCOUNT)?.is_some())
 }
@@ -112,7 +103,7 @@ pub(crate) fn set_needs_account(connection: &Connection) -> rusqlite::Result<()>
     if needs_account(connection)? { Ok(()) } else { records::set(connection, NEEDS_ACCOUNT, "1") }
 }
 
-/// A lost secret is made anew only while no key depends on it.
+/// Opens the secret. A lost secret is generated again only while no key depends on it.
 fn open_secret(connection: &Connection, path: &Path, file: &Path) -> Result<KeySecret, AccountsError> {
     let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
     let secret = match known_secret(connection, path, file)? {
@@ -126,7 +117,7 @@ fn open_secret(connection: &Connection, path: &Path, file: &Path) -> Result<KeyS
     Ok(secret)
 }
 
-/// The secret of the file, if API keys can be stored under it; none where there are neither a secret nor keys.
+/// Reads the secret, and checks it if API keys depend on it. `None` if there are neither a secret nor keys.
 fn known_secret(
     connection: &Connection,
     path: &Path,
@@ -147,7 +138,7 @@ fn known_secret(
     }
 }
 
-/// Finds what [`Store::open`] would refuse; it makes no file, and takes no lock.
+/// Finds the errors of [`Store::open`]; creates no file and takes no lock.
 pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
     let (path, file) = (directory.join(FILE_NAME), directory.join(SECRET_FILE));
     database::inspect(&path)?;
@@ -159,12 +150,12 @@ pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
     Ok(())
 }
 
-/// Whether something was ever written to the database at `path`.
+/// Returns `true` if the database at `path` exists and is not empty.
 fn has_database(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0)
 }
 
-/// Whether the database in `directory` says that tokens are for accounts, before the issuer has opened it.
+/// Returns `true` if tokens require an account, before the issuer has opened the database in `directory`.
 pub(crate) fn has_accounts(directory: &Path) -> Result<bool, AccountsError> {
     let path = directory.join(FILE_NAME);
     if !has_database(&path) {

@@ -1,8 +1,8 @@
-//! Who is let in, and what is counted, without a server.
+//! Tests of authorization and counting, without a server.
 
+use super::control::desk::Desk;
 use super::control::{
-    AccountChange, AccountRequest, AccountView, DeclaredAccount, Desk, Edit, KeptIn, KeyHash, Line, Refused,
-    Terms,
+    AccountChange, AccountRequest, AccountView, DeclaredAccount, Edit, KeptIn, KeyHash, Line, Refused, Terms,
 };
 use super::*;
 use crate::quota::{NoCharge, Usage};
@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 mod certificates;
+mod declared;
 mod follow;
 mod tiers;
 
@@ -31,16 +32,16 @@ fn headers(values: &[&str]) -> HeaderMap {
     values.collect()
 }
 
-/// An issuer's accounts, these among them.
+/// Opens accounts, and applies `declared` to them.
 fn open(declared: &[DeclaredAccount], directory: &TempDir) -> Accounts {
-    let accounts = Accounts::open(Configured::default(), directory.path(), &UsageConfig::default()).unwrap();
+    let accounts = Accounts::open(Configured::default(), directory.path()).unwrap();
     if !declared.is_empty() {
         apply(&accounts, declared).unwrap();
     }
     accounts
 }
 
-/// Makes the accounts what a file declares, with `--prune`.
+/// Applies a file's declarations with `--prune`.
 fn apply(accounts: &Accounts, declared: &[DeclaredAccount]) -> Result<Vec<Line>, Refused> {
     ask(accounts, AccountRequest::Apply { accounts: declared.to_vec(), prune: true })
 }
@@ -53,7 +54,7 @@ async fn refusal(accounts: &Accounts, key: &str) -> Option<NoAccount> {
     caller(accounts, key).await.err()
 }
 
-/// Counts a token of the account with this key, with a database that is written whenever it has to be.
+/// Charges one token to the account of `key`, and writes the database as needed. `None` if the key is refused.
 async fn charge(accounts: &Accounts, key: &str) -> Option<bool> {
     let Ok(Caller::Account(holder)) = caller(accounts, key).await else { return None };
     loop {
@@ -71,7 +72,7 @@ fn settle(accounts: &Accounts) {
     accounts.ledger.write(accounts.active.holders(), Writing::Exact).unwrap();
 }
 
-/// What an operator gets of a running issuer.
+/// Returns the answer of a running issuer to an operator's request.
 fn ask(accounts: &Accounts, request: AccountRequest) -> Result<Vec<Line>, Refused> {
     let mut lines = Vec::new();
     let configured = accounts.configured.load_full();
@@ -160,44 +161,6 @@ async fn counts_survive_in_private_files() {
 }
 
 #[tokio::test]
-async fn accounts_that_keep_their_name_keep_their_count_when_they_are_declared_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let accounts = open(&[account("one", "k1", "2/1d"), account("two", "k2", "2/1d")], &directory);
-    let charge = async |key: &str| charge(&accounts, key).await;
-    assert_eq!(
-        (charge("k1").await, charge("k1").await, charge("k2").await),
-        (Some(true), Some(true), Some(true))
-    );
-    apply(&accounts, &[account("one", "new key", "3/1d"), account("three", "k3", "1/1d")]).unwrap();
-    assert_eq!((charge("k1").await, charge("k2").await), (None, None), "a key that is not listed any more");
-    assert_eq!(
-        (charge("new key").await, charge("new key").await),
-        (Some(true), Some(false)),
-        "two were used"
-    );
-    assert_eq!((charge("k3").await, charge("k3").await), (Some(true), Some(false)));
-    assert!(!accounts.is_open());
-    apply(&accounts, &[account("one", "k1", "3/1d"), account("two", "k2", "2/1d")]).unwrap();
-    assert_eq!((charge("k2").await, charge("k2").await), (Some(true), Some(false)), "it had used one of two");
-    let refused = apply(&accounts, &[]).unwrap_err();
-    assert!(refused.sentence.contains("declares no account") && !accounts.is_open(), "{refused}");
-}
-
-#[test]
-fn names_and_keys_are_each_of_one_account() {
-    let directory = tempfile::tempdir().unwrap();
-    let accounts = open(&[], &directory);
-    for twin in [account("one", "k2", "1/1d"), account("two", "k1", "1/1d")] {
-        let refused = apply(&accounts, &[account("one", "k1", "1/1d"), twin]).unwrap_err();
-        assert!(refused.sentence.contains("of its own"), "{refused}");
-    }
-    apply(&accounts, &[account("one", "k1", "1/1d")]).unwrap();
-    let other = AccountRequest::Apply { accounts: vec![account("two", "k1", "1/1d")], prune: false };
-    let refused = ask(&accounts, other).unwrap_err();
-    assert!(refused.sentence.contains("as the account \"one\""), "{refused}");
-}
-
-#[tokio::test]
 async fn an_account_is_added_and_every_change_counts_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
@@ -248,7 +211,7 @@ async fn a_removed_account_is_unknown_and_comes_back_with_what_it_had_used() {
     let restarted = open(&[], &directory);
     assert!(!restarted.is_open());
     assert_eq!(charge(&restarted, &again).await, Some(false));
-    assert!(has_accounts(directory.path()).unwrap());
+    assert!(super::store::has_accounts(directory.path()).unwrap());
 }
 
 #[tokio::test]
@@ -275,7 +238,7 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     let newest = show(&accounts, "alice").keys.last().unwrap().id;
     ask(&accounts, AccountRequest::RetireKey { name: "alice".to_owned(), key: newest }).unwrap();
     assert_eq!(refusal(&accounts, &fourth).await, Some(NoAccount::Retired));
-    // However often keys are made, an account has a bounded number of them.
+    // The number of an account's keys is bounded, however often keys are rotated.
     (0..40).for_each(|_| drop(rotate(Some(0))));
     assert!(show(&accounts, "alice").keys.len() <= 8);
     (0..7).for_each(|_| drop(rotate(None)));
@@ -283,94 +246,35 @@ async fn a_rotated_key_is_good_for_the_grace_and_then_told_from_an_unknown_one()
     assert!(ask(&accounts, request).unwrap_err().sentence.contains("8 keys"));
 }
 
-fn applied(account: &str, change: AccountChange) -> Line {
-    Line::Applied { account: account.to_owned(), change }
-}
-
-#[tokio::test]
-async fn a_file_is_applied_once_and_what_operators_do_beside_it_stays() {
-    let directory = tempfile::tempdir().unwrap();
-    let accounts = open(&[], &directory);
-    let by_hand = add(&accounts, "by hand", "9/1d");
-    let one = [account("one", "k1", "2/1d")];
-    assert_eq!(apply(&accounts, &one).unwrap(), [applied("one", AccountChange::Added)]);
-    assert_eq!(apply(&accounts, &one).unwrap(), []);
-    assert_eq!(charge(&accounts, "k1").await, Some(true));
-    // A key that was retired since, and an account that was disabled.
-    let rotate = AccountRequest::RotateKey { name: "one".to_owned(), grace_seconds: Some(0) };
-    let fresh = key_of(&ask(&accounts, rotate.clone()).unwrap());
-    ask(&accounts, AccountRequest::SetEnabled { name: "one".to_owned(), enabled: false }).unwrap();
-    assert_eq!(apply(&accounts, &one).unwrap(), []);
-    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Retired));
-    assert_eq!(refusal(&accounts, &fresh).await, Some(NoAccount::Disabled));
-    ask(&accounts, AccountRequest::SetEnabled { name: "one".to_owned(), enabled: true }).unwrap();
-    // Also once the database has forgotten the key.
-    (0..6).for_each(|_| drop(ask(&accounts, rotate.clone()).unwrap()));
-    assert_eq!(apply(&accounts, &one).unwrap(), []);
-    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
-    // Another key and quota, beside what was used.
-    let changed = ["quota", "key_sha256"].map(str::to_owned).into();
-    let other = [account("one", "k2", "3/1d")];
-    assert_eq!(apply(&accounts, &other).unwrap(), [applied("one", AccountChange::Changed(changed))]);
-    assert_eq!((charge(&accounts, "k2").await, charge(&accounts, "k2").await), (Some(true), Some(true)));
-    assert_eq!(charge(&accounts, "k2").await, Some(false));
-    // The first again, which an operator wants back now.
-    apply(&accounts, &[account("one", "k1", "4/1d")]).unwrap();
-    assert_eq!(refusal(&accounts, "k2").await, Some(NoAccount::Retired));
-    assert_eq!(charge(&accounts, "k1").await, Some(true));
-    // Without --prune it stays when it is not declared any more.
-    let two = vec![account("two", "k3", "1/1d")];
-    let request = AccountRequest::Apply { accounts: two.clone(), prune: false };
-    assert_eq!(ask(&accounts, request).unwrap(), [applied("two", AccountChange::Added)]);
-    assert_eq!(refusal(&accounts, "k1").await, None);
-    assert_eq!(apply(&accounts, &two).unwrap(), [applied("one", AccountChange::Removed)]);
-    assert_eq!(refusal(&accounts, "k1").await, Some(NoAccount::Unknown));
-    assert_eq!(refusal(&accounts, &by_hand).await, None, "no file has declared it");
-}
-
-#[test]
-fn a_file_with_one_bad_account_changes_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let accounts = open(&[], &directory);
-    let good = account("good", "k1", "1/1d");
-    let bad = account("bad", "k2", "1/1d");
-    let hash = |hash| Some(KeyHash(hash));
-    let some = |number| std::num::NonZeroU32::new(number);
-    for (bad, said) in [
-        (DeclaredAccount { quota: None, ..bad.clone() }, "neither a quota nor a tier"),
-        (DeclaredAccount { tier: Some("gold".to_owned()), ..bad.clone() }, "there is no tier \"gold\""),
-        (DeclaredAccount { key_sha256: None, ..bad.clone() }, "neither a key_sha256 nor certificates"),
-        (DeclaredAccount { key_sha256: hash([0x11; 32]), ..bad.clone() }, "a placeholder"),
-        (DeclaredAccount { key_sha256: hash(sha256(b"")), ..bad.clone() }, "the hash of nothing"),
-        (DeclaredAccount { rate: some(5), ..bad.clone() }, "need each other"),
-        (DeclaredAccount { expires: Some("tomorrow".to_owned()), ..bad.clone() }, "\"2027-01-31\""),
-        (DeclaredAccount { certificates: Some(vec!["ab".to_owned()]), ..bad.clone() }, "64 hex digits"),
-        (DeclaredAccount { name: "=bad".to_owned(), ..bad.clone() }, "no name for an account"),
-    ] {
-        let refused = apply(&accounts, &[good.clone(), bad]).unwrap_err();
-        assert!(refused.sentence.contains(said) && refused.sentence.contains("bad\""), "{refused}");
-    }
-    assert!(accounts.is_open(), "nor is any account made");
-    let lasting =
-        DeclaredAccount { rate: some(5), burst: some(9), expires: Some("2999-01-31".into()), ..good };
-    apply(&accounts, &[lasting]).unwrap();
-    let terms = show(&accounts, "good").terms.unwrap();
-    assert_eq!((terms.burst.unwrap().burst_tokens.get(), terms.expires_at.is_some()), (9, true));
-}
-
 #[tokio::test]
 async fn what_another_program_changes_in_the_database_counts_after_the_next_look() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
     let key = add(&accounts, "alice", "2/1d");
-    let mut upkeep = Upkeep { due: Instant::now(), seen: None };
-    accounts.upkeep(&mut upkeep).unwrap();
+    let mut maintenance = Maintenance { due: Instant::now(), seen: None };
+    accounts.maintain_now(&mut maintenance).unwrap();
     assert_eq!(refusal(&accounts, &key).await, None);
     let shell = rusqlite::Connection::open(directory.path().join(FILE_NAME)).unwrap();
     shell.execute("UPDATE accounts SET enabled = 0", []).unwrap();
     assert_eq!(refusal(&accounts, &key).await, None, "it is in memory");
-    accounts.upkeep(&mut upkeep).unwrap();
+    let rename = |from: &str, to: &str| {
+        let sql = format!("ALTER TABLE {from} RENAME TO {to}");
+        accounts.store.with(|connection| connection.execute_batch(&sql)).unwrap();
+    };
+    rename("settings", "hidden");
+    accounts.maintain_now(&mut maintenance).unwrap_err();
+    rename("hidden", "settings"); // the issuer's own change: only a second look takes up the program's
+    accounts.maintain_now(&mut maintenance).unwrap();
     assert_eq!(refusal(&accounts, &key).await, Some(NoAccount::Disabled));
+}
+
+#[test]
+fn a_reading_from_before_the_first_account_does_not_open_the_issuer() {
+    let directory = tempfile::tempdir().unwrap();
+    let accounts = open(&[], &directory);
+    accounts.needs_account.store(true, Ordering::Release); // as of an account that is added meanwhile
+    accounts.take_up_database().unwrap();
+    assert!(!accounts.is_open());
 }
 
 #[tokio::test]
@@ -432,10 +336,10 @@ fn past_periods_are_merged_into_days_and_removed_in_time() {
         .store
         .with(|connection| written.iter().try_for_each(|usage| usage::write(connection, "one", *usage)))
         .unwrap();
-    let upkeep = |now: u64, kept_since: u64| {
+    let maintenance = |now: u64, kept_since: u64| {
         accounts
             .store
-            .with(|connection| usage::upkeep(connection, UnixSeconds(now), UnixSeconds(kept_since)))
+            .with(|connection| usage::maintain(connection, UnixSeconds(now), UnixSeconds(kept_since)))
             .unwrap();
         let rows =
             accounts.store.with(|connection| usage::of_account(connection, "one", UnixSeconds(0))).unwrap();
@@ -444,9 +348,9 @@ fn past_periods_are_merged_into_days_and_removed_in_time() {
             .collect::<Vec<_>>()
     };
     let all = [(0, 24, 5), (0, 876_000, 16), (100, 1, 1), (100, 24, 4), (100, 1, 2), (101, 1, 8)];
-    assert_eq!(upkeep(101 * DAY + 3_599, 0), all, "meters may still write their last figure");
+    assert_eq!(maintenance(101 * DAY + 3_599, 0), all, "meters may still write their last figure");
     let merged = [(0, 24, 5), (0, 876_000, 16), (100, 24, 7), (101, 1, 8)];
-    assert_eq!(upkeep(101 * DAY + 3_600, 0), merged);
-    assert_eq!(upkeep(101 * DAY + 3_601, 0), merged, "once");
-    assert_eq!(upkeep(101 * DAY + 3_602, 2 * DAY), [(0, 876_000, 16), (100, 24, 7), (101, 1, 8)]);
+    assert_eq!(maintenance(101 * DAY + 3_600, 0), merged);
+    assert_eq!(maintenance(101 * DAY + 3_601, 0), merged, "once");
+    assert_eq!(maintenance(101 * DAY + 3_602, 2 * DAY), [(0, 876_000, 16), (100, 24, 7), (101, 1, 8)]);
 }

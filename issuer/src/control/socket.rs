@@ -1,4 +1,4 @@
-//! The socket of a running issuer: one request a connection, as a line of JSON; the answer is lines of JSON.
+//! The socket of a running issuer: one request per connection, as a line of JSON; the answer is lines of JSON.
 
 use super::{Line, Refused, Request};
 use crate::Config;
@@ -19,23 +19,22 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-/// The name of the socket, beside the database.
+/// File name of the socket, in the directory of the database.
 const SOCKET: &str = "control.sock";
-/// Most requests are a few hundred bytes; this is a file that declares some fifty thousand accounts.
+/// Largest request in bytes: a file that declares about fifty thousand accounts. Most requests are a few hundred bytes.
 const MOST_REQUEST: u64 = 16 * 1024 * 1024;
-/// Operators at once.
 const MOST_CONNECTIONS: usize = 8;
-/// How long a request may take to arrive, and a pause in reading the answer may last.
+/// Longest time for a request to arrive, and longest pause in reading the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a whole answer may take.
+/// Longest time for a whole answer.
 const ANSWER: Duration = Duration::from_secs(600);
-/// How long to wait for an issuer that starts or stops.
+/// Longest wait for an issuer that starts or stops.
 const STARTING: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(50);
-/// The longest path that a socket's address has room for.
+/// Longest path that is used as a socket address, in bytes.
 const MOST_PATH: usize = 100;
 
-/// The path of the socket in `directory`. A long one leads through the open directory, which is kept open with it.
+/// Returns the path of the socket in `directory`. A long path leads through the open directory, which must stay open with it.
 fn place(directory: &Path) -> io::Result<(PathBuf, Option<File>)> {
     let path = directory.join(SOCKET);
     if path.as_os_str().as_bytes().len() <= MOST_PATH {
@@ -46,23 +45,22 @@ fn place(directory: &Path) -> io::Result<(PathBuf, Option<File>)> {
     Ok((path, Some(open)))
 }
 
-/// The socket of an issuer that runs. The name goes with the value.
+/// The control socket of a running issuer. Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct Control {
     listener: UnixListener,
     path: PathBuf,
     _directory: Option<File>,
-    own: u32,
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // the next start removes it, too
+        let _ = std::fs::remove_file(&self.path); // otherwise the next start removes it
     }
 }
 
 impl Control {
-    /// Listens in `directory`, whose lock the caller has: a socket that is there is of an issuer that was killed.
+    /// Listens in `directory`, whose lock the caller holds: an existing socket is left from an issuer that was killed.
     pub(crate) fn bind(directory: &Path) -> Result<Self, AccountsError> {
         let bound = (|| {
             let (path, open) = place(directory)?;
@@ -72,7 +70,7 @@ impl Control {
             }
             let listener = UnixListener::bind(&path)?;
             std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-            Ok(Self { listener, path, _directory: open, own: own_user() })
+            Ok(Self { listener, path, _directory: open })
         })();
         bound.map_err(|error| AccountsError::Unusable {
             path: directory.join(SOCKET),
@@ -80,17 +78,17 @@ impl Control {
         })
     }
 
-    /// Answers operators. Never ends; cancel safe. A change that has begun is finished all the same.
+    /// Answers operators. Never returns; cancel safe: a change that has begun still completes.
     pub(crate) async fn serve(&self, accounts: &Arc<Accounts>, commands: &Commands) {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let Ok((stream, _)) = self.listener.accept().await else {
-                tokio::time::sleep(PATIENCE / 100).await; // no descriptor is left, perhaps
+                tokio::time::sleep(PATIENCE / 100).await; // possibly out of descriptors
                 continue;
             };
-            // The mode of the socket says the same, but not on every system and not while it is made.
-            let is_known = stream.peer_cred().is_ok_and(|peer| peer.uid() == self.own || peer.uid() == 0);
+            // The mode of the socket ensures the same, but not on every system, and not while the socket is created.
+            let is_known = stream.peer_cred().is_ok_and(|peer| [own_user(), 0].contains(&peer.uid()));
             if !is_known {
                 continue;
             }
@@ -120,7 +118,7 @@ impl Control {
     }
 }
 
-/// The one line of a connection.
+/// Reads the only line of a connection.
 async fn read(stream: UnixStream) -> io::Result<(Result<Request, Refused>, Blocking)> {
     let mut reader = tokio::io::BufReader::new(stream.take(MOST_REQUEST));
     let mut line = Vec::new();
@@ -136,7 +134,7 @@ async fn read(stream: UnixStream) -> io::Result<(Result<Request, Refused>, Block
     Ok((request, stream))
 }
 
-/// An answer that is complete.
+/// Sends an answer that is complete.
 fn say(lines: Result<Vec<Line>, Refused>, each: &mut dyn FnMut(Line) -> io::Result<()>) -> io::Result<()> {
     match lines {
         Ok(lines) => lines.into_iter().chain([Line::Done]).try_for_each(each),
@@ -144,7 +142,7 @@ fn say(lines: Result<Vec<Line>, Refused>, each: &mut dyn FnMut(Line) -> io::Resu
     }
 }
 
-/// Sends what `answer` has to say, as lines.
+/// Sends the lines of `answer`.
 fn send(
     stream: Blocking,
     answer: impl FnOnce(&mut dyn FnMut(Line) -> io::Result<()>) -> io::Result<()>,
@@ -161,18 +159,17 @@ fn send(
     stream.flush()
 }
 
-/// Asks the issuer of `config` if it runs, or does it on its files if none does. Calls `each` with the lines of the answer, but not
-/// the last one. Blocks.
+/// Sends a request to the issuer of `config` if it runs, or carries it out on its files. Calls `each` with the lines of the
+/// answer, except the last one. Blocks.
 ///
 /// # Errors
-/// [`Refused`], with a sentence for the operator. An error of `each` ends it, too.
+/// [`Refused`], with a sentence for the operator. An error of `each` ends the call, too.
 pub fn ask(
     config: &Config,
     request: &Request,
     each: &mut dyn FnMut(Line) -> io::Result<()>,
 ) -> Result<(), Refused> {
     let directory = &config.keys.directory;
-    let unread = |error: io::Error| Refused::runtime(format!("the answer cannot be written: {error}"));
     let mut last = None;
     let mut keep = |line: Line| match line {
         Line::Done | Line::Failed(_) => {
@@ -195,7 +192,7 @@ pub fn ask(
                     directory.join(SOCKET).display()
                 )));
             }
-            Err(_) => {} // no issuer runs, or one that starts or stops
+            Err(_) => {} // no issuer runs, or one starts or stops
         }
         match DataDir::open(directory) {
             Ok(lock) => {
@@ -205,7 +202,7 @@ pub fn ask(
                     }
                     Request::Key(request) => say(keys::control::answer(lock, config, request), &mut keep),
                 }
-                .map_err(unread)?;
+                .map_err(unwritten)?;
                 break;
             }
             Err(DataDirError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(TICK),
@@ -216,7 +213,7 @@ pub fn ask(
                 )));
             }
             Err(error) => {
-                check_directory(directory)?; // the likely reason
+                check_directory(directory)?; // the likely cause
                 return Err(Refused::runtime(error.to_string()));
             }
         }
@@ -224,10 +221,7 @@ pub fn ask(
     match last {
         Some(Line::Failed(refused)) => Err(refused),
         Some(_) => Ok(()),
-        None => Err(Refused::runtime(format!(
-            "the issuer's answer broke off, and it may have done what was asked: look with `{}`",
-            request.look()
-        ))),
+        None => Err(Refused::unsure("the issuer's answer broke off", request.look())),
     }
 }
 
@@ -236,16 +230,18 @@ fn connect(directory: &Path) -> io::Result<Blocking> {
     Blocking::connect(path)
 }
 
+fn unwritten(error: io::Error) -> Refused {
+    Refused::runtime(format!("the answer cannot be written: {error}"))
+}
+
 fn talk(
     stream: Blocking,
     request: &Request,
     each: &mut dyn FnMut(Line) -> io::Result<()>,
 ) -> Result<(), Refused> {
     let broken = |error: io::Error| {
-        Refused::runtime(format!(
-            "the conversation with the issuer broke off ({error}), and it may have done what was asked: look with `{}`",
-            request.look()
-        ))
+        let why = format!("the conversation with the issuer broke off ({error})");
+        Refused::unsure(why, request.look())
     };
     let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
     line.push(b'\n');
@@ -265,7 +261,7 @@ fn talk(
     for line in BufReader::new(stream).lines() {
         let line: Line =
             serde_json::from_str(&line.map_err(broken)?).map_err(|error| broken(io::Error::other(error)))?;
-        each(line).map_err(|error| Refused::runtime(format!("the answer cannot be written: {error}")))?;
+        each(line).map_err(unwritten)?;
     }
     Ok(())
 }
@@ -274,7 +270,7 @@ fn talk(
 mod tests {
     use super::*;
 
-    /// A socket's address has room for some hundred bytes, and a directory's name may be longer.
+    /// A socket address has room for some hundred bytes, and a directory's path may be longer.
     #[tokio::test]
     async fn the_socket_is_private_and_found_under_any_path_and_goes_with_the_issuer() {
         let home = tempfile::tempdir().unwrap();
@@ -285,7 +281,7 @@ mod tests {
             let mode = std::fs::metadata(directory.join(SOCKET)).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600);
             connect(&directory).unwrap();
-            std::mem::forget(control); // as a kill leaves it
+            std::mem::forget(control); // simulates a kill
             let control = Control::bind(&directory).unwrap();
             connect(&directory).unwrap();
             drop(control);

@@ -1,43 +1,41 @@
-//! What a request's body asks for: one token, or a batch in one of two forms. Its media type says which.
+//! Forms of a request's body: one token, or a batch in one of two forms. The media type distinguishes them.
 
-use crate::answer::Refusal;
 use crate::catalogue::TokenTypeAsked;
+use crate::signing::Work;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use postern_token::{
     AMORTIZED_REQUEST_MEDIA_TYPE, AmortizedRequest, GENERIC_REQUEST_MEDIA_TYPE, REQUEST_LEN,
-    REQUEST_MEDIA_TYPE, TokenRequest, TokenType, parse_generic_request,
+    REQUEST_MEDIA_TYPE, TokenRequest, TokenType, WireError, parse_generic_request,
 };
 
-/// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// RFC 9578.
+    /// A single request (RFC 9578).
     One,
-    /// draft-ietf-privacypass-batched-tokens-09, section 5.
+    /// An amortized batch (draft-ietf-privacypass-batched-tokens-09, section 5).
     Amortized,
-    /// The same, section 6.
+    /// A generic batch (section 6 of the same draft).
     Generic,
 }
 
-/// A body that has been read.
 #[derive(Debug)]
 pub(super) enum Asked {
-    One(TokenRequest),
-    Amortized(AmortizedRequest),
+    /// Issued as a whole or not at all.
+    Whole(Work),
     Generic(Vec<TokenRequest>),
 }
 
-/// The most bytes read of a body of a wrong length, so that the answer can name its length.
+/// Minimum number of bytes to read of a body of a wrong length, so that the answer can state its length.
 const LEAST_ROOM: usize = 1_024;
-/// The longest prefix of a vector, and more than the fixed fields before one.
+/// Upper bound of a vector's prefix and of the fixed fields before one.
 const VECTOR_PREFIX: usize = 16;
 
 impl Form {
-    /// By exactly one Content-Type, in any case, with any parameters.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
+    /// Returns the form by exactly one Content-Type, in any case, with any parameters.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(CONTENT_TYPE).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return Err(Refusal::MediaType) };
+        let (Some(value), None) = (values.next(), values.next()) else { return None };
         let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         let forms = [
             (REQUEST_MEDIA_TYPE, Self::One),
@@ -45,10 +43,10 @@ impl Form {
             (GENERIC_REQUEST_MEDIA_TYPE, Self::Generic),
         ];
         let found = forms.iter().find(|(name, _)| essence.eq_ignore_ascii_case(name.as_bytes()));
-        found.map(|(_, form)| *form).ok_or(Refusal::MediaType)
+        found.map(|(_, form)| *form)
     }
 
-    /// The most bytes that a body of this form has, where a batch has `batch_limit` tokens at most.
+    /// Returns the maximum length of a body of this form, if a batch has `batch_limit` tokens at most.
     pub(super) fn most_bytes(self, batch_limit: usize) -> usize {
         match self {
             Self::One => LEAST_ROOM,
@@ -56,16 +54,15 @@ impl Form {
         }
     }
 
-    pub(super) fn parse(self, body: &[u8]) -> Result<Asked, Refusal> {
-        let asked = match self {
-            Self::One => TokenRequest::parse(body).map(Asked::One),
-            Self::Amortized => AmortizedRequest::parse(body).map(Asked::Amortized),
+    pub(super) fn parse(self, body: &[u8]) -> Result<Asked, WireError> {
+        match self {
+            Self::One => TokenRequest::parse(body).map(Work::Token).map(Asked::Whole),
+            Self::Amortized => AmortizedRequest::parse(body).map(Work::Batch).map(Asked::Whole),
             Self::Generic => parse_generic_request(body).map(Asked::Generic),
-        };
-        asked.map_err(|error| Refusal::Malformed(self, error))
+        }
     }
 
-    /// The type that a body of any length begins with: of a generic batch, that of its first request.
+    /// Returns the token type that a body of any length begins with; for a generic batch, that of its first request.
     pub(super) fn type_asked(self, body: &[u8]) -> TokenTypeAsked {
         let prefix = match (self, body) {
             (Self::Generic, [first, ..]) => 1 << (first >> 6), // the length of the vector's length
@@ -104,7 +101,7 @@ mod tests {
     fn the_media_type_is_read_liberally_but_only_once() {
         let form = |values: &[&str]| {
             let values = values.iter().map(|value| (CONTENT_TYPE, HeaderValue::from_str(value).unwrap()));
-            Form::of(&values.collect()).ok()
+            Form::of(&values.collect())
         };
         assert_eq!(form(&[REQUEST_MEDIA_TYPE]), Some(Form::One));
         assert_eq!(form(&["Application/Private-Token-Request"]), Some(Form::One));

@@ -1,50 +1,57 @@
-//! How key files are kept: plain, or encrypted under the passphrase in a file (`keys.passphrase_file`).
+//! Key files at rest: plain, or encrypted with the passphrase in a file (`keys.passphrase_file`).
 //!
-//! The first line of that file encrypts. Each line decrypts, so that a passphrase is changed by a line above the old one: a start
-//! encrypts under the first line what is plain or under another, file by file, and one that is killed meanwhile leaves files
-//! that the next reads.
+//! The first line of that file encrypts, and each line decrypts. To change the passphrase, put a new line above the old one: a
+//! start encrypts files that are plain or under another passphrase, one by one. If it is killed, the next start reads all files.
 
-use super::in_hsm::InHsm;
-use super::set_aside;
-use super::{KeyStore, KeysError, TokenKey, parse};
+use super::KeysError;
+use super::files::{TokenKey, content, named, read_secret};
+use super::in_hsm::{Begun, InHsm};
 use crate::config::Keys;
 use postern_daemon::files::{replace_secret, write_private};
-use postern_token::key_file::{self, Passphrase, is_encrypted};
+use postern_pkcs11::{HsmError, KeyName};
+use postern_token::key_file::{self, Passphrase, Reference, ReferenceError, is_encrypted};
+use postern_token::{SigningKey, TokenType};
 use std::borrow::Cow;
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The shortest passphrase in bytes: a thief of the files has all the time to guess.
+/// Minimum length of a passphrase in bytes: a thief of the files has unlimited time to guess.
 const LEAST: usize = 16;
-/// The longest in bytes: OpenSSL cuts what it reads from a file.
+/// Maximum length of a passphrase in bytes: OpenSSL cuts what it reads from a file.
 const MOST: usize = 1_000;
 
-/// How this issuer's key files are written and read.
+/// Settings for writing and reading this issuer's key files.
 #[derive(Debug, Default)]
 pub(crate) struct AtRest {
-    passphrases: Option<Passphrases>,
+    pub(super) passphrases: Option<Passphrases>,
     pub(super) in_hsm: Option<InHsm>,
 }
 
 #[derive(Debug)]
-struct Passphrases {
-    file: PathBuf,
+pub(super) struct Passphrases {
+    pub(super) file: PathBuf,
     present: Passphrase,
-    earlier: Vec<Passphrase>,
+    pub(super) earlier: Vec<Passphrase>,
 }
 
-/// A key of a file that was read.
+/// A new key, and the content of its file.
+pub(super) struct Made {
+    pub(super) signing: SigningKey,
+    pub(super) content: Zeroizing<Vec<u8>>,
+    pub(super) begun: Option<Begun>,
+}
+
+/// A key file that was read.
 pub(super) struct Read {
     pub(super) key: TokenKey,
-    /// What a plain file of it holds.
+    /// The content of a plain file of the key.
     pub(super) plain: Zeroizing<Vec<u8>>,
-    /// Whether the file is as this issuer would write it.
+    /// `true` if the file is as this issuer would write it.
     pub(super) is_current: bool,
 }
 
-/// A file that was not found as this issuer writes it.
+/// A file that is not as this issuer would write it.
 pub(super) struct Stale {
     pub(super) path: PathBuf,
     pub(super) plain: Zeroizing<Vec<u8>>,
@@ -57,14 +64,14 @@ impl fmt::Debug for Stale {
 }
 
 impl AtRest {
-    /// As the configuration has it. Reads the passphrase file and that of the PIN, and loads the module of the HSM.
+    /// Creates the settings of a configuration. Reads the passphrase file and the PIN file, and loads the HSM's module.
     pub(crate) fn of(keys: &Keys) -> Result<Self, KeysError> {
         let in_hsm = keys.pkcs11.as_ref().map(InHsm::of).transpose()?;
         let at_rest = keys.passphrase_file.as_deref().map_or_else(|| Ok(Self::default()), Self::under)?;
         Ok(Self { in_hsm, ..at_rest })
     }
 
-    /// Under the passphrases in `file`.
+    /// Creates the settings with the passphrases in `file`.
     pub(super) fn under(file: &Path) -> Result<Self, KeysError> {
         let refused = |reason: String| KeysError::PassphraseFile { path: file.to_owned(), reason };
         let text = read_secret(file).map_err(refused)?;
@@ -83,7 +90,7 @@ impl AtRest {
         Ok(Self { passphrases: Some(passphrases), in_hsm: None })
     }
 
-    /// The key of a file with this content.
+    /// Reads the key of a file with this content.
     pub(super) fn read(&self, path: &Path, content: Zeroizing<Vec<u8>>) -> Result<Read, KeysError> {
         if key_file::is_reference(path) {
             return self.refer(path, content);
@@ -103,14 +110,74 @@ impl AtRest {
             let Some(plain) = passphrase.decrypt(&content) else { continue };
             match parse(path, &plain) {
                 Ok(key) => return Ok(Read { key, plain, is_current: index == 0 }),
-                Err(KeysError::Corrupt { .. }) => {} // a wrong passphrase that passed for the right one
+                Err(KeysError::Corrupt { .. }) => {} // a wrong passphrase that decrypted by chance
                 Err(error) => return Err(error),
             }
         }
         Err(KeysError::Undecryptable { path: path.to_owned(), passphrases: passphrases.file.clone() })
     }
 
-    /// What the file of a key holds, from what a plain one does.
+    /// Makes a key, in the HSM or in memory, as configured for this type.
+    pub(super) fn make(&self, directory: &Path, token_type: TokenType) -> Result<Made, KeysError> {
+        match &self.in_hsm {
+            Some(in_hsm) if in_hsm.makes_keys && token_type == TokenType::BlindRsa2048 => {
+                let (signing, reference, begun) = in_hsm.make(directory)?;
+                Ok(Made { signing, content: Zeroizing::new(reference.write()), begun: Some(begun) })
+            }
+            _ => {
+                let secret = SigningKey::generate(token_type).map_err(KeysError::Generate)?;
+                let signing = SigningKey::from_secret(token_type, &secret).map_err(KeysError::Generate)?;
+                Ok(Made { signing, content: key_file::write(token_type, &secret), begun: None })
+            }
+        }
+    }
+
+    /// Reads the key that a file of this name and content refers to. Does not check that the HSM has it.
+    fn refer(&self, path: &Path, content: Zeroizing<Vec<u8>>) -> Result<Read, KeysError> {
+        let in_hsm = self.in_hsm.as_ref().ok_or_else(|| KeysError::NoHsm { path: path.to_owned() })?;
+        let key = named(path, |_| in_hsm.key(&Reference::parse(&content)?).map_err(ReferenceError::Key))?;
+        Ok(Read { key, plain: content, is_current: true })
+    }
+
+    /// Checks that the HSM has the key of a file that is being imported.
+    pub(super) fn find(&self, content: &[u8]) -> Result<(), KeysError> {
+        let name = Reference::parse(content).ok().and_then(|reference| KeyName::of(&reference).ok());
+        match (&self.in_hsm, name) {
+            (Some(in_hsm), Some(name)) => Ok(in_hsm.hsm.find(&name)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Destroys the key that a file refers to which is about to be deleted. Returns `true` if the file may be deleted.
+    pub(super) fn release(&self, path: &Path, original: &Path) -> bool {
+        if !key_file::is_reference(original) {
+            return true;
+        }
+        let Ok(text) = std::fs::read(path) else { return false }; // it may name a key
+        let Ok(reference) = Reference::parse(&text) else { return true }; // it names no key
+        let Some(in_hsm) = &self.in_hsm else { return false };
+        match in_hsm.hsm.destroy(&reference.id) {
+            Ok(0) => true,
+            Ok(_) => {
+                tracing::info!(
+                    "the private key with the CKA_ID {} is destroyed in the HSM: its time was over a week ago ({})",
+                    reference.id_hex(),
+                    original.display()
+                );
+                true
+            }
+            Err(error @ HsmError::Key(_)) => {
+                tracing::warn!(
+                    "the private key with the CKA_ID {} cannot be destroyed, although its time is over: {error}. It is tried again",
+                    reference.id_hex()
+                );
+                false
+            }
+            Err(_) => false, // readiness reports it
+        }
+    }
+
+    /// Returns the content of a key's file, given that of a plain one.
     pub(super) fn content<'p>(&self, plain: &'p [u8]) -> Result<Cow<'p, [u8]>, KeysError> {
         match &self.passphrases {
             None => Ok(plain.into()),
@@ -118,76 +185,29 @@ impl AtRest {
         }
     }
 
-    /// Writes the file of a new key.
+    /// Writes the file of a new key, encrypted if there is a passphrase.
     pub(super) fn write(&self, path: PathBuf, plain: &[u8]) -> Result<(), KeysError> {
         let content = match key_file::is_reference(&path) {
-            true => plain.into(), // it holds no secret
+            true => plain.into(), // it contains no secret
             false => self.content(plain)?,
         };
         write_private(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
     }
 
-    /// Encrypts a file in its place.
-    fn renew(&self, Stale { path, plain }: Stale) -> Result<(), KeysError> {
+    /// Encrypts a file in place.
+    pub(super) fn renew(&self, Stale { path, plain }: Stale) -> Result<(), KeysError> {
         let content = self.content(&plain)?;
         replace_secret(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
     }
 }
 
-/// What a file holds that other users may not read; or why not, as the end of a sentence.
-pub(super) fn read_secret(file: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
-    let unreadable = |error| format!("cannot be read: {error}");
-    let mode = std::fs::metadata(file).map_err(unreadable)?.permissions().mode() & 0o777;
-    // Not the group's bits: those of systemd's credentials are the mask of an access list, and others' mounts have a group.
-    if mode & 0o007 != 0 {
-        return Err(format!("is open to every user (mode {mode:04o}): run chmod 600 on it"));
-    }
-    std::fs::read(file).map(Zeroizing::new).map_err(unreadable)
+fn parse(path: &Path, plain: &[u8]) -> Result<TokenKey, KeysError> {
+    named(path, |token_type| SigningKey::from_file(token_type, plain))
 }
 
-impl KeyStore {
-    /// Encrypts what is plain, or under an earlier passphrase. Every key has been read by then: a wrong passphrase changes no file.
-    pub(crate) fn encrypt(&mut self) -> Result<(), KeysError> {
-        let Some(passphrases) = &self.at_rest.passphrases else { return Ok(()) };
-        let mut renewed = 0;
-        for stale in std::mem::take(&mut self.stale) {
-            self.at_rest.renew(stale)?;
-            renewed += 1;
-        }
-        let directory = self.directory.path();
-        let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
-        for (path, original) in set_aside::files(directory).map_err(unreadable)? {
-            match self.encrypt_aside(&path, &original, passphrases.earlier.is_empty()) {
-                Ok(is_renewed) => renewed += usize::from(is_renewed),
-                Err(error) => {
-                    tracing::warn!("{}, which was set aside, stays as it is: {error}", path.display())
-                }
-            }
-        }
-        if renewed > 0 {
-            tracing::info!(
-                "key files are encrypted now with the passphrase in the first line of {}: {renewed} were not; copies made of them \
-                 before are as they were",
-                passphrases.file.display()
-            );
-        }
-        Ok(())
-    }
-
-    /// The same of the file of an expired or retired key, which had the name `original`.
-    fn encrypt_aside(&self, path: &Path, original: &Path, only_plain: bool) -> Result<bool, KeysError> {
-        let unreadable = |source| KeysError::Unreadable { path: path.to_owned(), source };
-        let content = std::fs::read(path).map(Zeroizing::new).map_err(unreadable)?;
-        let is_key = key_file::token_type(original).is_some();
-        if !is_key || only_plain && is_encrypted(&content) {
-            return Ok(false);
-        }
-        let Read { plain, is_current, .. } = self.at_rest.read(original, content)?;
-        if !is_current {
-            self.at_rest.renew(Stale { path: path.to_owned(), plain })?;
-        }
-        Ok(!is_current)
-    }
+/// Reads a key file.
+pub(super) fn load(path: &Path, at_rest: &AtRest) -> Result<Read, KeysError> {
+    at_rest.read(path, content(path)?)
 }
 
 #[cfg(test)]

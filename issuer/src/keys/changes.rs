@@ -1,12 +1,13 @@
-//! Changes of the keys that an operator asks for. Each is a row of single steps on the disk, and a start reads whatever a
-//! crash leaves between two of them: a new key is there before an old one gives way.
+//! Changes of the keys by operators. Each is a sequence of single steps on the disk, and a start reads whatever a crash
+//! between two of them leaves: a new key exists before an old one is removed.
 
-use super::control::{KeyRequest, TokenKeyView, is_named, unknown};
+use super::control::{is_named, shown, unknown};
+use super::files::{FileName, TokenKey, check_distinct, content, lives};
 use super::set_aside::{self, Aside, Why};
-use super::{KeyStore, KeysError, Revoked, TokenKey, colliding, content, file_name, lives, parse_name, view};
+use super::{KeyStore, KeysError, Revoked, view};
 use crate::accounts::control::not_here;
-use crate::config::MAX_LIVE_KEYS;
-use crate::control::{Line, Refused};
+use crate::check::MAX_LIVE_KEYS;
+use crate::control::{KeyRequest, Line, Refused};
 use crate::rotation::{Phase, Schedule, Takeover};
 use postern_daemon::utc;
 use postern_token::{TokenKeyId, TokenType, UnixSeconds};
@@ -18,21 +19,18 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 impl KeyStore {
-    /// Does what an operator asks for. The answer lists all keys, or those that were added.
+    /// Carries out an operator's request. The answer lists all keys, or those that were added.
     pub(crate) fn carry_out(
         &mut self,
         request: KeyRequest,
         schedule: &Schedule,
         now: UnixSeconds,
     ) -> Result<Vec<Line>, Refused> {
-        if let Some(copies) = self.follows().filter(|_| request != KeyRequest::List) {
+        let is_list = request == KeyRequest::List;
+        if let Some(copies) = self.follows().filter(|_| !is_list) {
             return Err(not_here(copies));
         }
-        let is_list = request == KeyRequest::List;
-        let before: HashSet<_> = match request {
-            KeyRequest::List => HashSet::new(),
-            _ => self.keys.iter().map(|key| key.signing.id()).collect(),
-        };
+        let before: HashSet<_> = self.keys.iter().map(|key| key.signing.id()).collect();
         match request {
             KeyRequest::List => {}
             KeyRequest::Rotate { token_type, in_seconds } => {
@@ -40,17 +38,17 @@ impl KeyStore {
                 self.replace(token_type, ahead, schedule, now)?;
             }
             KeyRequest::Retire { id, revokes } => self.retire(id.as_deref(), revokes, schedule, now)?,
-            KeyRequest::Import { name, content } => {
-                self.import(&name, content.bytes().as_deref().map(Vec::as_slice), now)?
-            }
+            KeyRequest::Import { name, content } => self.import(&name, &content.bytes(), now)?,
         }
-        let shown = view(&self.keys, now).into_iter().filter(|key| !before.contains(&key.id));
-        let keys = shown.map(|key| Line::TokenKey(TokenKeyView::from(key)));
-        let remarks = if is_list { self.orphans() } else { Vec::new() };
-        Ok(keys.chain(remarks.into_iter().map(Line::Remark)).collect())
+        let is_shown = |key: &TokenKey| is_list || !before.contains(&key.signing.id());
+        let keys = view(&self.keys, now).into_iter().filter(|(key, _)| is_shown(key));
+        let keys = keys.map(|(key, phase)| Line::TokenKey(shown(&key, phase)));
+        let in_hsm = self.at_rest.in_hsm.as_ref().filter(|_| is_list);
+        let remarks = in_hsm.into_iter().flat_map(|in_hsm| in_hsm.orphans(self.directory.path()));
+        Ok(keys.chain(remarks.map(Line::Remark)).collect())
     }
 
-    /// Makes a successor of the key of each type, or of this one.
+    /// Makes a successor of the key of each type, or of `token_type`.
     fn replace(
         &mut self,
         token_type: Option<u16>,
@@ -68,7 +66,7 @@ impl KeyStore {
                 )));
             }
         };
-        self.rotate(schedule, now)?; // there is a key to succeed then
+        self.rotate(schedule, now)?; // from here on there is a key to succeed
         wanted.into_iter().try_for_each(|token_type| self.replace_one(token_type, ahead, schedule, now))
     }
 
@@ -93,7 +91,7 @@ impl KeyStore {
             |key: &&mut TokenKey| key.signing.token_type() == token_type && takeover.shortens(&key.life);
         for key in earlier.iter_mut().filter(shortened) {
             let shorter = TokenKey { signing: key.signing.clone(), life: takeover.shorten(key.life) };
-            let (from, to) = (file_name(key), file_name(&shorter));
+            let (from, to) = (FileName::of(key).text, FileName::of(&shorter).text);
             set_aside::rename(self.directory.path(), &from, &to).map_err(|error| {
                 Refused::runtime(format!(
                     "the successor is made, and takes over. The key file {from} cannot be given its new name {to}: {error}. Its key \
@@ -110,8 +108,8 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Ends a key at once, or all. Gateways refuse the tokens of one that is revoked when they next fetch the directory, and
-    /// those of another after their own grace. One that was retired before can be revoked.
+    /// Ends one key, or all, at once. Gateways refuse the tokens of a revoked key once they fetch the directory again, and those
+    /// of a retired key after their own grace period. A key that was retired before can be revoked.
     fn retire(
         &mut self,
         id: Option<&str>,
@@ -126,7 +124,7 @@ impl KeyStore {
         if let Some(id) = id.filter(|_| leaving.is_empty() && retired.is_empty()) {
             return Err(unknown(id));
         }
-        // First what takes their place: a crash leaves both, never none.
+        // The replacements first: a crash leaves both, never none.
         let ids: Vec<TokenKeyId> = leaving.iter().map(|key| key.signing.id()).collect();
         self.make_due(schedule, now, &ids)?;
         let kept = |name: &str, error: &dyn Display| {
@@ -135,7 +133,12 @@ impl KeyStore {
             ))
         };
         for key in leaving {
-            self.end_file(&key, revokes, now).map_err(|error| kept(&file_name(&key), &error))?;
+            let name = FileName::of(&key).text;
+            let ended = match revokes {
+                true => self.revoke_file(&key, &name, now),
+                false => set_aside::rename(self.directory.path(), &name, &Why::Retired.mark(&name, now)),
+            };
+            ended.map_err(|error| kept(&name, &error))?;
             let id = key.signing.id();
             self.keys.retain(|key| key.signing.id() != id);
             let tokens = if revokes { "; the directory says that its tokens are void" } else { "" };
@@ -143,7 +146,7 @@ impl KeyStore {
                 "token key {id:?} is retired, as an operator asked: it is not listed, and signs no more{tokens}"
             );
         }
-        // Last, for a file that cannot be read keeps no key in use.
+        // Last, because a file that cannot be read keeps no key in use.
         for Aside { path, original, .. } in retired {
             let key = self.at_rest.read(&original, content(&path)?)?.key;
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -156,47 +159,35 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Finds the files of keys that were retired and not revoked, and would not have ended yet.
+    /// Returns the files of keys that were retired, not revoked, and have not expired.
     fn retired(&self, id: Option<&str>, now: UnixSeconds) -> Result<Vec<Aside>, Refused> {
         let directory = self.directory.path();
-        let unreadable = |source| KeysError::Unreadable { path: directory.to_owned(), source };
-        let is_meant = |aside: &Aside| {
-            aside.why == Why::Retired
-                && parse_name(&aside.original).is_some_and(|(life, short)| {
-                    now < life.not_after && id.is_none_or(|id| is_named(&short, id))
-                })
+        let is_meant = |Aside { why, name, .. }: &Aside| {
+            let is_alive = now < name.life.not_after;
+            *why == Why::Retired && is_alive && id.is_none_or(|id| is_named(&name.id, id))
         };
-        Ok(set_aside::all(directory).map_err(unreadable)?.into_iter().filter(is_meant).collect())
-    }
-
-    /// Sets the file of a key aside that an operator has ended.
-    pub(super) fn end_file(&mut self, key: &TokenKey, revokes: bool, now: UnixSeconds) -> io::Result<()> {
-        match revokes {
-            true => self.revoke_file(key, &file_name(key), now),
-            false => set_aside::retire(self.directory.path(), &file_name(key), now),
-        }
+        let aside = set_aside::all(directory).map_err(KeysError::unreadable(directory))?;
+        Ok(aside.into_iter().filter(is_meant).collect())
     }
 
     /// Sets the file `name` aside as that of a revoked key, which the directory names from then on.
     fn revoke_file(&mut self, key: &TokenKey, name: &str, now: UnixSeconds) -> io::Result<()> {
         let id = key.signing.id().to_hex();
-        let aside = set_aside::revoked_name(&file_name(key), &id, now);
+        let aside = Why::Revoked(id.clone()).mark(&FileName::of(key).text, now);
         set_aside::rename(self.directory.path(), name, &aside)?;
         self.revoked.push(Revoked { id, until: key.life.not_after });
         Ok(())
     }
 
-    /// Takes in a key by the rules of a start.
-    fn import(&mut self, name: &str, content: Option<&[u8]>, now: UnixSeconds) -> Result<(), Refused> {
-        let (path, content) = (Path::new(name), content.unwrap_or_default());
+    /// Imports a key by the rules of a start.
+    fn import(&mut self, name: &str, content: &[u8], now: UnixSeconds) -> Result<(), Refused> {
+        let path = Path::new(name);
         let key = self.at_rest.read(path, Zeroizing::new(content.to_vec()))?.key;
         let id = key.signing.id().short();
         if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
             return Err(Refused::usage(format!("the token key {id} is here already: nothing was imported")));
         }
-        if let Some(other) = colliding(&self.keys, &key.signing) {
-            return Err(KeysError::Collision { path: path.to_owned(), other: file_name(other) }.into());
-        }
+        check_distinct(&self.keys, &key, path)?;
         if key.life.phase(now) == Phase::Over {
             return Err(Refused::usage(format!(
                 "the time of the token key {id} was over at {}: nothing was imported",
@@ -207,14 +198,14 @@ impl KeyStore {
         if key.signing.is_elsewhere() {
             self.at_rest.find(content)?;
         }
-        let path = self.directory.join(file_name(&key));
+        let path = self.directory.join(FileName::of(&key).text);
         self.at_rest.write(path, content)?;
         tracing::info!("token key {:?} is imported, as an operator asked", key.signing.id());
         self.keys.push(key);
         Ok(())
     }
 
-    /// Requests name a key by one byte, and directories have limits.
+    /// Checks the number of keys: requests name a key by one byte, and directories have limits.
     fn check_room(&self, token_type: TokenType) -> Result<(), Refused> {
         let alive = lives(&self.keys, token_type).len();
         if u64::try_from(alive).is_ok_and(|alive| alive < MAX_LIVE_KEYS) {

@@ -1,80 +1,47 @@
-//! The keys of an issuer that follows another one: they are the first one's, taken from copies of its key files as they come.
+//! The keys of an issuer that follows another one: imported from copies of the first issuer's key files as they arrive.
 //!
-//! What is taken up is in this issuer's own directory, so it outlives copies that are damaged or lost, and a restart. A key ends by its
-//! own time, or by a copy of the file under which the first issuer set it aside as retired or revoked; that its file is no longer among
-//! the copies ends no key.
+//! Imported keys are in this issuer's own directory, so they outlive a restart, and copies that are damaged or lost. A key ends
+//! at its own time, or by a copy of the file that the first issuer set aside as retired or revoked; a file that is no longer
+//! among the copies ends no key.
 
-use super::at_rest::{AtRest, Read};
+use super::at_rest::{AtRest, Read, load};
+use super::files::{FileName, TokenKey, check_distinct, key_files, lives};
 use super::set_aside::{self, Aside, Why};
-use super::{
-    KeyStore, KeysError, Revoked, TokenKey, colliding, file_name, key_files, lives, load, parse_name,
-};
+use super::{Follows, KeyStore, KeysError, Revoked};
 use crate::config::Keys;
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use postern_daemon::files::write_private;
 use postern_daemon::utc;
-use postern_token::{TokenType, UnixSeconds, key_file};
+use postern_token::UnixSeconds;
 use std::io;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The copies that a store follows.
-#[derive(Debug)]
-pub(super) struct Follows {
-    pub(super) directory: PathBuf,
-    /// What is wrong with them, at the last look.
-    fault: Option<String>,
-}
-
-/// A key that an operator of the first issuer has ended.
-struct Ended {
-    named: Named,
-    /// Its file's name when it was in use.
-    original: String,
-    path: PathBuf,
-    /// All of its id, if its tokens are void.
-    revoked: Option<String>,
-}
-
-/// A key as a file's name has it.
-struct Named {
-    life: Lifetime,
-    id: String,
-    token_type: TokenType,
-}
-
-impl Named {
-    fn of(path: &Path) -> Option<Self> {
-        let (life, id) = parse_name(path)?;
-        Some(Self { life, id, token_type: key_file::token_type(path)? })
-    }
-
-    fn is(&self, key: &TokenKey) -> bool {
-        key.signing.token_type() == self.token_type && key.signing.id().short() == self.id
-    }
-}
-
 impl KeyStore {
-    /// Makes no keys from now on, and takes those whose files are copied to `directory`; nothing of it without one.
+    /// Makes no keys from now on, and imports those copied to `directory`. `None` means that this issuer does not follow.
     pub(crate) fn follow(&mut self, directory: Option<&Path>) {
         self.follows = directory.map(|directory| Follows { directory: directory.to_owned(), fault: None });
     }
 
-    /// Where the copies are, if this is not the first issuer.
+    /// Returns the directory of the copies, if this issuer follows.
     pub(crate) fn follows(&self) -> Option<&Path> {
         self.follows.as_ref().map(|follows| follows.directory.as_path())
     }
 
-    /// What is wrong with the copies.
+    /// Returns the fault of the copies.
     pub(crate) fn copy_fault(&self) -> Option<&str> {
         self.follows.as_ref()?.fault.as_deref()
     }
 
-    /// Takes up what has been copied since the last look.
-    pub(super) fn take_up(&mut self, now: UnixSeconds) {
-        let Some(directory) = self.follows().map(Path::to_owned) else { return };
+    /// Imports what has been copied since the last check. Fails if a key is still missing that is due.
+    pub(super) fn take_up(
+        &mut self,
+        directory: &Path,
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Result<(), KeysError> {
         let mut faults = Vec::new();
-        if let Err(error) = self.take_up_from(&directory, now, &mut faults) {
+        if let Err(error) = self.take_up_from(directory, now, &mut faults) {
             faults.push(error.to_string());
         }
         let others = faults.len().saturating_sub(1);
@@ -88,6 +55,7 @@ impl KeyStore {
         if let Some(follows) = &mut self.follows {
             follows.fault = fault;
         }
+        check_copied(&self.keys, directory, schedule, now)
     }
 
     fn take_up_from(
@@ -100,22 +68,21 @@ impl KeyStore {
         let ended = ended(directory).map_err(unreadable)?;
         let own = self.directory.path().to_owned();
         let ended_here = self::ended(&own).map_err(unreadable)?;
+        let live = key_files(&own)?;
         for ended in &ended {
-            self.end(ended, now, faults);
+            self.end(ended, &live, now, faults);
         }
         for path in key_files(directory)? {
-            let Some(named) = Named::of(&path) else {
+            let Some(name) = FileName::parse(&path) else {
                 faults.push(KeysError::Name { path }.to_string());
                 continue;
             };
-            let mut all_ended = ended.iter().chain(&ended_here).map(|ended| &ended.named);
-            let has_ended =
-                all_ended.any(|ended| ended.token_type == named.token_type && ended.id == named.id);
-            if has_ended || named.life.phase(now) == Phase::Over {
+            let has_ended = ended.iter().chain(&ended_here).any(|ended| ended.name.is_of_same_key(&name));
+            if has_ended || name.life.phase(now) == Phase::Over {
                 continue;
             }
-            let taken = match self.keys.iter().position(|key| named.is(key)) {
-                Some(place) => self.shorten(place, &named),
+            let taken = match self.keys.iter().position(|key| FileName::of(key).is_of_same_key(&name)) {
+                Some(place) => self.shorten(place, &name),
                 None => self.add(&path),
             };
             faults.extend(taken.err().map(|error| error.to_string()));
@@ -123,13 +90,11 @@ impl KeyStore {
         Ok(())
     }
 
-    /// A key that was not known.
+    /// Imports a new key.
     fn add(&mut self, path: &Path) -> Result<(), KeysError> {
         let Read { key, plain, .. } = load(path, &self.at_rest)?;
-        if let Some(other) = colliding(&self.keys, &key.signing) {
-            return Err(KeysError::Collision { path: path.to_owned(), other: file_name(other) });
-        }
-        self.at_rest.write(self.directory.join(file_name(&key)), &plain)?;
+        check_distinct(&self.keys, &key, path)?;
+        self.at_rest.write(self.directory.join(FileName::of(&key).text), &plain)?;
         let [from, until, end] =
             [key.life.not_before, key.life.issue_until, key.life.not_after].map(|time| utc::rfc3339(time.0));
         tracing::info!(
@@ -141,16 +106,15 @@ impl KeyStore {
         Ok(())
     }
 
-    /// A known key that issues for less long than before, since an operator has rotated it. The copy under the old name may be there,
-    /// too.
-    fn shorten(&mut self, place: usize, named: &Named) -> Result<(), KeysError> {
+    /// Shortens a known key that an operator has rotated. The copy under the old name may still be there.
+    fn shorten(&mut self, place: usize, name: &FileName) -> Result<(), KeysError> {
         let key = &self.keys[place];
-        if named.life.issue_until >= key.life.issue_until {
+        if name.life.issue_until >= key.life.issue_until {
             return Ok(());
         }
-        let life = Lifetime { issue_until: named.life.issue_until, ..key.life };
+        let life = Lifetime { issue_until: name.life.issue_until, ..key.life };
         let shorter = TokenKey { signing: key.signing.clone(), life };
-        let (from, to) = (file_name(key), file_name(&shorter));
+        let (from, to) = (FileName::of(key).text, FileName::of(&shorter).text);
         set_aside::rename(self.directory.path(), &from, &to)
             .map_err(|source| KeysError::Unwritable { path: self.directory.join(to), source })?;
         tracing::info!(
@@ -162,59 +126,51 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Ends a key that an operator has ended.
-    fn end(&mut self, ended: &Ended, now: UnixSeconds, faults: &mut Vec<String>) {
-        let Some(place) = self.keys.iter().position(|key| ended.named.is(key)) else {
+    /// Ends a key that an operator of the first issuer has ended: at once, even if its file among the `live` ones stays. The
+    /// next look tries again to set the file aside.
+    fn end(&mut self, ended: &Aside, live: &[PathBuf], now: UnixSeconds, faults: &mut Vec<String>) {
+        self.keys.retain(|key| !FileName::of(key).is_of_same_key(&ended.name));
+        let mut live = live.iter().filter_map(|path| FileName::parse(path));
+        let Some(FileName { text: name, .. }) = live.find(|name| name.is_of_same_key(&ended.name)) else {
             if let Err(error) = self.revoke_unknown(ended, now) {
                 faults
                     .push(format!("the revoked key file {} cannot be copied: {error}", ended.path.display()));
             }
             return;
         };
-        let key = self.keys.remove(place);
-        match self.end_file(&key, ended.revoked.is_some(), now) {
-            Ok(()) => tracing::warn!("token key {:?} has ended at the first issuer", key.signing.id()),
-            Err(error) => {
-                faults.push(format!("the key file {} cannot be set aside: {error}", file_name(&key)))
-            }
+        match set_aside::rename(self.directory.path(), &name, &ended.why.mark(&name, now)) {
+            Ok(()) => tracing::warn!("token key {} has ended at the first issuer", ended.name.id),
+            Err(error) => faults.push(format!("the key file {name} cannot be set aside: {error}")),
         }
+        self.revoked.extend(self.newly_revoked(ended));
     }
 
-    /// Names a revoked key that is not in use here: it was retired before, or had ended when this issuer began to follow.
-    fn revoke_unknown(&mut self, ended: &Ended, now: UnixSeconds) -> io::Result<()> {
-        let (Some(id), until) = (&ended.revoked, ended.named.life.not_after) else { return Ok(()) };
-        if now >= until || self.revoked.iter().any(|known| known.id == *id) {
-            return Ok(());
-        }
-        let name = set_aside::revoked_name(&ended.original, id, now);
-        write_private(&self.directory.join(name), &std::fs::read(&ended.path).map(Zeroizing::new)?)?;
-        self.revoked.push(Revoked { id: id.clone(), until });
+    /// Returns the key as one to name as revoked; `None` if its tokens are good, or it is named already.
+    fn newly_revoked(&self, ended: &Aside) -> Option<Revoked> {
+        let id = ended.why.revoked_id()?;
+        let is_known = self.revoked.iter().any(|known| known.id == id);
+        (!is_known).then(|| Revoked { id: id.to_owned(), until: ended.name.life.not_after })
+    }
+
+    /// Records a revoked key that is not in use here: it was retired before, or had ended when this issuer began to follow.
+    fn revoke_unknown(&mut self, ended: &Aside, now: UnixSeconds) -> io::Result<()> {
+        let revoked = self.newly_revoked(ended).filter(|revoked| now < revoked.until);
+        let Some(revoked) = revoked else { return Ok(()) };
+        let path = self.directory.join(ended.why.mark(&ended.name.text, now));
+        write_private(&path, &std::fs::read(&ended.path).map(Zeroizing::new)?)?;
+        self.revoked.push(revoked);
         tracing::warn!(
             "token key {} is revoked at the first issuer: the directory says so here, too",
-            ended.named.id
+            ended.name.id
         );
         Ok(())
     }
-
-    /// Refuses where a key is missing that the first issuer has by now, if the schedule is the same: of `publish_ahead`, half is left for
-    /// copying it.
-    pub(super) fn check_successors(&self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
-        let Some(follows) = &self.follows else { return Ok(()) };
-        let is_overdue =
-            |token_type: &TokenType| rotation::is_overdue(&lives(&self.keys, *token_type), schedule, now);
-        match schedule.types.iter().find(is_overdue) {
-            Some(token_type) => {
-                Err(KeysError::NotCopied { directory: follows.directory.clone(), token_type })
-            }
-            None => Ok(()),
-        }
-    }
 }
 
-/// How many keys among the copies in `directory` an issuer with these settings can take up.
+/// Returns the number of keys among the copies in `directory` that an issuer with these settings can import.
 ///
 /// # Errors
-/// The first copy that it cannot take up, or the key that is missing among them.
+/// The first copy that cannot be imported, or the key that is missing among the copies.
 pub(crate) fn examine_copies(
     settings: &Keys,
     directory: &Path,
@@ -226,30 +182,36 @@ pub(crate) fn examine_copies(
     let mut keys = Vec::new();
     for path in key_files(directory)? {
         let Read { key, .. } = load(&path, &at_rest)?;
-        if key.life.phase(now) != Phase::Over && !ended.iter().any(|ended| ended.named.is(&key)) {
+        if key.life.phase(now) != Phase::Over
+            && !ended.iter().any(|ended| ended.name.is_of_same_key(&FileName::of(&key)))
+        {
             keys.push(key);
         }
     }
-    // Settings that make no schedule are refused before.
-    let Ok(schedule) = settings.schedule() else { return Ok(keys.len()) };
-    match schedule.types.iter().find(|of| rotation::is_overdue(&lives(&keys, *of), &schedule, now)) {
+    // Settings that make no schedule are rejected earlier.
+    if let Ok(schedule) = settings.schedule() {
+        check_copied(&keys, directory, &schedule, now)?;
+    }
+    Ok(keys.len())
+}
+
+/// Fails if a key is missing that the first issuer has made by now, given the same schedule. Half of `publish_ahead` is left for
+/// copying it.
+fn check_copied(
+    keys: &[TokenKey],
+    directory: &Path,
+    schedule: &Schedule,
+    now: UnixSeconds,
+) -> Result<(), KeysError> {
+    match schedule.types.iter().find(|of| rotation::is_overdue(&lives(keys, *of), schedule, now)) {
         Some(token_type) => Err(KeysError::NotCopied { directory: directory.to_owned(), token_type }),
-        None => Ok(keys.len()),
+        None => Ok(()),
     }
 }
 
-/// The keys of a directory that an operator has ended.
-fn ended(directory: &Path) -> io::Result<Vec<Ended>> {
-    let ended = set_aside::all(directory)?.into_iter().filter(|aside| aside.why != Why::Expired);
-    let ended = ended.filter_map(|Aside { path, original, why, .. }| {
-        let revoked = match why {
-            Why::Revoked(id) => Some(id),
-            Why::Expired | Why::Retired => None,
-        };
-        let name = original.file_name()?.to_str()?.to_owned();
-        Some(Ended { named: Named::of(&original)?, original: name, path, revoked })
-    });
-    Ok(ended.collect())
+/// Returns the files of keys that an operator has ended.
+fn ended(directory: &Path) -> io::Result<Vec<Aside>> {
+    Ok(set_aside::all(directory)?.into_iter().filter(|aside| aside.why != Why::Expired).collect())
 }
 
 #[cfg(test)]

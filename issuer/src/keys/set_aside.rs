@@ -1,10 +1,11 @@
-//! Expired key files, and what file times reveal about the clock.
+//! Key files that are set aside, and what file times reveal about the clock.
 //!
 //! A clock that is set far ahead for a moment must not destroy keys. So an expired file is set aside, under a name with
-//! the time, and removed a week later. If the clock shows before then that the key has not expired, the file is used
+//! the time, and deleted a week later. If the clock shows before then that the key has not expired, the file is used
 //! again. The file of a key that an operator retired or revoked is set aside under another mark, and never used again; that of a
-//! revoked one stays until the key would have ended, for the directory names the key until then.
+//! revoked key stays until the key would have ended, because the directory names the key until then.
 
+use super::files::FileName;
 use postern_daemon::files::sync_directory;
 use postern_daemon::utc;
 use postern_token::UnixSeconds;
@@ -12,87 +13,86 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// How long an expired file is kept.
+/// Time that an expired or retired file is kept.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
-/// What stands between a file's name and the second in which it was set aside.
+/// Marks between a file's name and the second in which it was set aside, by the reason.
 const OVER: &str = ".over-";
-/// The same of a key that an operator retired.
 const RETIRED: &str = ".retired-";
-/// The same of a key that an operator revoked; after the second comes its whole id.
+/// The key's full id follows the second.
 const REVOKED: &str = ".revoked-";
-/// Files may be younger than the clock by this much, on a disk that another machine writes to.
+/// Time that files may be younger than the clock, on a disk that another machine writes to.
 const TOLERANCE: Duration = Duration::from_secs(120);
 
-/// Sets the file `name` of an expired key aside.
-pub(super) fn set_aside(directory: &Path, name: &str, now: UnixSeconds) -> io::Result<()> {
-    rename(directory, name, &format!("{name}{OVER}{now}"))
-}
-
-/// Sets the file `name` of a retired key aside.
-pub(super) fn retire(directory: &Path, name: &str, now: UnixSeconds) -> io::Result<()> {
-    rename(directory, name, &format!("{name}{RETIRED}{now}"))
-}
-
-/// Returns the name under which the file `original` of a revoked key is set aside.
-pub(super) fn revoked_name(original: &str, id: &str, now: UnixSeconds) -> String {
-    format!("{original}{REVOKED}{now}-{id}")
-}
-
-/// Renames a file, durably. A crash leaves it under one of the two names.
+/// Renames a file durably. A crash leaves it under one of the two names.
 pub(super) fn rename(directory: &Path, from: &str, to: &str) -> io::Result<()> {
     std::fs::rename(directory.join(from), directory.join(to))?;
     sync_directory(directory)
 }
 
-/// Restores the files that have not expired, and removes those set aside long enough ago. `not_after` is the
-/// end of a key, by its file's name; `release` says whether a file may be removed, of its path and the one that it had.
+/// Restores the files that have not expired, and deletes those set aside long enough ago. `release` returns `true` if a file may
+/// be deleted.
 pub(super) fn recall(
     directory: &Path,
     now: UnixSeconds,
-    not_after: impl Fn(&Path) -> Option<UnixSeconds>,
-    release: impl Fn(&Path, &Path) -> bool,
+    release: impl Fn(&Aside) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
     let mut back = Vec::new();
-    for Aside { path, original, since, why } in all(directory)? {
-        let Some(end) = not_after(&original) else { continue };
-        let kept_until = match why {
+    for aside in all(directory)? {
+        let end = aside.name.life.not_after;
+        let kept_until = match aside.why {
             Why::Revoked(_) => end,
-            Why::Expired | Why::Retired => since.saturating_add(KEPT),
+            Why::Expired | Why::Retired => aside.since.saturating_add(KEPT),
         };
-        if now < end && why == Why::Expired {
-            std::fs::rename(&path, &original)?;
-            back.push(original);
-        } else if now >= kept_until && release(&path, &original) {
-            std::fs::remove_file(&path)?;
+        if now < end && aside.why == Why::Expired {
+            std::fs::rename(&aside.path, &aside.original)?;
+            back.push(aside.original);
+        } else if now >= kept_until && release(&aside) {
+            std::fs::remove_file(&aside.path)?;
         }
     }
     Ok(back)
 }
 
-/// The files that are set aside, each with the name that it had.
-pub(super) fn files(directory: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
-    Ok(all(directory)?.into_iter().map(|aside| (aside.path, aside.original)).collect())
-}
-
-/// A file that is set aside.
+/// A key file that is set aside.
 pub(super) struct Aside {
     pub(super) path: PathBuf,
+    /// The path of the file when its key was in use, and its name.
     pub(super) original: PathBuf,
+    pub(super) name: FileName,
     since: UnixSeconds,
     pub(super) why: Why,
 }
 
-/// Why a file is set aside.
+/// The reason that a file is set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The key's time was over.
+    /// The key has expired.
     Expired,
-    /// An operator ended the key; its tokens are good for a while.
+    /// An operator ended the key; its tokens stay valid for a grace period.
     Retired,
-    /// An operator ended the key and its tokens; its id.
+    /// An operator ended the key and voided its tokens; the key's id.
     Revoked(String),
 }
 
+impl Why {
+    /// Returns the name under which the file `original` is set aside.
+    pub(super) fn mark(&self, original: &str, now: UnixSeconds) -> String {
+        match self {
+            Self::Expired => format!("{original}{OVER}{now}"),
+            Self::Retired => format!("{original}{RETIRED}{now}"),
+            Self::Revoked(id) => format!("{original}{REVOKED}{now}-{id}"),
+        }
+    }
+
+    pub(super) fn revoked_id(&self) -> Option<&str> {
+        match self {
+            Self::Revoked(id) => Some(id),
+            Self::Expired | Self::Retired => None,
+        }
+    }
+}
+
+/// Returns the key files of a directory that are set aside.
 pub(super) fn all(directory: &Path) -> io::Result<Vec<Aside>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -100,7 +100,9 @@ pub(super) fn all(directory: &Path) -> io::Result<Vec<Aside>> {
         let Some(aside) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let Some((name, since, why)) = parse(aside) else { continue };
         let Ok(since) = since.parse().map(UnixSeconds) else { continue };
-        files.push(Aside { original: directory.join(name), since, why, path });
+        let original = directory.join(name);
+        let Some(name) = FileName::parse(&original) else { continue };
+        files.push(Aside { path, original, name, since, why });
     }
     Ok(files)
 }
@@ -117,7 +119,7 @@ fn parse(aside: &str) -> Option<(&str, &str, Why)> {
     Some((name, since, Why::Revoked(id.to_owned())))
 }
 
-/// What is wrong with the clock, if one of `files` was written after `now`.
+/// Describes the fault of the clock, if one of `files` was written after `now`.
 pub(super) fn clock_fault(files: &[PathBuf], now: UnixSeconds) -> Option<String> {
     let written = |path: &Path| {
         let modified = std::fs::metadata(path).ok()?.modified().ok()?;

@@ -1,5 +1,6 @@
 use super::*;
-use postern_token::TokenTypes;
+use postern_token::{SigningKey, TokenTypes};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 const START: UnixSeconds = UnixSeconds(1_000_000);
@@ -167,7 +168,8 @@ fn files_from_the_future_are_a_fault_of_the_clock() {
     );
 }
 
-/// Requests could not tell the two apart once the clock is right. By chance two of fifteen keys share the byte in a third of the turns.
+/// Requests could not distinguish the two once the clock is right. By chance two of fifteen keys share the byte in a third of the
+/// runs.
 #[test]
 fn a_new_key_shares_no_truncated_id_with_one_that_may_come_back() {
     let schedule = Schedule { types: TokenTypes::new(&[5]).unwrap(), ..Schedule::TEST };
@@ -189,4 +191,14 @@ fn a_new_key_shares_no_truncated_id_with_one_that_may_come_back() {
         bytes.dedup();
         assert_eq!(bytes.len(), count);
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_may_refer_to_a_key_in_the_hsm_and_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let original = directory.path().join("1-2-3-ab.pkcs11");
+    let at_rest = AtRest::default();
+    assert!(!at_rest.release(directory.path(), &original), "a directory cannot be read as a file");
+    std::fs::write(&original, "no reference").unwrap();
+    assert!(at_rest.release(&original, &original));
 }

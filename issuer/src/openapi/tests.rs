@@ -1,23 +1,23 @@
-//! The document has every refusal and no other, and says of the directory what is written.
+//! Tests that the document has every refusal and no other, and describes the directory as it is written.
 
-use super::refusals::{At, Example, examples, is_of_its_row};
+mod refusals;
+
 use super::*;
-use crate::config::OPENAPI_PATH;
+use crate::config::{Directory, OPENAPI_PATH};
 use postern_token::{
     AMORTIZED_REQUEST_MEDIA_TYPE, ChallengeDigest, DIRECTORY_PATH, DirectoryKey, GENERIC_REQUEST_MEDIA_TYPE,
     IssuerKey, REQUEST_LEN, REQUEST_MEDIA_TYPE, SigningKey, TokenType, UnixSeconds,
 };
+use refusals::{At, Example, examples, is_of_its_row};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 fn described(uri: &str) -> Value {
-    let mut config = Config::loopback(([127, 0, 0, 1], 0).into(), Path::new("keys"));
-    config.directory.issuer_request_uri = uri.to_owned();
-    serde_json::from_str(&openapi(&config).unwrap()).unwrap()
+    let directory = Directory { issuer_request_uri: uri.to_owned(), ..Directory::default() };
+    serde_json::from_str(&openapi(uri, &directory.path().unwrap())).unwrap()
 }
 
-/// What is answered at `place` in place of what was requested, by status.
+/// Returns the refusals at `place`, by status.
 fn refused(place: At) -> BTreeMap<String, Vec<Example>> {
     let mut by_status = BTreeMap::<String, Vec<Example>>::new();
     for example in examples().into_iter().filter(|example| example.at.includes(place)) {
@@ -26,7 +26,7 @@ fn refused(place: At) -> BTreeMap<String, Vec<Example>> {
     by_status
 }
 
-/// The responses of an operation by status, each from where the document has it.
+/// Returns the responses of an operation by status, with references resolved.
 fn responses<'a>(document: &'a Value, operation: &'a Value) -> BTreeMap<&'a str, &'a Value> {
     let resolve = |response: &'a Value| match response["$ref"].as_str() {
         Some(name) => document.pointer(&name[1..]).unwrap(),
@@ -36,7 +36,7 @@ fn responses<'a>(document: &'a Value, operation: &'a Value) -> BTreeMap<&'a str,
     all.iter().map(|(status, response)| (status.as_str(), resolve(response))).collect()
 }
 
-/// What the document has of the refusals with one status: their texts by name, and of each field whether it is in all of them.
+/// The document's refusals with one status: their texts by name, and for each header field, `true` if all of them have it.
 type Refusals = (BTreeMap<String, String>, BTreeMap<String, bool>);
 
 fn written(response: &Value) -> Refusals {
@@ -54,7 +54,7 @@ fn expected(refusals: &[Example]) -> Refusals {
     (texts.collect(), fields.iter().map(|(name, _)| (name.to_string(), always)).collect())
 }
 
-/// Each is in the document with its status, its text and its field, at each operation that answers with it; and no other is.
+/// Each refusal is in the document with its status, its text and its field, at each operation that answers with it; and no other.
 #[test]
 fn every_refusal_is_described() {
     let document = described("/token-request");
@@ -77,7 +77,7 @@ fn every_refusal_is_described() {
                 "{operation} {path}, {status}: issuer/openapi.json on the left, the table of refusals on the right"
             );
         }
-        // hyper answers a header that is too long, before there is a request to refuse.
+        // hyper answers a header that is too long with 431, before there is a request to refuse.
         for status in responses.keys().filter(|status| !status.starts_with(['2', '3']) && **status != "431") {
             assert!(refused.contains_key(*status), "{operation} {path}: nothing is refused with {status}");
         }
@@ -97,7 +97,7 @@ fn no_two_examples_share_a_name() {
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
 }
 
-/// The schemas have the members that the types are written with.
+/// The schemas have the members that the types serialize.
 #[test]
 fn the_schemas_are_those_of_the_directory() {
     let time = Some(UnixSeconds(7));

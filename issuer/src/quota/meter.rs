@@ -1,4 +1,4 @@
-//! What is counted of an account's quota, reserved and written. Nothing here reads a clock.
+//! Counting, reserving and recording of an account's quota. Nothing here reads a clock.
 
 use super::Quota;
 use crate::share::{Share, SharesInForce};
@@ -7,20 +7,20 @@ use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an account has used in one window, as the database has it.
+/// Usage of one account in one window, as in the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// The first second of the window that `used` counts in.
+    /// First second of the window.
     pub(crate) window_start: UnixSeconds,
-    /// The length of that window.
+    /// Length of the window in seconds.
     pub(crate) period_seconds: u64,
-    /// Tokens issued in it.
+    /// Tokens counted in the window.
     pub(crate) used: u64,
 }
 
 impl Usage {
-    /// Whether its window has ended, or is none of the quota's. A clock that was set back by less than a window stays in the window
-    /// it was in, so that setting it forward and back does not give a quota twice.
+    /// Returns `true` if the window has ended, or is not one of the quota's. A clock that is set back by less than a window
+    /// stays in its window, so that setting it forward and back does not grant a quota twice.
     fn has_ended(self, quota: Quota, now: UnixSeconds) -> bool {
         let (window, length) = (quota.window(now), quota.seconds());
         let set_back = window.0.saturating_add(length) < self.window_start.0;
@@ -32,12 +32,12 @@ impl Usage {
     }
 }
 
-/// What is reserved ahead of need: a fiftieth of the quota, within these bounds. A crash costs an account that much, since
-/// what was reserved then counts as used; the database is written once for each reservation.
+/// Bounds on the reservation ahead of need, which is 1/50 of this issuer's part of the quota. A crash costs an account up to that
+/// much, since reserved tokens then count as used; the database is written once per reservation.
 const LEAST_RESERVED: u64 = 4;
 const MOST_RESERVED: u64 = 512;
 
-/// One account's quota, what is used of it, and how much of it the database counts as used already.
+/// One account's quota, its usage, and the part that the database already counts as used.
 #[derive(Debug)]
 pub(crate) struct Meter {
     metered: Mutex<Metered>,
@@ -46,47 +46,45 @@ pub(crate) struct Meter {
 #[derive(Debug)]
 struct Metered {
     quota: Quota,
-    /// Which part of it this issuer gives.
     shares: SharesInForce,
     usage: Usage,
-    /// The database was asked what has been used of the window of `usage`. Before, nothing is counted.
+    /// `true` once the window's usage has been read from the database. Nothing is counted before.
     is_known: bool,
-    /// The database counts this many tokens of that window as used, or more. No token beyond is signed.
+    /// Tokens of the window that the database counts as used, at least. No token beyond this number is signed.
     reserved: u64,
-    /// What the database counts, unless a write of it is under way or has failed.
+    /// Figure in the database; `None` while a write is in progress, or after a failed one.
     recorded: Option<u64>,
-    /// The exact figure of the window before, where the database may still have its reservation.
+    /// Exact figure of the previous window, if the database may still have its reservation.
     ended: Option<Usage>,
     /// Tokens of requests that wait for the database.
     waiting: u64,
-    /// A token was counted since the reservation was looked at last.
+    /// `true` if a token was counted since the last look at the reservation.
     is_active: bool,
 }
 
-/// What the database is to say.
+/// The figures to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writing {
-    /// More, where tokens are needed or soon will be.
+    /// Larger reservations, where tokens are needed now or soon.
     Reserve,
-    /// The same, and the exact figure of accounts that have requested nothing since the last time.
+    /// The same, and exact figures of accounts without a request since the last time.
     Settle,
-    /// The exact figures: the issuer stops.
+    /// Exact figures: the issuer stops, or an operator looks at them.
     Exact,
 }
 
-/// The quota of the present window is spent.
+/// The present window's quota is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// How long until the next window begins: one second at least.
+    /// Time until the next window: at least one second.
     pub(crate) retry_after: Duration,
 }
 
-/// Why no token can be counted.
+/// The reason no token can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoCharge {
-    /// The quota is used up.
     Spent(Spent),
-    /// The database has to be read or written first.
+    /// The database must be read or written first.
     Unreserved,
 }
 
@@ -106,12 +104,13 @@ impl Meter {
         Self { metered: Mutex::new(metered) }
     }
 
-    /// Another quota from now on. What was used counts against it, unless its period is another one.
+    /// Replaces the quota. Usage counts against the new quota, unless the periods differ.
     pub(crate) fn set_quota(&self, quota: Quota) {
         self.metered.lock().quota = quota;
     }
 
-    /// Counts up to `most` tokens, as many as this issuer's share of the quota has left, before they are signed. Dropping the charge takes them back.
+    /// Counts up to `most` tokens before they are signed, as many as this issuer's share of the quota has left. Dropping the
+    /// charge takes them back.
     pub(crate) fn charge(self: &Arc<Self>, most: u64, now: UnixSeconds) -> Result<Charge, NoCharge> {
         let metered = &mut *self.metered.lock();
         if metered.usage.has_ended(metered.quota, now) {
@@ -130,26 +129,27 @@ impl Meter {
         let count = used - usage.used;
         usage.used = used;
         *is_active = true;
-        Ok(Charge::of(self, usage.window_start, count))
+        Ok(Charge { meter: Some((self.clone(), *usage)), count })
     }
 
-    /// A request waits for a reservation of this many tokens until the value is dropped.
+    /// Registers a request that waits for a reservation of this many tokens, until the value is dropped.
     pub(crate) fn wait(&self, tokens: u64) -> Waiting<'_> {
-        Waiting::begin(self, tokens)
+        self.metered.lock().waiting += tokens;
+        Waiting { meter: self, tokens }
     }
 
-    /// Whether it is time to reserve more, so that the next requests need not wait for it.
+    /// Returns `true` if it is time to reserve more, so that the next requests need not wait.
     pub(crate) fn is_low(&self) -> bool {
         self.metered.lock().is_low()
     }
 
-    /// The window whose count the database has to be asked for, with nothing used. [`Meter::know`] follows.
+    /// Returns the window, with no usage, that must be read from the database; [`Meter::know`] must follow.
     pub(crate) fn unknown(&self) -> Option<Usage> {
         let metered = self.metered.lock();
         (!metered.is_known && metered.usage.period_seconds > 0).then_some(metered.usage)
     }
 
-    /// So much was used of this window before it came into memory. What a crash left reserved counts as used.
+    /// Accepts the usage of a window as read from the database. Tokens that a crash left reserved count as used.
     pub(crate) fn know(&self, usage: Usage) {
         let metered = &mut *self.metered.lock();
         if !metered.is_known && metered.usage.is_of_window(&usage) {
@@ -158,14 +158,14 @@ impl Meter {
         }
     }
 
-    /// What the database is to say next, where it says something else: the window before, and the present one.
-    /// [`Meter::written`] follows for each once it does.
+    /// Returns the figures of the previous and the present window that the database lacks. [`Meter::written`] must follow for
+    /// each, once it is written.
     pub(crate) fn to_write(&self, writing: Writing) -> [Option<Usage>; 2] {
         let metered = &mut *self.metered.lock();
         [metered.ended, metered.present_to_write(writing)]
     }
 
-    /// The database says this, and does so after a power loss.
+    /// Records that the database has this figure, also after a power loss.
     pub(crate) fn written(&self, usage: Usage) {
         let metered = &mut *self.metered.lock();
         if metered.ended == Some(usage) {
@@ -176,14 +176,14 @@ impl Meter {
         }
     }
 
-    /// Whether the database has all of it, so that it need not stay in memory.
+    /// Returns `true` if the database has the exact figures, so that the meter need not stay in memory.
     pub(crate) fn is_settled(&self) -> bool {
         let Metered { usage, is_known, reserved, recorded, ended, waiting, .. } = &*self.metered.lock();
         let is_exact = !is_known || (usage.used == *reserved && *recorded == Some(usage.used));
         is_exact && ended.is_none() && *waiting == 0
     }
 
-    /// What is used of the present window's quota, and what this issuer gives of the quota in it.
+    /// Returns the usage in the present window, and this issuer's part of the quota in it.
     pub(crate) fn standing(&self, now: UnixSeconds) -> (u64, Quota) {
         let metered = &*self.metered.lock();
         let Metered { quota, usage, .. } = metered;
@@ -194,9 +194,9 @@ impl Meter {
         (used, quota.shared(metered.share_of(start)))
     }
 
-    fn take_back(&self, window: UnixSeconds, count: u64) {
+    fn take_back(&self, window: &Usage, count: u64) {
         let usage = &mut self.metered.lock().usage;
-        if usage.window_start == window {
+        if usage.is_of_window(window) {
             usage.used = usage.used.saturating_sub(count);
         }
     }
@@ -226,9 +226,9 @@ impl Metered {
             self.is_active = false;
         }
         let used = match writing {
-            // More only once the database says so.
+            // The larger figure counts only once the database has it.
             Writing::Reserve | Writing::Settle if is_needed && self.is_low() => self.more(),
-            // Less from now on, whether or not the database can be written.
+            // The smaller figure counts at once, even if the write fails.
             Writing::Exact => self.settle(),
             Writing::Settle if !is_needed => self.settle(),
             Writing::Reserve | Writing::Settle => self.reserved,
@@ -236,7 +236,7 @@ impl Metered {
         if self.recorded == Some(used) {
             return None;
         }
-        self.recorded = None; // after a failure either figure may be in place
+        self.recorded = None; // after a failure, either figure may be in the database
         Some(Usage { used, ..self.usage })
     }
 
@@ -245,7 +245,7 @@ impl Metered {
         self.reserved
     }
 
-    /// What this issuer gives in the present window.
+    /// Returns this issuer's part of the quota in the present window.
     fn limit(&self) -> u64 {
         self.share_of(self.usage.window_start).of(self.quota.tokens())
     }
@@ -263,25 +263,18 @@ impl Metered {
         self.is_known && self.reserved < self.limit() && (self.waiting > left || left <= self.ahead() / 2)
     }
 
-    /// A reservation for those who wait, and some tokens ahead.
+    /// Returns a reservation for the waiting requests, and some tokens ahead.
     fn more(&self) -> u64 {
         let wanted = self.usage.used.saturating_add(self.waiting).saturating_add(self.ahead());
         wanted.min(self.limit()).max(self.reserved)
     }
 }
 
-/// A request that waits, counted until the value is dropped.
+/// A waiting request, counted until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     meter: &'a Meter,
     tokens: u64,
-}
-
-impl<'a> Waiting<'a> {
-    fn begin(meter: &'a Meter, tokens: u64) -> Self {
-        meter.metered.lock().waiting += tokens;
-        Self { meter, tokens }
-    }
 }
 
 impl Drop for Waiting<'_> {
@@ -290,36 +283,31 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Tokens, counted but not yet signed.
+/// Tokens that are counted but not yet signed.
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is taken back"]
 pub(crate) struct Charge {
-    meter: Option<(Arc<Meter>, UnixSeconds)>,
+    meter: Option<(Arc<Meter>, Usage)>,
     count: u64,
 }
 
 impl Charge {
-    fn of(meter: &Arc<Meter>, window: UnixSeconds, count: u64) -> Self {
-        Self { meter: Some((meter.clone(), window)), count }
-    }
-
-    /// For an issuer that is open: nothing is counted.
+    /// Creates a charge for an open issuer, where nothing is counted.
     pub(crate) const fn free(count: u64) -> Self {
         Self { meter: None, count }
     }
 
-    /// How many tokens it is for.
     pub(crate) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// One of its tokens, as a charge of its own; nothing when none is left.
+    /// Splits off one token; `None` if none is left.
     pub(crate) fn split_one(&mut self) -> Option<Self> {
         self.count = self.count.checked_sub(1)?;
         Some(Self { meter: self.meter.clone(), count: 1 })
     }
 
-    /// The tokens are signed: the charge stands.
+    /// Makes the charge final: its tokens are signed.
     pub(crate) fn keep(mut self) {
         self.meter = None;
     }
@@ -328,7 +316,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if let Some((meter, window)) = self.meter.take() {
-            meter.take_back(window, self.count);
+            meter.take_back(&window, self.count);
         }
     }
 }

@@ -68,6 +68,8 @@ async fn an_account_that_floods_makes_room_for_others_and_is_served_in_turn() {
 async fn a_request_whose_client_is_gone_is_not_signed_and_leaves_its_place() {
     let recorder = Arc::new(Recorder::new());
     let pool = SigningPool::new(NonZeroUsize::new(1), 2, recorder.clone()).unwrap();
+    assert_eq!(recorder.queue(), (0, 0), "its configuration may still be refused");
+    pool.show_places();
     let key = key();
     let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let signed = Arc::new(AtomicUsize::new(0));
@@ -93,6 +95,7 @@ async fn a_request_whose_client_is_gone_is_not_signed_and_leaves_its_place() {
 async fn the_queue_is_empty_after_answers_and_panics() {
     let recorder = Arc::new(Recorder::new());
     let pool = SigningPool::new(NonZeroUsize::new(1), 5, recorder.clone()).unwrap();
+    pool.show_places();
     let key = key();
     let request = Work::Token(TokenRequest::new(key.id(), [1; 256]));
     let submit = |signed: fn()| pool.submit(0, key.clone(), request.clone(), signed).unwrap();

@@ -6,7 +6,7 @@ use postern_daemon::drain::Drained;
 use postern_daemon::tls::TlsConfig;
 use postern_issuer::control::{AccountRequest, DeclaredAccount, KeyHash, ask};
 use postern_issuer::{Config, Issuer};
-use postern_token::{DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
+use postern_token::{ChallengeDigest, DIRECTORY_PATH, Directory, IssuerKey, TokenType, UnixSeconds};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -71,6 +71,11 @@ impl Running {
 
     pub async fn key(&self) -> IssuerKey {
         self.key_of(TokenType::BlindRsa2048).await
+    }
+
+    /// A request that the issuer signs.
+    pub async fn good(&self) -> Vec<u8> {
+        self.key().await.request(ChallengeDigest::of(b"challenge")).unwrap().0.serialize().to_vec()
     }
 
     pub async fn key_of(&self, token_type: TokenType) -> IssuerKey {

@@ -1,15 +1,13 @@
-//! One agent with a wallet, by the rules of the agent that ships (`client/src/hop/tunnel.rs`, `gateways.rs`, `refill.rs`): its
-//! gateways' health, their marks and the number of tokens to mint are that agent's own code.
+//! One agent with a wallet, by the rules of the agent that ships (`client/src/hop/tunnel.rs`, `client/src/hop/gateways.rs`,
+//! `client/src/mint/refill.rs`). The gateways' health, the marks and the number of tokens to mint are the shipped code.
 
 use super::chance::Chance;
 use super::defect::{Defect, is_put_back};
+use super::fault::Millis;
 use super::gateway::Gateway;
 use super::history::{Happening, Sums, Verdict};
 use super::issuer::Issuer;
-use super::token::EPOCH;
-use super::token::{Offer, Token};
-use super::wallet::Wallet;
-use super::wire_tap::WireTap;
+use super::token::{EPOCH, Offer, Token, WireTap};
 use super::world::Fabric;
 use postern_client::rules::{CurrentChallenge, Health, Marks, OLDER_TOKENS, Outage, PATIENCE, Stock};
 use postern_token::{ChallengeDigest, UnixSeconds};
@@ -17,19 +15,27 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A gateway's 503 says so.
+/// `Retry-After` of a gateway's 503.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Tokens that the issuer signs at once for one agent, and how long that takes.
+/// Tokens per signing request of one agent, and the request's duration in milliseconds (shortest, longest).
 const AT_ONCE: usize = 16;
 const SIGNING: (u64, u64) = (8, 20);
+/// Wallet level at which an agent mints, and level up to which it mints.
+const WATERS: (usize, usize) = (2, 5);
+/// One in this many requests is abandoned by its user.
+const LEAVES: u64 = 12;
+/// Margin before a token's end, as in the agent: clocks are truncated to whole seconds, and a token needs time to reach its
+/// gateway.
+const LAST_SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) struct Agent {
     number: usize,
-    /// In the order of preference.
+    /// Gateways in the order of preference.
     gateways: Vec<Known>,
     wallet: Wallet,
     marks: Marks,
-    habits: Habits,
+    /// Maximum pause between two tunnels.
+    pause: Millis,
     chance: Chance,
     fabric: Fabric,
     issuer: Arc<Issuer>,
@@ -43,21 +49,7 @@ struct Known {
     current: Option<(CurrentChallenge, Offer)>,
 }
 
-/// How an agent is set up and used.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Habits {
-    /// From how many tokens on it mints, and up to how many.
-    pub(crate) low: usize,
-    pub(crate) high: usize,
-    /// How many it begins with.
-    pub(crate) first: usize,
-    /// The longest pause between two tunnels.
-    pub(crate) pause: Duration,
-    /// One request in this number is given up by its user; none at 0.
-    pub(crate) leaves: u64,
-}
-
-/// What agents share.
+/// State that all agents share.
 #[derive(Clone)]
 pub(crate) struct Surroundings {
     pub(crate) fabric: Fabric,
@@ -66,25 +58,18 @@ pub(crate) struct Surroundings {
     pub(crate) tap: Arc<WireTap>,
 }
 
-/// What became of one request for a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
-    Tunnel,
-    Refused,
-}
-
-/// What became of one token.
+/// Outcome of one token.
 enum Attempt {
     Opened,
-    /// Another token may do.
+    /// The token failed; another one may succeed.
     Failed,
-    /// It was of an older mark.
+    /// The token was of an older mark.
     Outdated,
 }
 
 impl Agent {
-    /// Numbers count from 1 on.
-    pub(crate) fn new(number: usize, habits: Habits, around: &Surroundings, chance: Chance) -> Self {
+    /// Creates an agent. Numbers start at 1.
+    pub(crate) fn new(number: usize, pause: Millis, around: &Surroundings, chance: Chance) -> Self {
         let count = around.gateways.len();
         let known = |index: usize| Known {
             gateway: Arc::clone(&around.gateways[(number + index) % count]),
@@ -95,9 +80,9 @@ impl Agent {
             number,
             gateways: (0..count).map(known).collect(),
             wallet: Wallet::default(),
-            // Evenly spread, and no draw: the rest of a seed's run stays what it is.
+            // Spreads the trials evenly without a random draw, which would change the rest of a seed's run.
             marks: Marks::default().with_longer_trials((number as f64 * 0.618_034).fract()),
-            habits,
+            pause,
             chance,
             fabric: around.fabric.clone(),
             issuer: Arc::clone(&around.issuer),
@@ -106,49 +91,44 @@ impl Agent {
         }
     }
 
-    /// Opens tunnels until a moment. What is left in the wallet is written down.
-    pub(crate) async fn live(mut self, until: Instant, mut seen: impl FnMut(Opened)) -> Sums {
-        let longest = self.habits.pause.as_millis() as u64;
+    /// Opens tunnels until a moment, and then records the tokens left in the wallet.
+    pub(crate) async fn live(mut self, until: Instant) {
         loop {
-            let pause = self.chance.millis(0, longest);
+            let pause = self.chance.millis(0, self.pause);
             if Instant::now() + pause >= until {
                 break;
             }
             sleep(pause).await;
-            seen(self.open().await);
+            self.open().await;
             self.refill(0).await;
         }
         for token in self.wallet.drain() {
             self.counted.held += 1;
             self.fabric.change(|network| network.note(Happening::Kept { token: token.number }));
         }
-        let (holder, sums) = (self.number, self.counted);
-        let counted = Happening::Counted { holder, sums: sums.clone() };
+        let counted = Happening::Counted { holder: self.number, sums: self.counted };
         self.fabric.change(|network| network.note(counted));
-        sums
     }
 
-    /// One tunnel: a token, or two when the first one was no good, and before them a few of older marks.
-    async fn open(&mut self) -> Opened {
+    /// Opens one tunnel: presents one token, a second one if the first fails, and before them at most `OLDER_TOKENS` of older
+    /// marks.
+    async fn open(&mut self) {
         let (mut has_failed, mut outdated) = (false, 0);
         loop {
-            let any = outdated < OLDER_TOKENS;
-            match self.attempt(any).await {
-                Some(Attempt::Opened) => return Opened::Tunnel,
+            match self.attempt(outdated < OLDER_TOKENS).await {
                 Some(Attempt::Outdated) => outdated += 1,
                 Some(Attempt::Failed) if !has_failed => has_failed = true,
-                Some(Attempt::Failed) | None => return Opened::Refused,
+                Some(Attempt::Opened | Attempt::Failed) | None => return,
             }
         }
     }
 
-    /// One token, sent once.
+    /// Takes one token and sends it once.
     async fn attempt(&mut self, any: bool) -> Option<Attempt> {
         let (index, digest, token) = self.fund(any).await?;
         let gateway = Arc::clone(&self.gateways[index].gateway);
         self.tap.sent(&token);
-        let Habits { leaves, .. } = self.habits;
-        let leaves = (leaves > 0 && self.chance.one_in(leaves)).then(|| self.chance.millis(0, 60));
+        let leaves = self.chance.one_in(LEAVES).then(|| self.chance.millis(0, 60));
         let verdict = gateway.present(&token, leaves, Some(self.number)).await;
         if leaves.is_some() && verdict == Verdict::Dropped {
             self.lose_connection();
@@ -200,7 +180,7 @@ impl Agent {
         }
     }
 
-    /// A gateway that serves, and a token for it.
+    /// Returns a serving gateway and a token for it.
     async fn fund(&mut self, any: bool) -> Option<(usize, ChallengeDigest, Arc<Token>)> {
         for _ in 0..4 {
             let index = self.choose().await?;
@@ -218,7 +198,7 @@ impl Agent {
         None
     }
 
-    /// Tokens of older marks first.
+    /// Takes a token, if `any` preferably one of an older mark.
     fn take(&mut self, index: usize, any: bool) -> Option<(ChallengeDigest, Arc<Token>)> {
         let current = self.gateways[index].current.as_ref()?.0.digest;
         let older = self.marks.older().into_iter().filter(|digest| any && *digest != current);
@@ -226,7 +206,7 @@ impl Agent {
         digests.into_iter().find_map(|digest| Some((digest, self.wallet.take(digest)?)))
     }
 
-    /// Mints what is wanted, for the gateway in use.
+    /// Mints the required tokens for the gateway in use.
     async fn refill(&mut self, waiting: usize) {
         let index = self.serving().unwrap_or(0);
         let Some((current, _)) = &self.gateways[index].current else { return };
@@ -240,7 +220,7 @@ impl Agent {
         if self.marks.sign("", current.digest, key, self.now()).is_err() {
             return;
         }
-        // By the key that it claims a mark may be the first one, and is not.
+        // As in the agent: a mark may be the first one of the key that its challenge claims, but not of the key that signs.
         let mut left = self.stock(current.digest, waiting);
         while left > 0 {
             let some = left.min(AT_ONCE);
@@ -260,15 +240,15 @@ impl Agent {
             level: self.wallet.level(current),
             older: older.map(|digest| self.wallet.level(digest)).sum(),
             waiting,
-            low: self.habits.low,
-            high: if self.counted.issued == 0 { self.habits.first } else { self.habits.high },
+            low: WATERS.0,
+            high: WATERS.1,
         };
         stock.to_mint(self.marks.trial(current, self.now()), true)
     }
 
     // ---- Gateways ----
 
-    /// The first gateway that serves; those before it are probed when that is due.
+    /// Returns the first serving gateway. Probes the gateways before it if a probe is due.
     async fn choose(&mut self) -> Option<usize> {
         let deadline = Instant::now() + PATIENCE;
         for index in 0..self.serving().unwrap_or(0) {
@@ -292,7 +272,7 @@ impl Agent {
         }
     }
 
-    /// Asks for a gateway's challenge, without a token.
+    /// Requests a gateway's challenge, without a token.
     async fn probe(&mut self, index: usize) {
         let known = &mut self.gateways[index];
         known.health.begin_probe(Instant::now());
@@ -353,7 +333,47 @@ impl Agent {
     }
 }
 
-/// Which of the gateway's refusals are 503, by its table in `gateway/src/request/deny.rs`; the others are 407.
+/// Tokens with their challenges, oldest first.
+#[derive(Debug, Default)]
+struct Wallet(Vec<(ChallengeDigest, Arc<Token>)>);
+
+impl Wallet {
+    fn add(&mut self, digest: ChallengeDigest, token: Arc<Token>) {
+        self.0.push((digest, token));
+    }
+
+    /// Removes and returns the oldest token for a challenge.
+    fn take(&mut self, digest: ChallengeDigest) -> Option<Arc<Token>> {
+        let index = self.0.iter().position(|(known, _)| *known == digest)?;
+        Some(self.0.remove(index).1)
+    }
+
+    fn level(&self, digest: ChallengeDigest) -> usize {
+        self.0.iter().filter(|(known, _)| *known == digest).count()
+    }
+
+    /// Removes and returns the tokens for a challenge.
+    fn drop_challenge(&mut self, digest: ChallengeDigest) -> Vec<Arc<Token>> {
+        self.drop_if(|known, _| known == digest)
+    }
+
+    /// Removes and returns the tokens of keys that end.
+    fn drop_retired(&mut self, now: UnixSeconds) -> Vec<Arc<Token>> {
+        let now = now.saturating_add(LAST_SECOND);
+        self.drop_if(|_, token| token.not_after <= now)
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Arc<Token>> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, token)| token)
+    }
+
+    fn drop_if(&mut self, drops: impl Fn(ChallengeDigest, &Token) -> bool) -> Vec<Arc<Token>> {
+        let dropped = self.0.extract_if(.., |(digest, token)| drops(*digest, token));
+        dropped.map(|(_, token)| token).collect()
+    }
+}
+
+/// `true` if the gateway answers 503 for this reason, by its table in `gateway/src/request/deny.rs`; other reasons are 407.
 fn is_503(reason: &str) -> bool {
     !matches!(reason, "void" | "wrong_challenge" | "key_retired" | "epoch_retired")
 }

@@ -1,7 +1,7 @@
-//! Strangers and attackers: they present fresh tokens, and every token again, at random and when it hurts most. Agents with
-//! wallets live beside them.
+//! Strangers and attackers: they present fresh tokens, and present every token again, at random and at the worst moments. Agents
+//! with wallets run next to them.
 
-use super::agent::{Agent, Habits, Surroundings};
+use super::agent::{Agent, Surroundings};
 use super::chance::Chance;
 use super::fault::Millis;
 use super::gateway::Gateway;
@@ -13,26 +13,25 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// The longest that the last presentations are waited for.
+/// Maximum wait for the last presentations.
 const LAST: Duration = Duration::from_secs(3);
-/// Tokens that are presented again in a sweep.
+/// Number of tokens that a sweep presents again.
 const SWEEP: usize = 32;
-/// After a loss the next mark may have to wait for a server that is away, and is planted without it then.
+/// Wait after a loss: the next mark may first wait for a server that is away, and is then planted without it.
 const COMPLETED: Duration = Duration::from_secs(14);
-/// Fresh tokens for each gateway at the end, and the time between them.
+/// Number of fresh tokens for each gateway at the end, and the interval between them.
 const FRESH: usize = 6;
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// The longest that agents are waited for.
-const AGENTS: Duration = Duration::from_secs(60);
-/// From how many tokens on an agent mints, and up to how many.
-const WATERS: (usize, usize) = (2, 5);
+/// Number of agents, and the maximum wait for them.
+const AGENTS: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agents {
     plan: Plan,
     chance: Chance,
     around: Surroundings,
-    /// Presentations under way. They go on by themselves.
+    /// Presentations in flight, each in a task.
     presentations: JoinSet<()>,
 }
 
@@ -42,7 +41,7 @@ impl Agents {
         Self { plan: plan.clone(), chance, around, presentations: JoinSet::new() }
     }
 
-    /// Lives through the run.
+    /// Runs until the plan's end, with the final presentations.
     pub(crate) async fn run(mut self) {
         let began = Instant::now();
         let mut agents = self.start_agents(began);
@@ -69,24 +68,20 @@ impl Agents {
         self.sweep().await;
         self.settle().await;
         let _ = timeout(LAST, async { while self.presentations.join_next().await.is_some() {} }).await;
-        let _ = timeout(AGENTS, async { while agents.join_next().await.is_some() {} }).await;
+        let _ = timeout(PATIENCE, async { while agents.join_next().await.is_some() {} }).await;
     }
 
-    /// They end with the run's faults, when attackers begin to present everything again.
+    /// Starts the agents. They end with the run's faults, when attackers begin to present everything again.
     fn start_agents(&self, began: Instant) -> JoinSet<()> {
         let until = began + Duration::from_millis(self.plan.length);
-        let pause = Duration::from_millis(self.plan.pause);
-        let habits = Habits { low: WATERS.0, high: WATERS.1, first: WATERS.1, pause, leaves: 12 };
-        let mut agents = JoinSet::new();
-        for number in 1..=self.plan.agents {
+        let agent = |number: usize| {
             let chance = Chance::new(self.plan.seed, 100 + number as u64);
-            let agent = Agent::new(number, habits, &self.around, chance);
-            agents.spawn(async move { drop(agent.live(until, |_| ()).await) });
-        }
-        agents
+            Agent::new(number, self.plan.pause, &self.around, chance).live(until)
+        };
+        (1..=AGENTS).map(agent).collect()
     }
 
-    /// When tokens are presented again by all means: around each fault's beginning and end, the last moment first.
+    /// Returns the moments of replays: around each fault's beginning and end, the last moment first.
     fn moments(&mut self) -> Vec<Millis> {
         let ends = self.plan.faults.iter().flat_map(|fault| [fault.at, fault.at + fault.lasts]);
         let after = [1, 40, 300, 1_000, 2_500, 6_000];
@@ -98,7 +93,7 @@ impl Agents {
     }
 
     fn act(&mut self) {
-        if self.around.tap.is_idle() || self.chance.percent(45) {
+        if self.around.tap.is_idle() || self.chance.below(100) < 45 {
             let gateway = self.chance.index(self.around.gateways.len());
             let Some(token) = self.mint(gateway) else { return };
             let times = self.chance.pick(&[1, 1, 1, 2, 3]);
@@ -110,27 +105,24 @@ impl Agents {
         }
     }
 
-    /// A fresh token, for the challenge of a gateway.
+    /// Mints a fresh token for a gateway's challenge.
     fn mint(&mut self, gateway: usize) -> Option<Arc<Token>> {
         let offer = self.around.gateways[gateway].challenge(STRANGERS).ok()?;
         Some(self.around.issuer.sign(STRANGERS, offer, &mut self.chance))
     }
 
-    /// Presents tokens again: mostly those that were admitted, for those must never be admitted any more.
+    /// Presents tokens again: mostly admitted ones, because those must never be admitted again.
     fn replay(&mut self, count: usize) {
         for _ in 0..count {
             let is_any = self.around.tap.count_admitted() == 0 || self.chance.one_in(4);
-            let chance = &mut self.chance;
-            let tap = &self.around.tap;
-            let index = |length| chance.index(length);
-            let token = if is_any { tap.any(index) } else { tap.any_admitted(index) };
-            if let Some(token) = token {
+            let (tap, chance) = (&self.around.tap, &mut self.chance);
+            if let Some(token) = if is_any { tap.any(chance) } else { tap.any_admitted(chance) } {
                 self.present(&token, None);
             }
         }
     }
 
-    /// Starts a presentation at any gateway. Some callers go away half-way.
+    /// Starts a presentation at a random gateway. Some callers leave early.
     fn present(&mut self, token: &Arc<Token>, holder: Option<usize>) {
         let gateway = Arc::clone(&self.around.gateways[self.chance.index(self.around.gateways.len())]);
         let patience = self.chance.one_in(12).then(|| self.chance.millis(0, 60));
@@ -158,8 +150,7 @@ impl Agents {
     /// Presents admitted tokens at every gateway.
     async fn sweep(&mut self) {
         for _ in 0..SWEEP.min(self.around.tap.count_admitted()) {
-            let chance = &mut self.chance;
-            let Some(token) = self.around.tap.any_admitted(|length| chance.index(length)) else { return };
+            let Some(token) = self.around.tap.any_admitted(&mut self.chance) else { return };
             for gateway in self.around.gateways.clone() {
                 self.present_at(gateway, &token, None, None);
             }
@@ -167,7 +158,7 @@ impl Agents {
         }
     }
 
-    /// Every fault is over: fresh tokens should be admitted at every gateway.
+    /// Presents fresh tokens at every gateway after all faults; they should be admitted.
     async fn settle(&mut self) {
         let loses = self.plan.faults.iter().any(|fault| fault.what.loses());
         sleep(if loses { COMPLETED } else { BETWEEN }).await;

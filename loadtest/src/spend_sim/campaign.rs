@@ -1,36 +1,27 @@
-//! Many runs, on all cores: one seed after the other, until all are done.
+//! Many runs on all cores, one seed each.
 
 use super::claim::Class;
 use super::defect::{Defect, put_back};
 use super::history::Sums;
-use super::ledger::{Finding, Kind};
-use super::plan::{Plan, PlanKind, Theme};
+use super::ledger::Finding;
+use super::plan::{Plan, Theme};
 use super::run::run;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Which runs.
-#[derive(Clone, Copy, Debug)]
+/// Selection of runs.
 pub(crate) struct Campaign {
-    pub(crate) from: u64,
-    pub(crate) seeds: u64,
-    pub(crate) kind: PlanKind,
-    /// The defect that is put back.
+    pub(crate) seeds: Range<u64>,
+    pub(crate) plan_of: fn(u64) -> Plan,
+    /// Defect to reintroduce.
     pub(crate) undo: Option<Defect>,
-    /// Ends it: the first finding of this kind, or of any.
-    pub(crate) until: Option<Until>,
     pub(crate) threads: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
-    AnyFinding,
-    Found(Kind),
-}
-
-/// What the runs came to.
+/// Results of the runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) runs: u64,
@@ -38,100 +29,72 @@ pub(crate) struct Tally {
     pub(crate) admissions: u64,
     pub(crate) simulated_seconds: u64,
     pub(crate) sums: Sums,
-    pub(crate) by_class: BTreeMap<(ClassName, Theme), Row>,
-    /// By seed.
+    pub(crate) by_class: BTreeMap<(Class, Theme), Row>,
+    /// Findings by seed.
     pub(crate) findings: BTreeMap<u64, Vec<Finding>>,
 }
 
-/// Runs of one class and theme.
+/// Results of one class and theme.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) runs: u64,
     pub(crate) presentations: u64,
     pub(crate) runs_with_slips: u64,
     pub(crate) slipped: u64,
-    /// Runs in which records were lost.
+    /// Number of runs in which records were lost.
     pub(crate) lost: u64,
-    /// In microseconds: the last slip after the last change, at most.
+    /// Longest time from the last change to a slip, in microseconds.
     pub(crate) slipped_for: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ClassName {
-    Survives,
-    Closes,
-}
-
-impl From<Class> for ClassName {
-    fn from(class: Class) -> Self {
-        match class {
-            Class::Survives => Self::Survives,
-            Class::Closes { .. } => Self::Closes,
-        }
-    }
-}
-
 impl Campaign {
-    /// Carries it out.
     pub(crate) fn run(&self) -> io::Result<Tally> {
-        let (next, over) = (AtomicU64::new(self.from), AtomicBool::new(false));
+        let next = AtomicU64::new(self.seeds.start);
         let tallies: io::Result<Vec<Tally>> = thread::scope(|scope| {
             let workers: Vec<_> =
-                (0..self.threads.max(1)).map(|_| scope.spawn(|| self.work(&next, &over))).collect();
+                (0..self.threads.max(1)).map(|_| scope.spawn(|| self.work(&next))).collect();
             let joined = workers.into_iter().map(|worker| worker.join());
             joined.map(|tally| tally.unwrap_or_else(|_| Err(io::Error::other("a run panicked")))).collect()
         });
         Ok(tallies?.into_iter().fold(Tally::default(), Tally::and))
     }
 
-    /// The plan of a seed.
-    pub(crate) fn plan(&self, seed: u64) -> Plan {
-        self.kind.plan(seed)
-    }
-
-    fn work(&self, next: &AtomicU64, over: &AtomicBool) -> io::Result<Tally> {
+    fn work(&self, next: &AtomicU64) -> io::Result<Tally> {
         put_back(self.undo);
         let mut tally = Tally::default();
-        while !over.load(Ordering::Relaxed) {
+        loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= self.from + self.seeds {
-                break;
+            if seed >= self.seeds.end {
+                return Ok(tally);
             }
-            let found = tally.add(self.plan(seed))?;
-            let ends = match self.until {
-                Some(Until::AnyFinding) => !found.is_empty(),
-                Some(Until::Found(kind)) => found.iter().any(|finding| finding.kind == kind),
-                None => false,
-            };
-            if ends {
-                over.store(true, Ordering::Relaxed);
-            }
+            tally = tally.and(Tally::of(&(self.plan_of)(seed))?);
         }
-        Ok(tally)
     }
 }
 
 impl Tally {
-    fn add(&mut self, plan: Plan) -> io::Result<Vec<Finding>> {
-        let seed = plan.seed;
-        let outcome = run(&plan)?;
+    /// Executes a plan and returns the results of this one run.
+    fn of(plan: &Plan) -> io::Result<Self> {
+        let outcome = run(plan)?;
         let judgement = outcome.judgement;
-        self.runs += 1;
-        self.presentations += judgement.presentations;
-        self.admissions += judgement.admissions;
-        self.sums.add(&judgement.sums);
-        self.simulated_seconds += outcome.history.last().map_or(0, |event| event.at / 1_000_000);
-        let row = self.by_class.entry((outcome.claim.class.into(), plan.theme)).or_default();
-        row.runs += 1;
-        row.presentations += judgement.presentations;
-        row.runs_with_slips += u64::from(judgement.slipped > 0);
-        row.slipped += judgement.slipped;
-        row.lost += u64::from(judgement.lost);
-        row.slipped_for = row.slipped_for.max(judgement.slipped_for);
-        if !judgement.findings.is_empty() {
-            self.findings.insert(seed, judgement.findings.clone());
-        }
-        Ok(judgement.findings)
+        let row = Row {
+            runs: 1,
+            presentations: judgement.presentations,
+            runs_with_slips: u64::from(judgement.slipped > 0),
+            slipped: judgement.slipped,
+            lost: u64::from(judgement.lost),
+            slipped_for: judgement.slipped_for,
+        };
+        let found = Some((plan.seed, judgement.findings)).filter(|(_, findings)| !findings.is_empty());
+        Ok(Self {
+            runs: 1,
+            presentations: judgement.presentations,
+            admissions: judgement.admissions,
+            simulated_seconds: outcome.history.last().map_or(0, |event| event.at / 1_000_000),
+            sums: judgement.sums,
+            by_class: BTreeMap::from([((outcome.claim.class, plan.theme), row)]),
+            findings: found.into_iter().collect(),
+        })
     }
 
     fn and(mut self, other: Self) -> Self {

@@ -1,13 +1,13 @@
-//! Chance that follows from a seed (SplitMix64).
+//! Pseudo-random numbers from a seed (SplitMix64).
 
 use std::time::Duration;
 
-/// A stream of numbers.
+/// A stream of pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// The stream of a seed and a purpose: streams of different purposes are independent of each other.
+    /// Creates the stream of a seed and a purpose. Streams of different purposes are independent.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         let mut chance = Self(seed ^ purpose.wrapping_mul(0xd134_2543_de82_ef95));
         chance.next();
@@ -22,37 +22,31 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// An index of a list of `length` elements.
+    /// Returns an index into a list of `length` elements.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// A number from `first` to `last`.
+    /// Returns a number from `first` to `last`, inclusive.
     pub(crate) fn within(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 
-    /// A time between the two, in milliseconds.
+    /// Returns a duration from `first` to `last` milliseconds, inclusive.
     pub(crate) fn millis(&mut self, first: u64, last: u64) -> Duration {
         Duration::from_millis(self.within(first, last))
     }
 
-    /// True once in `n` times.
+    /// Returns `true` with probability 1 in `n`.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// True so often in a hundred times.
-    pub(crate) fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
-    }
-
-    /// One of them.
     pub(crate) fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.index(all.len())]
     }

@@ -1,31 +1,39 @@
-//! Judges a history against what the deployment claims. It shares no code with what makes histories.
+//! Judges a history against the deployment's claim. Shares no code with the producers of histories.
 
-use super::claim::{Claim, Class};
+use super::claim::{CLOSED, Claim, Class};
 use super::fault::Micros;
 use super::history::{Event, Happening, Sums, Verdict};
 use super::ledger::{Finding, Kind, Ledger};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the checker found.
+/// Result of the checker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Judgement {
     pub(crate) presentations: u64,
     pub(crate) admissions: u64,
-    /// Second admissions, of those that are allowed.
+    /// Number of second admissions that the claim allows.
     pub(crate) slipped: u64,
-    /// How long after the last change the last of them came.
+    /// Longest time from the last change to such an admission.
     pub(crate) slipped_for: Micros,
-    /// Records were lost.
+    /// `true` if records were lost.
     pub(crate) lost: bool,
-    /// What became of the tokens.
+    /// Counts of tokens by outcome.
     pub(crate) sums: Sums,
-    /// What contradicts the claim.
+    /// Contradictions of the claim.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Reads the history from the first line to the last.
+/// Judges the history in one pass.
 pub(crate) fn judge(history: &[Event], claim: &Claim, gateways: usize) -> Judgement {
-    let mut reading = Reading { claim: *claim, judgement: Judgement::default(), ..Reading::default() };
+    let mut reading = Reading {
+        claim: *claim,
+        judgement: Judgement::default(),
+        admitted: BTreeMap::new(),
+        changed: 0,
+        lost_of: Vec::new(),
+        settled: false,
+        works: BTreeSet::new(),
+    };
     let mut ledger = Ledger::new(*claim);
     for event in history {
         reading.read(event);
@@ -41,45 +49,22 @@ pub(crate) fn judge(history: &[Event], claim: &Claim, gateways: usize) -> Judgem
 struct Reading {
     claim: Claim,
     judgement: Judgement,
-    /// Token -> the line of its first admission.
+    /// First admission of each token, as a line of the history.
     admitted: BTreeMap<usize, String>,
-    /// When something changed, the last time, that may delay the notice of a loss.
+    /// Time of the last change that may delay the detection of a loss.
     changed: Micros,
-    /// When records were lost, the last time.
-    lost: Option<Micros>,
-    /// Whose they were.
+    /// Servers whose records were lost.
     lost_of: Vec<Option<usize>>,
     settled: bool,
-    /// Gateways that admitted a token since.
+    /// Gateways that have admitted a token since `settled`.
     works: BTreeSet<usize>,
-}
-
-impl Default for Reading {
-    fn default() -> Self {
-        Self {
-            claim: Claim {
-                class: Class::Survives,
-                may_void: true,
-                serves: false,
-                is_skewed: true,
-                recovers: false,
-            },
-            judgement: Judgement::default(),
-            admitted: BTreeMap::new(),
-            changed: 0,
-            lost: None,
-            lost_of: Vec::new(),
-            settled: false,
-            works: BTreeSet::new(),
-        }
-    }
 }
 
 impl Reading {
     fn read(&mut self, event: &Event) {
         match &event.happening {
             Happening::Lost { server } => {
-                (self.lost, self.changed) = (Some(event.at), event.at);
+                self.changed = event.at;
                 self.lost_of.push(*server);
             }
             Happening::Fault { server, .. } | Happening::Healed { server, .. } => {
@@ -100,11 +85,11 @@ impl Reading {
                 }
             }
             Happening::Settled => self.settled = true,
-            _ => {} // the ledger reads the rest
+            _ => {} // only the ledger reads the rest
         }
     }
 
-    /// What happens to one server hides no loss of another.
+    /// Records a change, unless it affects only a server without a loss: such a change hides no other server's loss.
     fn changes(&mut self, server: Option<usize>, at: Micros) {
         let of_any = self.lost_of.is_empty() || server.is_none() || self.lost_of.contains(&None);
         if of_any || self.lost_of.contains(&server) {
@@ -116,7 +101,8 @@ impl Reading {
         let since = event.at - self.changed;
         let is_allowed = match self.claim.class {
             Class::Survives => false,
-            Class::Closes { within } => since <= within * 1_000,
+            Class::Closes => since <= CLOSED * 1_000,
+            Class::Open => self.lost_of.len() > 1 || since <= CLOSED * 1_000,
         };
         if is_allowed {
             self.judgement.slipped += 1;
@@ -131,7 +117,7 @@ impl Reading {
     }
 
     fn end(mut self, gateways: usize) -> Judgement {
-        self.judgement.lost = self.lost.is_some();
+        self.judgement.lost = !self.lost_of.is_empty();
         if self.claim.recovers && self.settled {
             for gateway in (0..gateways).filter(|gateway| !self.works.contains(gateway)).collect::<Vec<_>>() {
                 self.find(
@@ -149,7 +135,7 @@ mod tests {
     use super::*;
 
     const SURVIVES: Claim = Claim { recovers: true, ..Claim::BARE };
-    const CLOSES: Claim = Claim { class: Class::Closes { within: 5_000 }, may_void: true, ..Claim::BARE };
+    const CLOSES: Claim = Claim { class: Class::Closes, may_void: true, ..Claim::BARE };
 
     fn at(millis: u64, happening: Happening) -> Event {
         Event { at: millis * 1_000, happening }
@@ -180,8 +166,8 @@ mod tests {
     #[test]
     fn what_is_allowed_until_a_loss_is_noticed_ends_some_time_after_the_last_change() {
         let late = |change| [admitted(1, 7), fault(10), fault(change), admitted(10_000, 7)];
-        assert_eq!(kinds(&late(5_001), &CLOSES), []);
-        assert_eq!(kinds(&late(4_999), &CLOSES), [Kind::Twice]);
+        assert_eq!(kinds(&late(10_001 - CLOSED), &CLOSES), []);
+        assert_eq!(kinds(&late(9_999 - CLOSED), &CLOSES), [Kind::Twice]);
     }
 
     #[test]

@@ -1,25 +1,24 @@
-//! Defects that are put back to show that the simulation finds them: mended ones of the store, and some of the callers that
-//! the simulation has of its own.
+//! Defects that can be reintroduced to prove that the simulation finds them: fixed ones of the store, and some of the
+//! simulation's own callers.
 
 use postern_spend::memcached::{Undo, undo};
 use std::cell::Cell;
 
-/// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Of the store that ships.
+    /// A fixed defect of the store that ships.
     Store(Undo),
-    /// A gateway asks for tokens although its store can spend none.
+    /// A gateway requests tokens although its store can spend none.
     AsksInVain,
-    /// An agent sends a gateway one token after the other, whatever it answers.
+    /// An agent sends a gateway one token after another, whatever the answers are.
     SendsInVain,
-    /// An agent does not notice that a token's connection broke.
+    /// An agent does not count a token whose connection broke as lost.
     ForgetsTokens,
 }
 
 thread_local!(static PUT_BACK: Cell<Option<Defect>> = const { Cell::new(None) });
 
-/// From now on runs on this thread have this defect, or none.
+/// Sets the defect of the following runs on this thread.
 pub(crate) fn put_back(defect: Option<Defect>) {
     PUT_BACK.set(defect);
     undo(match defect {

@@ -1,4 +1,4 @@
-//! What a run is made of: memcacheds, routers, gateways, and how long messages take.
+//! The parts of a run's deployment: memcacheds, routers, gateways, and message latency.
 
 use super::chance::Chance;
 use super::fault::{Micros, Millis};
@@ -8,7 +8,7 @@ use postern_spend::memcached::{Options, Pool, Replicas, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far clocks may differ, as in the gateway.
+/// Tolerated difference of clocks, in seconds, as in the gateway.
 pub(crate) const CLOCK_TOLERANCE: u64 = RECORD_MARGIN / 2;
 
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Deployment {
     /// Seconds by which each memcached's clock is ahead.
     pub(crate) servers: Vec<i64>,
     pub(crate) routers: Vec<RouterPlan>,
-    /// What listens at each address.
+    /// Nodes that listen at each address.
     pub(crate) addresses: Vec<Vec<Node>>,
     pub(crate) gateways: Vec<GatewayPlan>,
     pub(crate) latency: Latency,
@@ -29,11 +29,11 @@ pub(crate) enum Shape {
     Direct,
     /// Each server owns its share of the records.
     Pool,
-    /// A balancer in front of two routers, one of which has a server more.
+    /// A balancer in front of two routers, one of which has an additional server.
     Balancer,
-    /// Two addresses of every gateway, of routers one of which has a server more.
+    /// Two addresses in every gateway, of two routers, one of which has an additional server.
     Contradiction,
-    /// Three replicas that vote: each is reached by itself, through a router of its own or directly.
+    /// Three replicas that vote. Each has a separate path: its own router, or a direct connection.
     Voted,
 }
 
@@ -54,25 +54,26 @@ pub(crate) struct RouterPlan {
     pub(crate) kind: Kind,
     pub(crate) list: Vec<usize>,
     pub(crate) timeout: Millis,
-    /// How long mcrouter waits before it tries a server that is down, first and at most.
+    /// Delay before mcrouter retries a server that is down: initial and maximum.
     pub(crate) probe_first: Millis,
     pub(crate) probe_longest: Millis,
-    /// `get` of a server that is down is answered like a miss.
+    /// `true` if a `get` for a server that is down is answered as a miss.
     pub(crate) misses: bool,
-    /// The client's connection is closed after an error.
+    /// `true` if the router closes the client's connection after an error.
     pub(crate) closes: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayPlan {
-    /// The addresses of each replica, as ports from 1 on.
+    /// Addresses of each replica, as ports from 1 on.
     pub(crate) ports: Vec<Vec<u16>>,
     pub(crate) is_pooled: bool,
-    pub(crate) connections: usize,
+    /// Runtimes of the gateway, each with its own connections.
+    pub(crate) workers: usize,
     pub(crate) timeout: Millis,
     pub(crate) interval: Millis,
     pub(crate) cache_bytes: usize,
-    /// Looks a token up before it spends it.
+    /// `true` if the gateway looks a token up before it spends it.
     pub(crate) hint: bool,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct GatewayPlan {
 pub(crate) struct Latency {
     pub(crate) least: Micros,
     pub(crate) most: Micros,
-    /// One message in this number takes longer; none at 0.
+    /// One in this many messages takes longer; none if 0.
     pub(crate) spikes: u64,
     pub(crate) spike: Micros,
 }
@@ -98,13 +99,13 @@ impl GatewayPlan {
             tls: None,
             transport: if self.is_pooled {
                 Transport::Pooled(Pool {
-                    size: self.connections + 1,
+                    size: 2,
                     checkout_timeout: connect_timeout,
                     idle_probe: Duration::from_secs(1),
                     max_lifetime: Duration::from_secs(600),
                 })
             } else {
-                Transport::Pipelined { connections: self.connections, queue: 1_000 }
+                Transport::Pipelined { queue: 1_000 }
             },
             timeout: Duration::from_millis(self.timeout),
             slow: Duration::from_millis(10),
@@ -139,7 +140,7 @@ impl Deployment {
         let gateway = |index: usize, chance: &mut Chance| GatewayPlan {
             ports: vec![if together { all_ports() } else { vec![(index % addresses.len()) as u16 + 1] }],
             is_pooled: pooled,
-            connections: chance.within(1, 3) as usize + usize::from(shape == Shape::Balancer),
+            workers: chance.within(1, 3) as usize + usize::from(shape == Shape::Balancer),
             timeout,
             interval,
             cache_bytes: chance.pick(&[0, 1 << 20]),
@@ -159,7 +160,7 @@ impl Deployment {
         deployment
     }
 
-    /// Gives each replica a router of its own, or none.
+    /// Gives each replica its own router, or none.
     fn vote(&mut self, chance: &mut Chance) {
         let Some(router) = self.routers.first().cloned() else { return };
         let lists: Vec<Vec<usize>> =
@@ -185,7 +186,7 @@ impl Deployment {
         }
     }
 
-    /// Routers that wait longer for a server than connecting may take.
+    /// Makes routers wait longer for a server than a connection attempt may take.
     pub(crate) fn be_patient(&mut self) {
         for router in &mut self.routers {
             (router.kind, router.timeout, router.misses) = (Kind::Twemproxy, 400, false);

@@ -1,4 +1,4 @@
-//! A fast hash of names, which are digests themselves: the same in each run, so that a run can be repeated.
+//! Fast hash of names, which are digests already. It is the same in each run, so that runs can be repeated.
 
 use std::hash::Hasher;
 
@@ -6,7 +6,7 @@ use std::hash::Hasher;
 pub(crate) struct Digest(u64);
 
 impl Digest {
-    /// The hash of one name.
+    /// Returns the hash of one name.
     pub(crate) fn of(name: &[u8]) -> u64 {
         let mut digest = Self::default();
         digest.write(name);

@@ -1,58 +1,57 @@
-//! What goes wrong in a run, and when.
+//! Faults of a run.
 
 use std::fmt;
 
-/// Milliseconds of the run.
+/// Milliseconds of simulated time.
 pub(crate) type Millis = u64;
 
-/// Microseconds since the run began.
+/// Microseconds of simulated time.
 pub(crate) type Micros = u64;
 
-/// One fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) at: Millis,
-    /// For how long, for faults that last.
+    /// Duration, for faults that last.
     pub(crate) lasts: Millis,
     pub(crate) what: What,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// A memcached ends, and starts empty.
+    /// A memcached ends and restarts empty.
     Restart { server: usize },
-    /// A memcached is stopped, and continues with what has come meanwhile.
+    /// A memcached is suspended, and then continues with the data received in the meantime.
     Freeze { server: usize },
-    /// What is sent to a memcached arrives afterwards or never: from one router, or from everywhere.
+    /// Data for a memcached arrives after the fault or never: from one router, or from everywhere.
     Cut { server: usize, router: Option<usize> },
     /// Connections to a memcached are refused. It keeps its records.
     Refuse { server: usize },
-    /// A memcached answers later, by a number of milliseconds.
+    /// A memcached's answers are delayed, in milliseconds.
     Slow { server: usize, by: Millis },
-    /// The percentage of records that was not used for longest is evicted.
+    /// The least recently used records are evicted, by their percentage.
     Evict { server: usize, percent: u64 },
-    /// There is no room for more records.
+    /// A memcached has no room for more records.
     Full { server: usize },
-    /// All of a gateway's connections are reset.
+    /// All connections of a gateway are reset.
     Reset { gateway: usize },
-    /// Nothing passes on all of a gateway's present connections, for ever.
+    /// All present connections of a gateway stop transferring data, permanently.
     Hang { gateway: usize },
-    /// What is sent on a gateway's connections arrives afterwards.
+    /// Data on a gateway's connections arrives after the fault.
     Stall { gateway: usize },
-    /// The next write on one of a gateway's connections arrives in part, and then the connection is reset.
+    /// The next write on one of a gateway's connections arrives partially, and then the connection is reset.
     HalfWrite { gateway: usize },
-    /// A gateway's clock goes wrong, by a number of seconds.
+    /// A gateway's clock is wrong, by a number of seconds.
     Clock { gateway: usize, by: i64 },
-    /// A gateway's process ends, and starts again.
+    /// A gateway's process ends and restarts.
     GatewayRestart { gateway: usize },
-    /// A router ends, and starts again.
+    /// A router ends and restarts.
     RouterRestart { router: usize },
-    /// A router is given other servers, for good.
+    /// A router's list of servers is replaced, permanently.
     Servers { router: usize, list: Vec<usize> },
 }
 
 impl What {
-    /// The server that it happens to.
+    /// Returns the affected server.
     pub(crate) fn server(&self) -> Option<usize> {
         match self {
             Self::Restart { server }
@@ -66,7 +65,7 @@ impl What {
         }
     }
 
-    /// Whether records are gone, or out of reach for good.
+    /// `true` if records are lost, or unreachable for the rest of the run.
     pub(crate) fn loses(&self) -> bool {
         matches!(self, Self::Restart { .. } | Self::Evict { .. } | Self::Servers { .. })
     }

@@ -1,4 +1,4 @@
-//! A gateway: the store that ships, and the caller as gateway/src/request/spend.rs is one.
+//! A gateway: the store that ships, and a caller that follows gateway/src/request/spend.rs.
 
 use super::defect::{Defect, is_put_back};
 use super::deployment::{CLOCK_TOLERANCE, GatewayPlan};
@@ -21,19 +21,21 @@ pub(crate) struct Gateway {
     keys: Vec<KeyPlan>,
     machine: Arc<Machine>,
     process: Mutex<Option<Process>>,
-    /// The process ends, and what waits in it.
+    /// Notified at the end of the process, which also ends everything that waits in it.
     ends: Notify,
     attempts: Arc<AtomicUsize>,
 }
 
-/// What ends with the process.
+/// State that ends with the process.
 struct Process {
     store: Memcached,
-    client: Client,
+    /// One for each worker. Callers come to them in turn.
+    clients: Vec<Client>,
+    next: AtomicUsize,
 }
 
 impl Gateway {
-    /// Starts it. `attempts` numbers the presentations of all gateways.
+    /// Starts a gateway. `attempts` numbers the presentations of all gateways.
     pub(crate) fn start(number: usize, plan: &Plan, fabric: Fabric, attempts: Arc<AtomicUsize>) -> Self {
         let machine = Arc::new(Machine { fabric, gateway: number, offset: AtomicI64::new(0) });
         let (ends, process) = (Notify::new(), Mutex::new(None));
@@ -46,50 +48,51 @@ impl Gateway {
 
     pub(crate) fn start_process(&self) {
         let world: Arc<dyn World> = Arc::clone(&self.machine) as Arc<dyn World>;
-        let Ok(store) = Memcached::simulate(self.plan.options(), world) else { return };
+        let store = Memcached::simulate(self.plan.options(), world).expect("the plan's options are valid");
         let keys = self.keys.iter().enumerate();
         store.offer(&keys.map(|(number, key)| key.epoch(number)).collect::<Vec<_>>());
-        let client = store.client();
-        *self.process.lock() = Some(Process { store, client });
+        let clients = (0..self.plan.workers).map(|_| store.client()).collect();
+        *self.process.lock() = Some(Process { store, clients, next: AtomicUsize::new(0) });
     }
 
-    /// Whether its process runs, so that a connection can be made.
+    /// `true` if the process runs, so that a connection can be made.
     pub(crate) fn is_running(&self) -> bool {
         self.process.lock().is_some()
     }
 
-    /// The answer to a request without a token: what tokens are to be bound to, or why it challenges for none.
+    /// Answers a request without a token: returns the offer to which tokens are to be bound, or the reason for the lack of one.
     pub(crate) fn challenge(&self, holder: usize) -> Result<Offer, &'static str> {
-        self.serving()?;
-        self.ask(holder, true).ok_or(Unknown::Unmarked.reason())
+        let client = self.client().ok_or("stopped")?;
+        self.serving(&client)?;
+        self.ask(holder, Some(&client)).ok_or(Unknown::Unmarked.reason())
     }
 
-    /// The challenge that goes with a 407.
+    /// Returns the challenge that accompanies a 407.
     pub(crate) fn challenge_again(&self, holder: usize) -> Option<Offer> {
-        self.ask(holder, false)
+        self.ask(holder, None)
     }
 
-    fn ask(&self, holder: usize, is_first: bool) -> Option<Offer> {
+    /// Returns the offer to which tokens are to be bound. `first` is the worker's client that answers a request without a token.
+    fn ask(&self, holder: usize, first: Option<&Client>) -> Option<Offer> {
         let offer = self.requested()?;
         let epoch = self.keys[offer.key].epoch(offer.key);
-        // What the store itself says, whatever the gateway made of it.
+        // The store's own state, independent of the gateway's decision.
         let unknown = (self.binding(epoch.key) == Binding::Unknown).then_some(Unknown::Unmarked.reason());
-        let down = || self.client().and_then(|client| client.serving().err()).map(|reason| reason.reason());
-        let cannot = self.refuses(epoch.key).or(unknown).or_else(|| down().filter(|_| is_first));
+        let down = || first?.serving().err().map(|reason| reason.reason());
+        let cannot = self.refuses(epoch.key).or(unknown).or_else(down);
         self.note(Happening::Asked { holder, gateway: self.number, key: offer.key, cannot });
         Some(offer)
     }
 
-    /// Whether tokens are looked at, as `Worker::serving` of the gateway has it.
-    fn serving(&self) -> Result<(), &'static str> {
-        let client = self.client().ok_or("stopped")?;
+    /// Returns `Ok` if a spend could get a verdict now, as `SpendStore::serving` does.
+    fn serving(&self, client: &Client) -> Result<(), &'static str> {
         if is_put_back(Defect::AsksInVain) {
             return Ok(());
         }
         client.serving().map_err(Unknown::reason)
     }
 
-    /// The newest key in use whose tokens the store can spend, and what binds them.
+    /// Returns the newest key in use whose tokens the store can spend, and the binding of these tokens.
     fn requested(&self) -> Option<Offer> {
         self.in_use().rev().find_map(|(key, epoch)| match self.binding(epoch.key) {
             _ if self.refuses(epoch.key).is_some() && !is_put_back(Defect::AsksInVain) => None,
@@ -98,7 +101,7 @@ impl Gateway {
         })
     }
 
-    /// The keys that sign or have signed, oldest first.
+    /// Returns the keys that sign or have signed and have not ended, oldest first.
     fn in_use(&self) -> impl DoubleEndedIterator<Item = (usize, Epoch)> {
         let now = self.machine.now();
         let keys = self.keys.iter().enumerate();
@@ -106,11 +109,14 @@ impl Gateway {
         in_use.map(|(number, key)| (number, key.epoch(number)))
     }
 
+    /// Returns the client of the worker whose turn it is.
     fn client(&self) -> Option<Client> {
-        self.process.lock().as_ref().map(|process| process.client.clone())
+        let process = self.process.lock();
+        let Process { clients, next, .. } = process.as_ref()?;
+        Some(clients[next.fetch_add(1, Ordering::Relaxed) % clients.len()].clone())
     }
 
-    /// What binds tokens of a key.
+    /// Returns the binding of a key's tokens.
     fn binding(&self, key: TokenKeyId) -> Binding {
         self.process.lock().as_ref().map_or(Binding::Unknown, |process| process.store.binding(key))
     }
@@ -125,7 +131,7 @@ impl Gateway {
         self.machine.offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Presents a token, on behalf of its holder or of another caller. The presentation is given up after `patience`.
+    /// Presents a token, on behalf of its holder or of another caller. The caller leaves after `patience`.
     pub(crate) async fn present(
         &self,
         token: &Token,
@@ -136,17 +142,11 @@ impl Gateway {
         let (token_number, gateway) = (token.number, self.number);
         self.note(Happening::Presented { attempt, token: token_number, gateway, holder });
         let ends = self.ends.notified();
-        let given_up = async {
-            match patience {
-                Some(patience) => tokio::time::sleep(patience).await,
-                None => std::future::pending().await,
-            }
-        };
         let verdict = tokio::select! {
             biased;
             () = ends => Verdict::Dropped,
             verdict = self.answer(token) => verdict,
-            () = given_up => Verdict::Dropped,
+            () = tokio::time::sleep(patience.unwrap_or(Duration::MAX)) => Verdict::Dropped,
         };
         self.note(Happening::Ended { attempt, token: token_number, gateway, verdict });
         verdict
@@ -154,7 +154,7 @@ impl Gateway {
 
     async fn answer(&self, token: &Token) -> Verdict {
         let Some(client) = self.client() else { return Verdict::Refused("stopped") };
-        if let Err(reason) = self.serving() {
+        if let Err(reason) = self.serving(&client) {
             return Verdict::Refused(reason);
         }
         if self.requested().is_none() {
@@ -181,15 +181,15 @@ impl Gateway {
         }
     }
 
-    /// Why every token of a key is refused now.
+    /// Returns the reason for which every token of a key is refused now.
     pub(crate) fn refuses(&self, key: TokenKeyId) -> Option<&'static str> {
         let now = self.machine.now();
         let process = self.process.lock();
         process.as_ref().and_then(|process| process.store.refuses(key, now)).map(|reason| reason.reason())
     }
 
-    /// Why it is not ready.
-    pub(crate) fn is_ready(&self) -> Option<&'static str> {
+    /// Returns the reason for which the gateway is not ready.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
         match &*self.process.lock() {
             Some(process) => process.store.health().ready.err().map(|reason| reason.reason()),
             None => Some("stopped"),

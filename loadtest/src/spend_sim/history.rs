@@ -1,4 +1,4 @@
-//! What happened in a run, in order: a line an event. The checker reads it, and knows nothing else.
+//! The events of a run, in order, one line per event. They are the checker's only input.
 
 use super::fault::Micros;
 use parking_lot::Mutex;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History(Arc<Mutex<Vec<Event>>>);
 
-/// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) at: Micros,
@@ -18,96 +17,50 @@ pub(crate) struct Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
-    /// A fault begins or ends: of this server, if it is one of a server.
-    Fault {
-        number: usize,
-        server: Option<usize>,
-        text: String,
-    },
-    Healed {
-        number: usize,
-        server: Option<usize>,
-    },
-    /// From here on records are missing where they were: those of this server, or of any.
-    Lost {
-        server: Option<usize>,
-    },
-    /// A router takes a server for down, or for up again.
-    Down {
-        router: usize,
-        server: usize,
-    },
-    Up {
-        router: usize,
-        server: usize,
-    },
-    /// A gateway asks a caller for tokens of a key. `cannot`: why the store could spend none of them then.
-    Asked {
-        holder: usize,
-        gateway: usize,
-        key: usize,
-        cannot: Option<&'static str>,
-    },
-    /// The issuer has signed a token, good until `ends`.
-    Issued {
-        token: usize,
-        holder: usize,
-        ends: Micros,
-    },
-    /// Its holder presents a token, or another caller, who has seen it.
-    Presented {
-        attempt: usize,
-        token: usize,
-        gateway: usize,
-        holder: Option<usize>,
-    },
-    Ended {
-        attempt: usize,
-        token: usize,
-        gateway: usize,
-        verdict: Verdict,
-    },
+    /// A fault begins. `server` is the affected server, if it is only one.
+    Fault { number: usize, server: Option<usize>, text: String },
+    /// A fault ends.
+    Healed { number: usize, server: Option<usize> },
+    /// Records are missing from this event on: those of this server, or of any server.
+    Lost { server: Option<usize> },
+    /// A router considers a server down.
+    Down { router: usize, server: usize },
+    /// A router uses a server again.
+    Up { router: usize, server: usize },
+    /// A gateway requests tokens of a key from a caller. `cannot` is the reason for which the store could spend none of them.
+    Asked { holder: usize, gateway: usize, key: usize, cannot: Option<&'static str> },
+    /// The issuer signs a token, valid until `ends`.
+    Issued { token: usize, holder: usize, ends: Micros },
+    /// A token is presented by its holder or, if `holder` is `None`, by another caller who has seen it.
+    Presented { attempt: usize, token: usize, gateway: usize, holder: Option<usize> },
+    /// A presentation is answered, or its caller has left.
+    Ended { attempt: usize, token: usize, gateway: usize, verdict: Verdict },
     /// A token is in its holder's wallet at the end.
-    Kept {
-        token: usize,
-    },
-    /// A token was dropped by its holder, without having been sent.
-    GivenUp {
-        token: usize,
-        reason: &'static str,
-    },
+    Kept { token: usize },
+    /// A holder drops a token that it has not sent.
+    GivenUp { token: usize, reason: &'static str },
     /// A holder's own sums, at the end.
-    Counted {
-        holder: usize,
-        sums: Sums,
-    },
-    /// What a gateway says of a key changes: why it refuses every token of it, if it does.
-    Says {
-        gateway: usize,
-        key: usize,
-        refuses: Option<&'static str>,
-    },
-    /// Whether a gateway expects verdicts changes.
-    Serves {
-        gateway: usize,
-        refuses: Option<&'static str>,
-    },
-    /// From here on every fault is over, and fresh tokens should be admitted.
+    Counted { holder: usize, sums: Sums },
+    /// A gateway starts or stops refusing every token of a key. `refuses` is the reason.
+    Says { gateway: usize, key: usize, refuses: Option<&'static str> },
+    /// A gateway's readiness changes. `refuses` is the reason for which the gateway is not ready.
+    Serves { gateway: usize, refuses: Option<&'static str> },
+    /// All faults are over from this event on, and fresh tokens should be admitted.
     Settled,
 }
 
-/// The holder of tokens that follow no agent's rules: whoever took them presents them at once, at any gateway.
+/// Holder of tokens that follow no agent's rules: they are presented at once, at any gateway.
 pub(crate) const STRANGERS: usize = 0;
 
-/// What became of tokens.
+/// Counts of tokens by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) issued: u64,
-    /// Answered 200.
+    /// Tokens answered with 200.
     pub(crate) spent: u64,
-    /// Not sent.
+    /// Tokens that were not sent.
     pub(crate) held: u64,
-    /// By reason.
+    /// Lost tokens by reason.
     pub(crate) lost: BTreeMap<&'static str, u64>,
 }
 
@@ -116,12 +69,11 @@ impl Sums {
         *self.lost.entry(reason).or_default() += 1;
     }
 
-    /// Tokens that are lost, for whatever reason.
     pub(crate) fn all_lost(&self) -> u64 {
         self.lost.values().sum()
     }
 
-    /// Issued is spent and held and lost.
+    /// `true` if issued equals spent, held and lost.
     pub(crate) fn add_up(&self) -> bool {
         self.issued == self.spent + self.held + self.all_lost()
     }
@@ -136,13 +88,13 @@ impl Sums {
     }
 }
 
-/// The answer to one presentation.
+/// Answer to one presentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
     Spent,
     Refused(&'static str),
-    /// The caller went away, or the gateway did.
+    /// The caller left, or the gateway's process ended.
     Dropped,
 }
 

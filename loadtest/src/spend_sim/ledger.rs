@@ -1,14 +1,14 @@
-//! Keeps the books of tokens by the history alone: what was issued is spent, held or lost, each loss with its reason.
+//! Accounts for tokens by the history alone: each issued token is spent, held or lost, and each loss has a reason.
 
 use super::claim::Claim;
 use super::fault::Micros;
 use super::history::{Event, Happening, STRANGERS, Sums, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The longest that a presentation may last: a gateway gives a verdict before.
+/// Maximum duration of a presentation: a gateway gives a verdict earlier.
 const VERDICT: Micros = 20_000_000;
 
-/// What contradicts the claim.
+/// A contradiction of the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) kind: Kind,
@@ -17,30 +17,30 @@ pub(crate) struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// A token was admitted twice where that must not be.
+    /// A token was admitted twice, which the claim excludes.
     Twice,
-    /// All faults were over, and a gateway admitted nothing.
+    /// A gateway admitted nothing after all faults were over.
     Stuck,
-    /// What was issued is not what was spent, held and lost.
+    /// The number of issued tokens is not the sum of spent, held and lost ones.
     Sums,
-    /// A token was lost for a reason that nothing in the run explains.
+    /// A token was lost for a reason that the run does not explain.
     Unexplained,
-    /// A fresh token was not admitted where each is.
+    /// A fresh token was not admitted, although the claim requires it.
     Unserved,
-    /// A gateway asked for tokens that could not be spent.
+    /// A gateway requested tokens that could not be spent.
     AskedInVain,
-    /// An agent sent a token to a gateway that had refused one before and had not asked for more.
+    /// An agent sent a token to a gateway that had answered 503 and had not requested tokens since.
     SentInVain,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     tokens: BTreeMap<usize, Account>,
-    /// Presentations of tokens by their holders, without an answer yet.
+    /// Unanswered presentations of tokens by their holders: token by attempt.
     under_way: BTreeMap<usize, usize>,
-    /// What agents counted.
+    /// Sums that agents reported.
     counted: BTreeMap<usize, Sums>,
-    /// Agents and gateways: those that asked the agent for tokens since they refused one because they serve nothing.
+    /// (agent, gateway) pairs: the gateway has requested tokens from the agent since its last 503 to the agent.
     ready: BTreeSet<(usize, usize)>,
     claim: Option<Claim>,
     findings: Vec<Finding>,
@@ -50,7 +50,7 @@ pub(crate) struct Ledger {
 struct Account {
     holder: usize,
     ends: Micros,
-    /// Another caller has presented it.
+    /// `true` if another caller has presented it.
     is_seen: bool,
     fate: Fate,
 }
@@ -124,7 +124,7 @@ impl Ledger {
         }
     }
 
-    /// An answer. What others are answered is not in the books.
+    /// Records an answer to a holder. Answers to other callers are ignored.
     fn ended(&mut self, event: &Event, attempt: usize, (token, gateway): (usize, usize), verdict: Verdict) {
         let is_holders = self.under_way.remove(&attempt).is_some();
         let (Some(account), Some(claim), true) = (self.tokens.get_mut(&token), self.claim, is_holders) else {
@@ -139,7 +139,7 @@ impl Ledger {
                 (Fate::Lost(reason), claim.is_skewed || event.at >= account.ends)
             }
             Verdict::Refused(reason) => {
-                // 503: nothing more is sent there before it asks for tokens again.
+                // A 503: the agent must not send more tokens there before the gateway requests tokens again.
                 self.ready.remove(&(account.holder, gateway));
                 (Fate::Lost(reason), true)
             }
@@ -154,7 +154,7 @@ impl Ledger {
         }
     }
 
-    /// What becomes of a token that was not sent.
+    /// Records the fate of a token that was not sent.
     fn unused(&mut self, event: &Event, token: usize, fate: Fate) {
         match self.tokens.get_mut(&token) {
             Some(account) if account.fate == Fate::Unused && !account.is_seen => account.fate = fate,
@@ -166,7 +166,7 @@ impl Ledger {
         self.findings.push(Finding { kind, text: text.trim().to_owned() });
     }
 
-    /// The sums of all tokens, and what contradicts them. `now` is when the history ends.
+    /// Returns the sums of all tokens, and the findings. `now` is the end of the history.
     pub(crate) fn end(mut self, now: Micros) -> (Sums, Vec<Finding>) {
         let mut holders: BTreeMap<usize, Sums> = BTreeMap::new();
         let mut missing = Vec::new();
@@ -244,7 +244,7 @@ mod tests {
         books(happenings, CLAIM).1
     }
 
-    /// The agent presents token 7, with this answer, and counts it so.
+    /// Returns a history in which the agent presents token 7 and gets this answer, and then `counts`.
     fn one(verdict: Verdict, counts: Happening) -> Vec<Happening> {
         vec![asked(None), issued(7), presented(1, 7, Some(AGENT)), ended(1, 7, verdict), counts]
     }

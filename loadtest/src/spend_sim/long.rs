@@ -1,4 +1,4 @@
-//! Hours in which replicas lose records, are away and are given other servers, with new marks in between.
+//! Runs of hours in which replicas lose records, are away and get other servers, with new marks in between.
 
 use super::chance::Chance;
 use super::claim::TURNOVER;
@@ -8,9 +8,9 @@ use super::plan::{Plan, Theme};
 use super::token::KeyPlan;
 
 const MINUTE: Millis = 60_000;
-/// After the last fault: the next mark follows within a minute, and clients come back.
+/// Time after the last fault: the next mark follows within a minute, and clients return.
 const CALM: Millis = 3 * MINUTE;
-/// Between two tunnels of an agent, and between what strangers and attackers do, at most.
+/// Maximum time between two tunnels of an agent, and between actions of strangers and attackers.
 const PAUSE: Millis = 40_000;
 const PACE: Millis = 20_000;
 
@@ -19,26 +19,24 @@ impl Plan {
         let mut chance = Chance::new(seed, 6);
         let shape = chance.pick(&[Shape::Voted, Shape::Voted, Shape::Voted, Shape::Direct, Shape::Pool]);
         let mut deployment = Deployment::new(shape, &mut chance);
-        // A reply that is late beside a replica that is away would be a token without a verdict.
+        // A late reply while another replica is away would leave a token without a verdict.
         deployment.latency.spikes = 0;
         deployment.latency.most = deployment.latency.most.min(1_000);
         for (number, gateway) in deployment.gateways.iter_mut().enumerate() {
             let replicas = gateway.ports.len();
-            gateway.ports.rotate_left(number % replicas); // each has its replicas in another order
+            gateway.ports.rotate_left(number % replicas); // each gateway has another order of replicas
             if number % 2 == 1 {
                 gateway.ports.swap(0, replicas / 2);
             }
             gateway.interval = 1_000;
         }
-        let mut keys = vec![KeyPlan { from: 0, ends: 86_400 }];
         let mut plan = Self {
             seed,
             theme: Theme::Long,
             length: 0,
             deployment,
-            keys: Vec::new(),
+            keys: vec![KeyPlan { from: 0, ends: 86_400 }],
             faults: Vec::new(),
-            agents: 3,
             pause: PAUSE,
             pace: PACE,
         };
@@ -47,13 +45,12 @@ impl Plan {
             if is_spaced { plan.one_after_another(&mut chance) } else { plan.at_any_time(&mut chance) };
         plan.length = last + if is_spaced { TURNOVER } else { CALM };
         if chance.one_in(3) {
-            keys.push(KeyPlan { from: plan.length / 2, ends: 86_400 });
+            plan.keys.push(KeyPlan { from: plan.length / 2, ends: 86_400 });
         }
-        plan.keys = keys;
         plan
     }
 
-    /// Each fault after the tokens of the mark before are used up. Returns when the last one is over.
+    /// Adds faults, each after the tokens of the previous mark are used up. Returns the end of the last one.
     fn one_after_another(&mut self, chance: &mut Chance) -> Millis {
         let (mut at, mut losses) = (0, 0);
         for _ in 0..chance.within(2, 6) {
@@ -66,7 +63,7 @@ impl Plan {
         at
     }
 
-    /// Faults of any replica, also of one after another within seconds.
+    /// Adds faults of any replicas, also within seconds of each other. Returns the end of the last one.
     fn at_any_time(&mut self, chance: &mut Chance) -> Millis {
         let mut at = 2 * MINUTE;
         let mut last = at;

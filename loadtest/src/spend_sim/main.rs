@@ -1,5 +1,5 @@
-//! Runs the double-spend store that ships on simulated time and a simulated network: one seed is one run. A separate
-//! checker holds each history to what the deployment claims (docs/how-it-works/spend-contract.md).
+//! Runs the double-spend store that ships on simulated time and a simulated network: one seed is one run. A separate checker
+//! judges each history by the deployment's claim (docs/how-it-works/spend-contract.md).
 //!
 //! ```text
 //! plan (from the seed): deployment, keys, faults
@@ -20,12 +20,9 @@ mod digest;
 mod fault;
 mod gateway;
 mod history;
-mod injection;
 mod issuer;
-mod job;
 mod ledger;
 mod long;
-mod loss_cost;
 mod network;
 mod nodes;
 mod plan;
@@ -34,23 +31,20 @@ mod router;
 mod run;
 mod self_test;
 mod server;
-mod shrink;
 #[cfg(test)]
 mod tests;
 mod token;
-mod wallet;
 mod wire;
-mod wire_tap;
 mod world;
 
 use anyhow::{Result, ensure};
-use campaign::{Campaign, Until};
+use campaign::Campaign;
 use clap::Parser;
 use defect::{Defect, put_back};
-use plan::PlanKind;
+use plan::Plan;
 use std::time::Instant;
 
-/// Findings that are shrunk and printed.
+/// Maximum number of findings that are shrunk and printed.
 const PRINTED: usize = 3;
 
 /// Runs the double-spend store on simulated time and network, and looks for tokens that are admitted twice.
@@ -68,15 +62,9 @@ struct Arguments {
     /// Hours in which one loss follows another
     #[arg(long)]
     long: bool,
-    /// Prints what a loss of records costs agents and the issuer, with this many agents
-    #[arg(long, value_name = "AGENTS", num_args = 0..=1, default_missing_value = "1000")]
-    loss_cost: Option<usize>,
     /// Puts a mended defect back, to see that it is found
     #[arg(long, value_name = "NAME", value_parser = self_test::defect)]
     undo: Option<Defect>,
-    /// Stops at the first finding
-    #[arg(long)]
-    first: bool,
     /// Puts each mended defect back in turn, and counts the seeds until it is found
     #[arg(long, conflicts_with_all = ["seed", "undo"])]
     self_test: bool,
@@ -87,16 +75,19 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    // Tokio catches the panic of a task, and a run whose store has panicked proves nothing.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(101);
+    }));
     if arguments.self_test {
-        return self_test::self_test(arguments.from, arguments.seeds);
+        return self_test::self_test(arguments.from..arguments.from + arguments.seeds);
     }
-    if let Some(agents) = arguments.loss_cost {
-        return loss_cost::print(agents);
-    }
-    let kind = if arguments.long { PlanKind::Long } else { PlanKind::Short };
+    let plan_of = if arguments.long { Plan::long } else { Plan::new };
     if let Some(seed) = arguments.seed {
         put_back(arguments.undo);
-        let plan = kind.plan(seed);
+        let plan = plan_of(seed);
         let outcome = run::run(&plan)?;
         report::print_run(&plan, &outcome, true);
         ensure!(outcome.judgement.findings.is_empty(), "the run contradicts what the deployment claims");
@@ -104,11 +95,9 @@ fn main() -> Result<()> {
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let campaign = Campaign {
-        from: arguments.from,
-        kind,
-        seeds: arguments.seeds,
+        seeds: arguments.from..arguments.from + arguments.seeds,
+        plan_of,
         undo: arguments.undo,
-        until: arguments.first.then_some(Until::AnyFinding),
         threads: arguments.threads.unwrap_or(cores),
     };
     let began = Instant::now();
@@ -116,7 +105,7 @@ fn main() -> Result<()> {
     report::print_tally(&tally, began.elapsed().as_secs_f64());
     put_back(arguments.undo);
     for (seed, findings) in tally.findings.iter().take(PRINTED) {
-        let (plan, outcome) = shrink::shrink(&kind.plan(*seed), findings[0].kind)?;
+        let (plan, outcome) = run::shrink(&plan_of(*seed), findings[0].kind)?;
         report::print_run(&plan, &outcome, false);
         println!();
     }
@@ -127,7 +116,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// "2000", "10k", "1M".
+/// Parses numbers such as "2000", "10k" and "1M".
 fn number(text: &str) -> Result<u64, String> {
     let (digits, times) = match text.strip_suffix(['k', 'M']) {
         Some(digits) if text.ends_with('k') => (digits, 1_000),

@@ -4,17 +4,15 @@ use super::chance::Chance;
 use super::deployment::{Deployment, Latency, Node};
 use super::fault::Micros;
 use super::history::{Happening, History};
-use super::job::Ask;
-use super::router::{Asked, Router};
+use super::router::{Ask, Asked, Router};
 use super::server::Server;
 use super::wire::Answer;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Everything behind the gateways.
+/// The network and all nodes behind the gateways.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) now: Micros,
@@ -23,61 +21,42 @@ pub(crate) struct Network {
     pub(crate) links: Vec<Link>,
     pub(crate) servers: Vec<Server>,
     pub(crate) routers: Vec<Router>,
-    /// What listens at each address: one of them takes a connection.
+    /// Nodes that listen at each address. One of them, at random, takes a connection.
     pub(crate) addresses: Vec<Vec<Node>>,
-    /// Cuts between a router, or every one, and a server.
+    /// Cuts between a router and a server; `None` cuts the server off from everything.
     pub(crate) cuts: Vec<(Option<usize>, usize)>,
-    /// Until when what is sent on a gateway's connections waits.
+    /// Time until which data sent on each gateway's connections waits.
     pub(crate) stalled: Vec<Micros>,
     pub(crate) history: History,
-    events: BinaryHeap<Reverse<(Micros, u64)>>,
-    waiting: BTreeMap<u64, Event>,
+    /// Events by time and number.
+    events: BTreeMap<(Micros, u64), Event>,
     count: u64,
-    /// Who waits for events.
+    /// Waker of the task that drives the events.
     pub(crate) driver: Option<Waker>,
 }
 
-/// What is under way.
+/// A scheduled event.
 #[derive(Debug)]
 pub(crate) enum Event {
-    ToNode {
-        link: usize,
-        bytes: Vec<u8>,
-    },
-    ToClient {
-        link: usize,
-        bytes: Vec<u8>,
-    },
-    Ends {
-        link: usize,
-        end: End,
-    },
+    /// A client's bytes arrive at a node.
+    ToNode { link: usize, bytes: Vec<u8> },
+    /// A node's bytes arrive at its client.
+    ToClient { link: usize, bytes: Vec<u8> },
+    /// A connection ends for its client.
+    Ends { link: usize, end: End },
     /// A router's commands arrive at a server.
-    Asks {
-        asked: Asked,
-        asks: Arc<Vec<Ask>>,
-    },
-    /// Its answers arrive at the router.
-    Answers {
-        asked: Asked,
-        answers: Vec<Answer>,
-    },
+    Asks { asked: Asked, asks: Arc<Vec<Ask>> },
+    /// A server's answers arrive at the router.
+    Answers { asked: Asked, answers: Vec<Answer> },
     /// The server refused or reset the router's connection.
-    Fails {
-        asked: Asked,
-    },
-    /// A router's patience with a server ends.
-    Patience {
-        asked: Asked,
-    },
-    /// A router tries a server that it takes for down.
-    Probe {
-        router: usize,
-        server: usize,
-    },
+    Fails { asked: Asked },
+    /// A router's timeout for a server expires.
+    Patience { asked: Asked },
+    /// A router probes a server that it considers down.
+    Probe { router: usize, server: usize },
 }
 
-/// How a connection ended.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Closed,
@@ -89,19 +68,19 @@ pub(crate) enum End {
 pub(crate) struct Link {
     pub(crate) gateway: usize,
     pub(crate) node: Node,
-    /// The node's side is open.
+    /// `true` if the node's side is open.
     pub(crate) is_open: bool,
-    /// Nothing passes any more.
+    /// `true` if nothing passes any more.
     pub(crate) hangs: bool,
-    /// The next write arrives in part only.
+    /// `true` if the next write arrives only partially.
     pub(crate) is_halved: bool,
-    /// What has come to the node and is no whole command yet.
+    /// Bytes received by the node that are not a complete command yet.
     pub(crate) input: Vec<u8>,
-    /// Replies in the order of commands, as far as they are there.
+    /// Replies in the order of commands; `None` until a reply is available.
     pub(crate) replies: VecDeque<(u64, Option<Vec<u8>>)>,
-    /// When the last bytes arrive, each way.
+    /// Arrival time of the last bytes, to the node and to the client.
     last: [Micros; 2],
-    /// What the client can read.
+    /// Bytes that the client can read.
     pub(crate) inbox: VecDeque<u8>,
     pub(crate) end: Option<End>,
     pub(crate) reader: Option<Waker>,
@@ -124,36 +103,32 @@ impl Network {
             cuts: Vec::new(),
             stalled: vec![0; deployment.gateways.len()],
             history,
-            events: BinaryHeap::new(),
-            waiting: BTreeMap::new(),
+            events: BTreeMap::new(),
             count: 0,
             driver: None,
         }
     }
 
-    /// When the next event is due.
+    /// Returns the time of the next event.
     pub(crate) fn next(&self) -> Option<Micros> {
-        self.events.peek().map(|Reverse((at, _))| *at)
+        self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
     pub(crate) fn schedule(&mut self, at: Micros, event: Event) {
         let is_first = self.next().is_none_or(|next| at < next);
         self.count += 1;
-        self.events.push(Reverse((at, self.count)));
-        self.waiting.insert(self.count, event);
+        self.events.insert((at, self.count), event);
         if is_first && let Some(driver) = self.driver.take() {
             driver.wake();
         }
     }
 
-    /// Carries out everything that is due.
+    /// Executes every event that is due.
     pub(crate) fn run_until(&mut self, now: Micros) {
-        while let Some(Reverse((at, number))) = self.events.peek().copied().filter(|event| event.0.0 <= now) {
-            self.events.pop();
+        while let Some(due) = self.events.first_entry().filter(|due| due.key().0 <= now) {
+            let ((at, _), event) = due.remove_entry();
             self.now = self.now.max(at);
-            if let Some(event) = self.waiting.remove(&number) {
-                self.carry_out(event);
-            }
+            self.carry_out(event);
         }
         self.now = now;
     }
@@ -183,7 +158,7 @@ impl Network {
         }
     }
 
-    /// How long one message takes.
+    /// Returns the latency of one message.
     pub(crate) fn travel(&mut self) -> Micros {
         let Latency { least, most, spike, spikes } = self.latency;
         let usual = self.chance.within(least, most);
@@ -194,14 +169,14 @@ impl Network {
         self.history.add(self.now, happening);
     }
 
-    /// A second by the servers' and gateways' common time, before offsets.
+    /// Returns the common time of servers and gateways in seconds, before offsets.
     pub(crate) fn second(&self) -> u64 {
         super::token::EPOCH + self.now / 1_000_000
     }
 
     // ---- Connections of gateways ----
 
-    /// A new connection of a gateway: its number, or why it is refused, or none while there is no answer.
+    /// Opens a connection of a gateway. Returns its number, or the refusal; `None` while there is no answer.
     pub(crate) fn connect(&mut self, gateway: usize, port: u16) -> Option<io::Result<usize>> {
         let listeners = &self.addresses[usize::from(port) - 1];
         let node = listeners[self.chance.index(listeners.len())];
@@ -231,7 +206,7 @@ impl Network {
         Some(Ok(self.links.len() - 1))
     }
 
-    /// A client's write.
+    /// Sends a client's bytes to the node, sometimes in two parts.
     pub(crate) fn write(&mut self, number: usize, bytes: &[u8]) {
         let stalled = self.stalled[self.links[number].gateway];
         if self.links[number].hangs {
@@ -252,14 +227,14 @@ impl Network {
         }
     }
 
-    /// Sends behind everything that is under way in the same direction: 0 to the node, 1 to the client.
+    /// Schedules an event after everything in flight in the same direction: 0 to the node, 1 to the client.
     fn send(&mut self, number: usize, direction: usize, earliest: Micros, event: Event) {
         let at = (self.now + self.travel()).max(earliest).max(self.links[number].last[direction]);
         self.links[number].last[direction] = at;
         self.schedule(at, event);
     }
 
-    /// A node's reply.
+    /// Sends a node's reply.
     pub(crate) fn reply(&mut self, number: usize, bytes: Vec<u8>) {
         let link = &self.links[number];
         if bytes.is_empty() || !link.is_open || link.hangs || link.end.is_some() {
@@ -269,31 +244,31 @@ impl Network {
         self.send(number, 1, stalled, Event::ToClient { link: number, bytes });
     }
 
-    /// The node closes a connection, behind its replies.
+    /// Closes the node's side of a connection, after its replies.
     pub(crate) fn close(&mut self, number: usize, end: End) {
         if std::mem::replace(&mut self.links[number].is_open, false) {
             self.send(number, 1, 0, Event::Ends { link: number, end });
         }
     }
 
-    /// Ends a connection at both ends at once. What was sent before may have arrived.
+    /// Ends both sides of a connection at once. Bytes sent before may have arrived.
     pub(crate) fn reset(&mut self, number: usize) {
         let now = self.now;
         self.close(number, End::Reset);
         let link = &mut self.links[number];
         if link.last[1] > now {
-            link.end.get_or_insert(End::Reset); // replies under way are lost
+            link.end.get_or_insert(End::Reset); // replies in flight are lost
             link.reader.take().into_iter().for_each(Waker::wake);
         }
     }
 
-    /// The connections of a gateway that are open.
+    /// Returns the open connections of a gateway.
     pub(crate) fn links_of(&self, gateway: usize) -> Vec<usize> {
         let open = |link: &Link| link.gateway == gateway && link.is_open && link.end.is_none();
         (0..self.links.len()).filter(|number| open(&self.links[*number])).collect()
     }
 
-    /// The connections that lead to a node.
+    /// Returns the connections that lead to a node.
     pub(crate) fn links_to(&self, node: Node) -> Vec<usize> {
         (0..self.links.len())
             .filter(|number| self.links[*number].node == node && self.links[*number].is_open)
@@ -317,7 +292,7 @@ impl Network {
         }
     }
 
-    /// Whether nothing passes between a router, or a gateway, and a server.
+    /// `true` if nothing passes between a router, or a gateway (`None`), and a server.
     pub(crate) fn is_cut(&self, router: Option<usize>, server: usize) -> bool {
         self.cuts.iter().any(|(whose, which)| *which == server && (whose.is_none() || *whose == router))
     }

@@ -1,20 +1,20 @@
-//! What memcacheds and routers do with commands in the network, while they run and while they do not.
+//! Behaviour of memcacheds and routers in the network, while they run and while they do not, and what faults do to them.
 
 use super::deployment::{Kind, Node};
+use super::fault::{Millis, What};
 use super::history::Happening;
-use super::job::{Ask, Job, Request};
 use super::network::{End, Event, Network};
-use super::router::Asked;
+use super::router::{Ask, Asked, Job, Request};
 use super::wire::{self, Answer, Command};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Timeouts in a row after which mcrouter takes a server for down.
+/// Consecutive timeouts after which mcrouter considers a server down.
 const TIMEOUTS: u32 = 3;
 
 /// Memcacheds.
 impl Network {
-    /// Commands of a router. They are carried out even if the router has given up meanwhile.
+    /// Executes the commands of a router, even if the router has given up on them.
     pub(crate) fn serve_router(&mut self, asked: Asked, asks: Arc<Vec<Ask>>) {
         if self.is_cut(Some(asked.router), asked.server) || self.servers[asked.server].is_frozen {
             self.servers[asked.server].held.push((asked, asks));
@@ -37,11 +37,11 @@ impl Network {
         self.schedule(at, Event::Answers { asked, answers });
     }
 
-    /// Commands of a gateway that is connected directly.
+    /// Executes the commands of a directly connected gateway.
     pub(crate) fn serve_link(&mut self, number: usize, link: usize) {
         if self.servers[number].is_frozen || self.is_cut(None, number) || !self.servers[number].is_reachable()
         {
-            return; // the bytes stay in the kernel until it continues; when it ends, the connection is reset
+            return; // the bytes stay in the kernel until the server continues; if it ends, the connection is reset
         }
         let second = self.server_second(number);
         let (mut out, mut used) = (Vec::new(), 0);
@@ -72,7 +72,7 @@ impl Network {
         }
     }
 
-    /// It continues, or can be reached again: what has come meanwhile is carried out, or was lost on the way.
+    /// Resumes a server that was frozen or cut off: executes the data received in the meantime, unless it was lost on the way.
     pub(crate) fn resume(&mut self, number: usize, is_lost: bool) {
         for (asked, asks) in std::mem::take(&mut self.servers[number].held) {
             if is_lost {
@@ -90,14 +90,14 @@ impl Network {
         }
     }
 
-    /// Its process ends.
+    /// Ends a server's process.
     pub(crate) fn stop(&mut self, number: usize) {
         self.servers[number].is_running = false;
         self.servers[number].memory.clear();
         self.break_off(number);
     }
 
-    /// Every connection to it is reset.
+    /// Resets every connection to a server.
     pub(crate) fn break_off(&mut self, number: usize) {
         self.servers[number].held.clear();
         self.links_to(Node::Server(number)).into_iter().for_each(|link| self.reset(link));
@@ -116,7 +116,7 @@ impl Network {
 
 /// Routers.
 impl Network {
-    /// Takes the commands that a client has sent.
+    /// Accepts the commands that a client has sent.
     pub(crate) fn route_link(&mut self, router: usize, link: usize) {
         if !self.routers[router].is_up {
             return;
@@ -139,7 +139,7 @@ impl Network {
                     asks.extend(job.first_asks(number));
                     self.routers[router].jobs.insert(number, job);
                 }
-                // mcrouter answers it itself; twemproxy does, too.
+                // mcrouter and twemproxy answer `version` themselves.
                 None if command_is_version(&input[..used]) => {
                     self.fill(link, number, b"VERSION router\r\n".to_vec())
                 }
@@ -154,7 +154,7 @@ impl Network {
         self.flush(link);
     }
 
-    /// Sends commands to the servers that own them, all of one server in one write.
+    /// Sends commands to the servers that own their records, with one write per server.
     fn ask(&mut self, router: usize, asks: Vec<Ask>) {
         let mut by_server: BTreeMap<usize, Vec<Ask>> = BTreeMap::new();
         for ask in asks {
@@ -182,7 +182,7 @@ impl Network {
         }
     }
 
-    /// The server's answers have come.
+    /// Processes the answers of a server.
     pub(crate) fn answered(&mut self, asked: Asked, answers: Vec<Answer>) {
         let upstream = &mut self.routers[asked.router].upstreams[asked.server];
         if upstream.generation != asked.generation {
@@ -194,7 +194,7 @@ impl Network {
         }
     }
 
-    /// The server refused or reset the connection.
+    /// Processes a connection that the server refused or reset.
     pub(crate) fn failed(&mut self, asked: Asked) {
         let routing = &mut self.routers[asked.router];
         let upstream = &mut routing.upstreams[asked.server];
@@ -209,7 +209,7 @@ impl Network {
         self.give_up(asked.router, pending);
     }
 
-    /// No answer in time. twemproxy closes the connection with everything on it; mcrouter gives up this write only.
+    /// Processes a timeout. twemproxy closes the connection with everything on it; mcrouter gives up this write only.
     pub(crate) fn waited(&mut self, asked: Asked) {
         let routing = &mut self.routers[asked.router];
         let upstream = &mut routing.upstreams[asked.server];
@@ -251,7 +251,7 @@ impl Network {
         }
     }
 
-    /// Whether a server that was taken for down answers again.
+    /// Probes a server that is considered down, and uses it again if it answers.
     pub(crate) fn probe(&mut self, router: usize, server: usize) {
         let state = &self.servers[server];
         let answers = state.is_reachable() && !state.is_frozen && !self.is_cut(Some(router), server);
@@ -267,12 +267,12 @@ impl Network {
         }
     }
 
-    /// Gives answers to the commands that wait for them, and replies to what is complete.
+    /// Passes answers to the commands that wait for them, and sends the complete replies.
     fn resolve(&mut self, router: usize, asks: &[Ask], answers: Vec<Answer>) {
         let mut touched = Vec::new();
         for (ask, answer) in asks.iter().zip(answers) {
             let routing = &mut self.routers[router];
-            let Some(job) = routing.jobs.get_mut(&ask.job) else { continue }; // decided before
+            let Some(job) = routing.jobs.get_mut(&ask.job) else { continue }; // answered before
             if job.answer(ask, answer) {
                 let reply = job.reply(routing.plan.misses);
                 let (link, number, is_error) = (job.link, ask.job, job.is_error());
@@ -298,7 +298,7 @@ impl Network {
         }
     }
 
-    /// Sends the replies that are there, up to the first that is not.
+    /// Sends the available replies, up to the first missing one.
     fn flush(&mut self, link: usize) {
         let replies = &mut self.links[link].replies;
         let mut bytes = Vec::new();
@@ -309,10 +309,71 @@ impl Network {
         self.reply(link, bytes);
     }
 
-    /// A router's process ends.
+    /// Ends a router's process.
     pub(crate) fn stop_router(&mut self, number: usize) {
         self.routers[number].stop();
         self.links_to(Node::Router(number)).into_iter().for_each(|link| self.reset(link));
+    }
+}
+
+/// Effects of faults, and their end.
+impl Network {
+    pub(crate) fn begin(&mut self, what: &What, lasts: Millis) {
+        match what {
+            What::Restart { server } => self.stop(*server),
+            What::Freeze { server } => self.servers[*server].is_frozen = true,
+            What::Cut { server, router } => self.cuts.push((*router, *server)),
+            What::Refuse { server } => {
+                self.servers[*server].is_refusing = true;
+                self.break_off(*server);
+            }
+            What::Slow { server, by } => self.servers[*server].slower = by * 1_000,
+            What::Evict { server, percent } => self.servers[*server].memory.evict(*percent),
+            What::Full { server } => self.servers[*server].memory.is_full = true,
+            What::Reset { gateway } => self.links_of(*gateway).into_iter().for_each(|link| self.reset(link)),
+            What::Hang { gateway } => {
+                self.links_of(*gateway).into_iter().for_each(|link| self.links[link].hangs = true);
+            }
+            What::Stall { gateway } => self.stalled[*gateway] = self.now + lasts * 1_000,
+            What::HalfWrite { gateway } => {
+                let links = self.links_of(*gateway);
+                if !links.is_empty() {
+                    let link = links[self.chance.index(links.len())];
+                    self.links[link].is_halved = true;
+                }
+            }
+            What::RouterRestart { router } => self.stop_router(*router),
+            What::Servers { router, list } => {
+                self.routers[*router].plan.list.clone_from(list);
+                if self.routers[*router].plan.kind == Kind::Twemproxy {
+                    self.stop_router(*router); // twemproxy cannot reload its list
+                    self.routers[*router].is_up = true;
+                }
+            }
+            What::Clock { .. } | What::GatewayRestart { .. } => {} // do not affect the network
+        }
+    }
+
+    pub(crate) fn heal(&mut self, what: &What) {
+        match what {
+            What::Restart { server } => self.servers[*server].is_running = true,
+            What::Freeze { server } => {
+                self.servers[*server].is_frozen = false;
+                self.resume(*server, false);
+            }
+            What::Cut { server, router } => {
+                if let Some(index) = self.cuts.iter().position(|cut| *cut == (*router, *server)) {
+                    self.cuts.remove(index);
+                }
+                let is_lost = self.chance.one_in(2);
+                self.resume(*server, is_lost);
+            }
+            What::Refuse { server } => self.servers[*server].is_refusing = false,
+            What::Slow { server, .. } => self.servers[*server].slower = 0,
+            What::Full { server } => self.servers[*server].memory.is_full = false,
+            What::RouterRestart { router } => self.routers[*router].is_up = true,
+            _ => {} // over at once, or not of the network
+        }
     }
 }
 

@@ -1,14 +1,13 @@
-//! The plan of a run, which follows from its seed: the deployment, the keys, and what goes wrong when.
+//! The plan of a run, which follows from its seed: deployment, keys and faults.
 
 use super::chance::Chance;
 use super::deployment::{Deployment, Shape};
 use super::fault::{Fault, Millis, What};
 use super::token::KeyPlan;
 
-/// No fault lasts into the last part of a run, in which everything has to come right again.
+/// Last part of a run, in which everything must recover: only `hang` adds faults that last into it.
 const CALM: Millis = 8_000;
-/// The agents of a short run.
-const AGENTS: usize = 3;
+/// Maximum pause of agents, and that of strangers and attackers.
 const PAUSE: Millis = 900;
 const PACE: Millis = 130;
 
@@ -20,37 +19,36 @@ pub(crate) struct Plan {
     pub(crate) deployment: Deployment,
     pub(crate) keys: Vec<KeyPlan>,
     pub(crate) faults: Vec<Fault>,
-    /// Agents with wallets, and the longest pause between two tunnels of one.
-    pub(crate) agents: usize,
+    /// Maximum pause between two tunnels of an agent.
     pub(crate) pause: Millis,
-    /// The longest pause between what strangers and attackers do.
+    /// Maximum pause between actions of strangers and attackers.
     pub(crate) pace: Millis,
 }
 
-/// What a run is about.
+/// Faults that a run combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Theme {
-    /// Connections break, messages wait, servers freeze or cannot be reached. No record is lost.
+    /// Connections break, messages are delayed, servers freeze or are unreachable. No record is lost.
     Network,
-    /// A server cannot be reached when a key begins.
+    /// A server is unreachable when a key begins.
     Away,
-    /// Gateways and routers end and start again.
+    /// Gateways and routers restart.
     Restarts,
-    /// A server comes back empty.
+    /// A server restarts empty.
     Loss,
-    /// A server comes back empty while another hangs.
+    /// A server restarts empty while another one hangs.
     LossWhileBlind,
     /// Clocks differ.
     Clocks,
-    /// Records are evicted, or there is no room.
+    /// Records are evicted, or a server is full.
     Memory,
-    /// Routers are given other servers.
+    /// Routers get other servers.
     Servers,
-    /// All of it.
+    /// Network faults, restarts, memory faults and a loss.
     Everything,
-    /// Of three replicas that vote many are lost in some hours, one after another or together.
+    /// Many of three voting replicas are lost within hours, one after another or together.
     Long,
-    /// Of three replicas that vote one after another is lost, misses writes, is given other servers.
+    /// One after another of three voting replicas is lost, misses writes, or gets other servers.
     Replicas,
 }
 
@@ -68,24 +66,6 @@ const THEMES: [Theme; 12] = [
     Theme::Servers,
     Theme::Everything,
 ];
-
-/// Which plan a seed has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PlanKind {
-    /// Some seconds.
-    Short,
-    /// Hours.
-    Long,
-}
-
-impl PlanKind {
-    pub(crate) fn plan(self, seed: u64) -> Plan {
-        match self {
-            Self::Short => Plan::new(seed),
-            Self::Long => Plan::long(seed),
-        }
-    }
-}
 
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
@@ -109,17 +89,8 @@ impl Plan {
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
         }
-        let mut plan = Self {
-            seed,
-            theme,
-            length,
-            deployment,
-            keys,
-            faults: Vec::new(),
-            agents: AGENTS,
-            pause: PAUSE,
-            pace: PACE,
-        };
+        let (faults, pause, pace) = (Vec::new(), PAUSE, PACE);
+        let mut plan = Self { seed, theme, length, deployment, keys, faults, pause, pace };
         plan.go_wrong(&mut chance);
         if shape == Shape::Voted {
             plan.lose_replicas(&mut chance);
@@ -129,7 +100,7 @@ impl Plan {
         plan
     }
 
-    /// Some gateways still know one of the replicas alone, as while a fleet is changed.
+    /// Leaves one gateway with a single replica, as during a change of a fleet.
     fn mix(&mut self, chance: &mut Chance) {
         if chance.one_in(6) {
             let index = chance.index(self.deployment.gateways.len());
@@ -137,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// Whether gateways of one replica and of three have servers in common.
+    /// `true` if gateways of one replica and of three have servers in common.
     pub(crate) fn is_mixed(&self) -> bool {
         let mut replicas = self.deployment.gateways.iter().map(|gateway| gateway.ports.len());
         let first = replicas.next();
@@ -228,7 +199,7 @@ impl Plan {
         self.faults.push(Fault { at, lasts, what });
     }
 
-    /// A server hangs until the end: all the time, or again and again.
+    /// Freezes a server until a second before the end: all the time, or repeatedly.
     fn hang(&mut self, server: usize, mut at: Millis, chance: &mut Chance) {
         let (end, again) = (self.length - CALM / 8, chance.one_in(2));
         while at < end {
@@ -238,7 +209,7 @@ impl Plan {
         }
     }
 
-    /// A server comes back empty.
+    /// Restarts a server empty.
     fn lose(&mut self, server: usize, chance: &mut Chance) {
         let at = chance.within(2_000, self.length - CALM);
         let lasts = chance.pick(&[0, 1, 50, 400, 2_000, 6_000]).min(self.length - CALM - at);
@@ -270,7 +241,7 @@ impl Plan {
         let whole = self.deployment.servers.len();
         for router in 0..self.deployment.routers.len() {
             if router > 0 && chance.one_in(3) {
-                continue; // this one is forgotten
+                continue; // a router that the change has missed
             }
             let mut list: Vec<usize> = (0..whole).collect();
             if chance.one_in(2) {
@@ -283,7 +254,7 @@ impl Plan {
         }
     }
 
-    /// A fault between gateways and what they connect to.
+    /// Returns a fault between gateways and the nodes that they connect to.
     fn gateways_network(&self, chance: &mut Chance) -> What {
         let gateway = chance.index(self.deployment.gateways.len());
         match chance.below(4) {
@@ -294,7 +265,7 @@ impl Plan {
         }
     }
 
-    /// A fault anywhere. No record is lost by it.
+    /// Returns a fault at any place that loses no record.
     fn network(&self, chance: &mut Chance) -> What {
         let server = chance.index(self.deployment.servers.len());
         match chance.below(8) {

@@ -1,12 +1,12 @@
-//! What is printed: tables of many runs, and the history of one that fails.
+//! Output: tables of many runs, and the history of a failing one.
 
-use super::campaign::{ClassName, Tally};
+use super::campaign::Tally;
 use super::history::{Happening, Sums};
 use super::ledger::Finding;
 use super::plan::Plan;
 use super::run::Outcome;
 
-/// The table of a campaign, as Markdown.
+/// Prints the table of a campaign, as Markdown.
 pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
     println!(
         "{} runs in {seconds:.1} s: {} presentations and {} admissions in {:.1} simulated hours\n",
@@ -24,10 +24,7 @@ pub(crate) fn print_tally(tally: &Tally, seconds: f64) {
     );
     println!("|---|---|---|---|---|---|---|---|");
     for ((class, theme), row) in &tally.by_class {
-        let class = match class {
-            ClassName::Survives => "survives",
-            ClassName::Closes => "closes",
-        };
+        let class = format!("{class:?}").to_lowercase();
         let last = if row.slipped > 0 { seconds_of(row.slipped_for) } else { String::new() };
         let counts =
             [row.runs, row.presentations, row.slipped, row.runs_with_slips].map(|count| count.to_string());
@@ -40,7 +37,7 @@ fn seconds_of(micros: u64) -> String {
     format!("{:.1} s", micros as f64 / 1e6)
 }
 
-/// One run: its plan, its findings, and of its history what concerns them, or all of it.
+/// Prints one run: its plan, its findings, and the events that concern them, or all events.
 pub(crate) fn print_run(plan: &Plan, outcome: &Outcome, all: bool) {
     println!("seed {}, {:?}, {:?}, {} s", plan.seed, plan.theme, outcome.claim, plan.length / 1_000);
     let deployment = &plan.deployment;
@@ -73,7 +70,7 @@ pub(crate) fn print_run(plan: &Plan, outcome: &Outcome, all: bool) {
     }
 }
 
-/// The tokens that findings name: a few of them.
+/// Returns up to three tokens that findings name.
 fn tokens(findings: &[Finding]) -> Vec<usize> {
     let token = |finding: &Finding| {
         let mut words = finding.text.split_whitespace().skip_while(|word| *word != "token");

@@ -1,4 +1,4 @@
-//! One run: a plan carried out in simulated time.
+//! One run: executes a plan in simulated time.
 
 use super::agent::Surroundings;
 use super::agents::Agents;
@@ -9,20 +9,22 @@ use super::fault::{Millis, What};
 use super::gateway::Gateway;
 use super::history::{Event, Happening, History};
 use super::issuer::Issuer;
+use super::ledger::Kind;
 use super::network::Network;
 use super::plan::Plan;
 use super::world::Fabric;
 use postern_spend::memcached;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How often gateways are looked at.
+/// Interval of the gateways' inspection.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) claim: Claim,
@@ -30,28 +32,47 @@ pub(crate) struct Outcome {
     pub(crate) history: Vec<Event>,
 }
 
-/// Carries out a plan.
-pub(crate) fn run(plan: &Plan) -> std::io::Result<Outcome> {
-    run_with(plan, |around| Agents::new(plan, around).run())
-}
-
-/// Carries out a plan with these callers.
-pub(crate) fn run_with<F: Future<Output = ()>>(
-    plan: &Plan,
-    callers: impl FnOnce(Surroundings) -> F,
-) -> std::io::Result<Outcome> {
+/// Executes a plan.
+pub(crate) fn run(plan: &Plan) -> io::Result<Outcome> {
     memcached::seed(plan.seed);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let history = History::default();
-    runtime.block_on(async { callers(start(plan, history.clone())).await });
+    runtime.block_on(async { Agents::new(plan, start(plan, history.clone())).run().await });
     drop(runtime);
     let (claim, history) = (Claim::of(plan), history.take());
     let judgement = judge(&history, &claim, plan.deployment.gateways.len());
     Ok(Outcome { claim, judgement, history })
 }
 
-/// Starts everything of a plan but its callers.
-pub(crate) fn start(plan: &Plan, history: History) -> Surroundings {
+/// Shrinks a failing plan: drops faults, one at a time, while the plan still fails. Returns the smallest plan that was found, and
+/// its run.
+pub(crate) fn shrink(plan: &Plan, kind: Kind) -> io::Result<(Plan, Outcome)> {
+    let fails = |outcome: &Outcome| outcome.judgement.findings.iter().any(|finding| finding.kind == kind);
+    let mut smallest = (plan.clone(), run(plan)?);
+    if !fails(&smallest.1) {
+        return Err(io::Error::other("the run does not fail again, so its seed does not determine it"));
+    }
+    // Repeats until no fault can go: a fault may become dispensable after a later one was dropped.
+    loop {
+        let (before, mut index) = (smallest.0.faults.len(), 0);
+        while index < smallest.0.faults.len() {
+            let mut smaller = smallest.0.clone();
+            smaller.faults.remove(index);
+            let outcome = run(&smaller)?;
+            if fails(&outcome) {
+                smallest = (smaller, outcome);
+            } else {
+                index += 1;
+            }
+        }
+        if smallest.0.faults.len() == before {
+            return Ok(smallest);
+        }
+    }
+}
+
+/// Starts everything in a plan except its callers.
+fn start(plan: &Plan, history: History) -> Surroundings {
     let network = Network::new(&plan.deployment, Chance::new(plan.seed, 2), history);
     let (fabric, attempts) = (Fabric::start(network), Arc::new(AtomicUsize::new(0)));
     let start = |number| Arc::new(Gateway::start(number, plan, fabric.clone(), Arc::clone(&attempts)));
@@ -62,7 +83,7 @@ pub(crate) fn start(plan: &Plan, history: History) -> Surroundings {
     Surroundings { fabric, gateways, issuer, tap: Arc::default() }
 }
 
-/// Writes down what gateways say of themselves, when it changes.
+/// Records changes of the keys that gateways refuse, and of the gateways' readiness.
 async fn look(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
     let mut said = vec![vec![None; plan.keys.len()]; gateways.len()];
     let mut ready = vec![Some("starting"); gateways.len()];
@@ -75,7 +96,7 @@ async fn look(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
                     fabric.change(|network| network.note(Happening::Says { gateway: number, key, refuses }));
                 }
             }
-            let refuses = gateway.is_ready();
+            let refuses = gateway.unready();
             if std::mem::replace(&mut ready[number], refuses) != refuses {
                 fabric.change(|network| network.note(Happening::Serves { gateway: number, refuses }));
             }
@@ -83,7 +104,7 @@ async fn look(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
     }
 }
 
-/// Lets everything go wrong that the plan has, and come right again.
+/// Begins and ends the plan's faults.
 async fn go_wrong(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
     let mut steps: Vec<(Millis, bool, usize)> = Vec::new();
     for (number, fault) in plan.faults.iter().enumerate() {
@@ -114,8 +135,8 @@ async fn go_wrong(plan: Plan, fabric: Fabric, gateways: Vec<Arc<Gateway>>) {
             (what, true) => fabric.change(|network| network.begin(what, fault.lasts)),
             (what, false) => fabric.change(|network| network.heal(what)),
         }
-        // What a server has lost can be missed when it is back.
-        if fault.what.loses() && !begins {
+        // A server that restarts misses its records once it is back; evicted and moved ones are missing at once.
+        if fault.what.loses() && begins != matches!(fault.what, What::Restart { .. }) {
             fabric.change(|network| network.note(Happening::Lost { server }));
         }
     }

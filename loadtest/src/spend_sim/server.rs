@@ -1,28 +1,27 @@
-//! A memcached, with a clock of its own, and its records.
+//! A memcached with its own clock and its records.
 
 use super::digest::Digest;
 use super::fault::Micros;
-use super::job::Ask;
-use super::router::Asked;
+use super::router::{Ask, Asked};
 use super::wire::{Answer, Name, Value};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-/// Up to here an expiry counts from now.
+/// Largest expiry that is relative to now, in seconds; larger ones are absolute.
 const RELATIVE: u64 = 30 * 86_400;
 
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) memory: Memory,
-    /// Seconds by which its clock is ahead.
+    /// Seconds by which the server's clock is ahead.
     pub(crate) offset: i64,
     pub(crate) is_running: bool,
     pub(crate) is_refusing: bool,
     pub(crate) is_frozen: bool,
-    /// How much later it answers.
+    /// Additional delay of the server's answers.
     pub(crate) slower: Micros,
-    /// What routers have sent to it while it was frozen or cut off.
+    /// Commands of routers that arrived while the server was frozen or cut off.
     pub(crate) held: Vec<(Asked, Arc<Vec<Ask>>)>,
 }
 
@@ -39,32 +38,32 @@ impl Server {
         }
     }
 
-    /// Whether a connection is accepted. The kernel accepts it for a frozen process, too.
+    /// `true` if connections are accepted. The kernel accepts them for a frozen process, too.
     pub(crate) fn is_reachable(&self) -> bool {
         self.is_running && !self.is_refusing
     }
 }
 
-/// What one memcached holds. The hasher is fixed, so that a run can be repeated.
+/// Records of one memcached. The hasher is fixed, so that runs can be repeated.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     records: HashMap<Name, Record, BuildHasherDefault<Digest>>,
-    /// Counts uses: what was not used for longest is evicted first.
+    /// Counter of uses: the least recently used records are evicted first.
     uses: u64,
-    /// No record is taken any more, as with `-M`.
+    /// `true` if no new record is accepted, as with `-M`.
     pub(crate) is_full: bool,
 }
 
 #[derive(Debug)]
 struct Record {
     value: Value,
-    /// 0: never.
+    /// Second of the expiry; 0 for none.
     expires: u64,
     used: u64,
 }
 
 impl Memory {
-    /// `now` is the second by this server's clock.
+    /// Stores a record unless a live one exists. `now` is the second by this server's clock.
     pub(crate) fn add(&mut self, name: &Name, exptime: u64, value: &Value, now: u64) -> Answer {
         self.uses += 1;
         if let Some(record) = self.records.get_mut(name)
@@ -77,7 +76,7 @@ impl Memory {
             return Answer::Error;
         }
         let expires = if exptime == 0 || exptime > RELATIVE { exptime } else { now + exptime };
-        // An expiry that has passed: memcached answers STORED, and keeps nothing.
+        // If the expiry has passed, memcached answers STORED and keeps nothing.
         if expires == 0 || expires > now {
             self.records
                 .insert(name.clone(), Record { value: Value::clone(value), expires, used: self.uses });
@@ -100,7 +99,7 @@ impl Memory {
         self.records.clear();
     }
 
-    /// Drops the percentage that was not used for longest.
+    /// Evicts a percentage of the records, least recently used first.
     pub(crate) fn evict(&mut self, percent: u64) {
         let mut uses: Vec<u64> = self.records.values().map(|record| record.used).collect();
         uses.sort_unstable();

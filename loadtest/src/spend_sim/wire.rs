@@ -1,4 +1,4 @@
-//! memcached's ASCII protocol, as a server and a router read it: `get` of several keys, `add`, `version`.
+//! memcached's ASCII protocol as servers and routers read it: `get` of several keys, `add`, `version`.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use std::sync::Arc;
 pub(crate) type Name = Arc<[u8]>;
 pub(crate) type Value = Arc<[u8]>;
 
-/// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Get(Vec<Name>),
@@ -17,11 +16,11 @@ pub(crate) enum Command {
         value: Value,
     },
     Version,
-    /// Anything else: it is answered with an error, and the connection is closed.
+    /// Any other command: it is answered with an error, and the connection is closed.
     Other,
 }
 
-/// The answer to one record's command.
+/// Answer to the command for one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Stored,
@@ -31,7 +30,7 @@ pub(crate) enum Answer {
     Error,
 }
 
-/// The first command of `input` and its length, once it is complete.
+/// Parses the first command of `input`. Returns the command and its length; `None` until it is complete.
 pub(crate) fn command(input: &[u8]) -> Option<(Command, usize)> {
     let line_end = input.iter().position(|byte| *byte == b'\n')?.checked_sub(1)?;
     let mut words = input[..line_end].split(|byte| *byte == b' ').filter(|word| !word.is_empty());
@@ -57,7 +56,7 @@ fn number(word: Option<&[u8]>) -> Option<u64> {
     std::str::from_utf8(word?).ok()?.parse().ok()
 }
 
-/// The reply to an `add`.
+/// Appends the reply to an `add`.
 pub(crate) fn added(answer: &Answer, out: &mut Vec<u8>) {
     out.extend_from_slice(match answer {
         Answer::Stored => b"STORED\r\n",
@@ -66,7 +65,7 @@ pub(crate) fn added(answer: &Answer, out: &mut Vec<u8>) {
     });
 }
 
-/// The reply to a `get`. One error makes it an error as a whole.
+/// Appends the reply to a `get`. A single error makes the whole reply an error.
 pub(crate) fn got<'a>(found: impl Iterator<Item = (&'a Name, &'a Answer)> + Clone, out: &mut Vec<u8>) {
     if found.clone().any(|(_, answer)| *answer == Answer::Error) {
         out.extend_from_slice(b"SERVER_ERROR unavailable\r\n");

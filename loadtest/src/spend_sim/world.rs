@@ -1,4 +1,4 @@
-//! The network and the wall clock as one gateway has them.
+//! The network and the wall clock of one gateway.
 
 use super::fault::Micros;
 use super::network::{End, Network};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The network, and when its time began.
+/// The network, and the start of its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Fabric {
     pub(crate) network: Arc<Mutex<Network>>,
@@ -24,7 +24,7 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// Starts the network's time, on the present runtime.
+    /// Starts the network's time on the current runtime.
     pub(crate) fn start(network: Network) -> Self {
         let fabric = Self { network: Arc::new(Mutex::new(network)), began: Instant::now() };
         tokio::spawn(fabric.clone().drive());
@@ -35,7 +35,7 @@ impl Fabric {
         self.began.elapsed().as_micros() as Micros
     }
 
-    /// Does something to the network, after what was due before.
+    /// Changes the network, after every event that is due.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Network) -> T) -> T {
         let mut network = self.network.lock();
         network.run_until(self.now());
@@ -73,12 +73,11 @@ impl Fabric {
     }
 }
 
-/// One gateway's machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) fabric: Fabric,
     pub(crate) gateway: usize,
-    /// Seconds by which its clock is ahead.
+    /// Seconds by which the machine's clock is ahead.
     pub(crate) offset: AtomicI64,
 }
 
@@ -112,6 +111,8 @@ struct Link {
     link: usize,
 }
 
+impl Connection for Link {}
+
 impl AsyncRead for Link {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.fabric.change(|network| {
@@ -127,10 +128,7 @@ impl AsyncRead for Link {
                 };
             }
             let length = buf.remaining().min(link.inbox.len());
-            let (first, second) = link.inbox.as_slices();
-            let from_first = length.min(first.len());
-            buf.put_slice(&first[..from_first]);
-            buf.put_slice(&second[..length - from_first]);
+            buf.put_slice(&link.inbox.make_contiguous()[..length]);
             link.inbox.drain(..length);
             Poll::Ready(Ok(()))
         })
@@ -158,7 +156,7 @@ impl AsyncWrite for Link {
 }
 
 impl Drop for Link {
-    /// What was sent before still arrives; replies do not.
+    /// Closes the gateway's end. Bytes sent before still arrive; replies do not.
     fn drop(&mut self) {
         let mut network = self.fabric.network.lock();
         let link = &mut network.links[self.link];

@@ -92,16 +92,14 @@ class Running:
         self.stop()
 
 
-def mint(setup, gateway):
-    """Enough tokens for the gateway that needs most. All gateways may use the same: each has its own store."""
-    timed = setup.warm_up + setup.rounds * (setup.tunnels + setup.alone + 2 * setup.bulk_tunnels) + setup.traced
-    count = max(timed, setup.warm_up + setup.idle)
-    log(f"minting {count} tokens")
-    setup.tokens = os.path.join(setup.work, "tokens")
+def mint(setup, gateway, count):
+    """Tokens for this gateway alone: they are bound to its store."""
+    log(f"minting {count} tokens for {gateway.name}")
+    gateway.tokens = os.path.join(setup.work, f"tokens-{gateway.port}")
     trust = ["--ca", setup.certificate.ca] if gateway.tls else []
     url = f"http{'s' * gateway.tls}://127.0.0.1:{gateway.port}"
     addresses = ["--issuer", setup.issuer, "--gateway", url, *trust]
-    command = [binaries.postern(), "token", "mint", *addresses, "--count", str(count), "--out", setup.tokens]
+    command = [binaries.postern(), "token", "mint", *addresses, "--count", str(count), "--out", gateway.tokens]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
@@ -136,9 +134,9 @@ def compare(setup, result):
         started = [running.start(kind) for kind in result.kinds]
         for proxy in started:
             result.configurations[proxy.name] = report.without_paths(proxy, setup)
-        gateways = [proxy for proxy in started if proxy.program == "postern"]
-        if gateways:
-            mint(setup, gateways[0])
+        timed = setup.warm_up + setup.rounds * (setup.tunnels + setup.alone + 2 * setup.bulk_tunnels) + setup.traced
+        for gateway in (proxy for proxy in started if proxy.program == "postern"):
+            mint(setup, gateway, timed)
         timings(setup, started, result)
         if setup.rounds and setup.traced and binaries.program("strace"):
             for proxy in started:
@@ -149,6 +147,8 @@ def compare(setup, result):
             for kind in result.kinds:
                 log(f"idle tunnels, start {number + 1} of {setup.idle_rounds}: {kind.name}")
                 proxy = running.start(kind)
+                if proxy.program == "postern":
+                    mint(setup, proxy, setup.warm_up + setup.idle)
                 result.idle[kind.name].append(measure.idle_memory(setup, proxy))
                 running.stop(proxy)
 

@@ -14,7 +14,7 @@ def tunnels(report, programs, given):
     clients = (1, 16, 64)
     count = given.rounds * len(clients) * given.tunnels * 2 + len(clients) * 1000 + given.idle + 5000
     issuer = programs.issuer()
-    server = programs.memcached(1024, threads=4, more=["-C"])
+    server = programs.memcached(1024, threads=4)
     router = programs.twemproxy([server], timeout=400)
     # As configured by default, but for a deadline that a busy machine keeps, and limits that no tunnel meets.
     gateway = lambda endpoint, **more: programs.gateway(store(endpoint.address, timeout="1s", **more))

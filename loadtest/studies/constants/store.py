@@ -12,7 +12,7 @@ def records(report, programs, most):
     """The size of records, by memcached's count and by the growth of the process, hash table included."""
     rows = []
     for count in (max(1000, number // 1000 * 1000) for number in (most // 4, most)):  # the script adds thousands
-        server = programs.memcached(4096, more=["-C"], where=programs.path("records"))
+        server = programs.memcached(4096, where=programs.path("records"))
         empty = reading.resident(server.pid)
         script = os.path.join(ROOT, "deploy/mcrouter/record-size.py")
         command = [sys.executable, script, server.address, str(count)]
@@ -55,7 +55,7 @@ class Line:
 def commands(report, programs, rounds):
     """CPU of the servers for one command, by how many come in one write: the gateway joins `get`s of a burst."""
     rows = []
-    server = programs.memcached(2048, more=["-C"])
+    server = programs.memcached(2048)
     router = programs.twemproxy([server], timeout=400)
     lines = {"direct": Line(server.address), "routed": Line(router.address)}
     for burst in (1, 4, 16, 64):

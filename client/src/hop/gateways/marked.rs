@@ -1,7 +1,6 @@
-//! What the gateways' marks mean for their tokens: which are sent, and for which challenge tokens are signed.
+//! The gateways' marks applied to tokens: which are sent, and for which challenges more are signed.
 
-use super::{Chosen, Endpoint, Gateways};
-use crate::hop::gateway::Gateway;
+use super::{Endpoint, Gateways};
 use crate::hop::marks::saved::Ledger;
 use crate::hop::marks::{Marks, MarksRefused, Trial};
 use crate::wallet::challenge::CurrentChallenge;
@@ -10,40 +9,35 @@ use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 
 impl Gateways {
-    /// Tells whether the gateway takes tokens with this digest, by its last challenge or an older mark.
-    pub(crate) fn asks_for(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
-        self.is_current(chosen, digest) || self.older(&chosen.endpoint).contains(&digest)
+    /// Returns `true` if the gateway accepts tokens with this digest: that of its last challenge, or of an older mark.
+    pub(crate) fn asks_for(&self, chosen: &Endpoint, digest: ChallengeDigest) -> bool {
+        chosen.offers(digest) || self.older(chosen).contains(&digest)
     }
 
-    /// Tells whether this is the digest of the gateway's last challenge.
-    pub(crate) fn is_current(&self, chosen: &Chosen, digest: ChallengeDigest) -> bool {
-        offers(&chosen.endpoint.current.lock(), digest)
-    }
-
-    /// Accepts a gateway's challenge.
+    /// Records a gateway's challenge.
     ///
     /// # Errors
-    /// A sentence: the challenge could tell clients apart.
-    pub(super) fn take_in(&self, endpoint: &Endpoint, learned: CurrentChallenge) -> Result<(), String> {
+    /// A sentence, if the challenge could tell clients apart.
+    pub(super) fn take_in(&self, endpoint: &Endpoint, learned: Arc<CurrentChallenge>) -> Result<(), String> {
         let mut ledger = self.marks.lock();
         let unknown = || Marks::default().with_longer_trials(rand::random());
-        let marks = ledger.entry(ledger_name(&endpoint.gateway).to_owned()).or_insert_with(unknown);
+        let marks = ledger.entry(endpoint.gateway.ledger_name().to_owned()).or_insert_with(unknown);
         marks.offered(&learned, UnixSeconds::now())?;
-        *endpoint.current.lock() = Some(Arc::new(learned));
+        *endpoint.current.lock() = Some(learned);
         Ok(())
     }
 
     /// Records a token that paid for a tunnel.
-    pub(crate) fn accepted(&self, chosen: &Chosen, digest: ChallengeDigest) {
-        self.with_marks(&chosen.endpoint, |marks| marks.accepted(digest));
+    pub(crate) fn accepted(&self, chosen: &Endpoint, digest: ChallengeDigest) {
+        self.with_marks(chosen, |marks| marks.accepted(digest));
     }
 
-    /// Records a refused token, and drops those that the gateway will not take any more.
-    pub(crate) fn refused(&self, chosen: &Chosen, digest: ChallengeDigest) {
-        if self.with_marks(&chosen.endpoint, |marks| marks.refused(digest)) {
+    /// Records a refused token. After consecutive refusals, drops the other tokens for the same challenge.
+    pub(crate) fn refused(&self, chosen: &Endpoint, digest: ChallengeDigest) {
+        if self.with_marks(chosen, |marks| marks.refused(digest)) {
             tracing::info!(
                 "the gateway {} takes no more tokens of an older mark: the rest are dropped",
-                chosen.gateway().url()
+                chosen.gateway.url()
             );
             self.supply.give_up(digest);
             self.settle();
@@ -53,8 +47,8 @@ impl Gateways {
     /// Returns the earlier challenges whose tokens are still sent, oldest first.
     pub(super) fn older(&self, endpoint: &Endpoint) -> Vec<ChallengeDigest> {
         let mut older = self.with_marks(endpoint, |marks| marks.older());
-        // Another gateway of the fleet may have a newer one.
-        older.retain(|digest| !offers(&endpoint.current.lock(), *digest));
+        // Another gateway of the fleet may have offered a newer challenge, so that this one counts as older.
+        older.retain(|digest| !endpoint.offers(*digest));
         older
     }
 
@@ -63,40 +57,33 @@ impl Gateways {
         if current.has_context {
             return Ok(()); // minted for on demand only
         }
-        let Some(endpoint) = self.offering(current.digest) else { return Ok(()) };
-        let url = endpoint.gateway.url();
-        self.with_marks(&endpoint, |marks| {
+        let look = |marks: &mut Marks, url: &str| {
             marks.may_sign(url, current.digest, current.key, UnixSeconds::now())
-        })
+        };
+        self.offering(current, look).unwrap_or(Ok(()))
     }
 
-    /// Counts the challenge, if it is new, before a token is signed for it under `key`. False if no gateway has it any
+    /// Counts the challenge, if new, before a token is signed for it under `key`. Returns `false` if no gateway offers it any
     /// more.
     pub(crate) fn sign(&self, current: &CurrentChallenge, key: TokenKeyId) -> Result<bool, MarksRefused> {
-        let Some(endpoint) = self.offering(current.digest) else { return Ok(false) };
-        if current.has_context {
-            return Ok(true);
-        }
-        let url = endpoint.gateway.url();
-        let is_news =
-            self.with_marks(&endpoint, |marks| marks.sign(url, current.digest, key, UnixSeconds::now()))?;
-        if is_news {
-            tracing::info!("tokens are minted for a challenge of the gateway {url} that is new here");
-        }
-        Ok(true)
+        let look = |marks: &mut Marks, url: &str| {
+            if !current.has_context && marks.sign(url, current.digest, key, UnixSeconds::now())? {
+                tracing::info!("tokens are minted for a challenge of the gateway {url} that is new here");
+            }
+            Ok(true)
+        };
+        self.offering(current, look).unwrap_or(Ok(false))
     }
 
-    /// Returns the trial that `current` is still on.
+    /// Returns the trial of `current`, while it lasts.
     pub(crate) fn trial(&self, current: &CurrentChallenge) -> Option<Trial> {
-        let endpoint = self.offering(current.digest)?;
-        self.with_marks(&endpoint, |marks| marks.trial(current.digest, UnixSeconds::now()))
+        self.offering(current, |marks, _| marks.trial(current.digest, UnixSeconds::now())).flatten()
     }
 
-    /// Tells whether the challenge must be fetched once more before tokens are minted ahead for it.
+    /// Returns `true` if the challenge must be fetched once more before tokens are minted ahead for it.
     pub(crate) fn is_to_be_confirmed(&self, current: &CurrentChallenge) -> bool {
-        self.offering(current.digest).is_some_and(|endpoint| {
-            self.with_marks(&endpoint, |marks| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
-        })
+        self.offering(current, |marks, _| marks.is_to_be_confirmed(current.digest, UnixSeconds::now()))
+            .unwrap_or(false)
     }
 
     /// Describes the state of a challenge.
@@ -122,22 +109,22 @@ impl Gateways {
         self.marks.lock().clone()
     }
 
-    /// Finds a gateway that has this challenge now.
-    fn offering(&self, digest: ChallengeDigest) -> Option<Arc<Endpoint>> {
-        self.list.load().iter().find(|endpoint| offers(&endpoint.current.lock(), digest)).cloned()
+    /// Looks at the marks and the URL of a gateway that has this challenge now.
+    fn offering<T>(&self, current: &CurrentChallenge, look: impl FnOnce(&mut Marks, &str) -> T) -> Option<T> {
+        let list = self.list.load();
+        let endpoint = list.iter().find(|endpoint| endpoint.offers(current.digest))?;
+        Some(self.with_marks(endpoint, |marks| look(marks, endpoint.gateway.url())))
     }
 
-    fn with_marks<T>(&self, endpoint: &Endpoint, look: impl FnOnce(&mut Marks) -> T) -> T {
-        let name = ledger_name(&endpoint.gateway).to_owned();
+    pub(super) fn with_marks<T>(&self, endpoint: &Endpoint, look: impl FnOnce(&mut Marks) -> T) -> T {
+        let name = endpoint.gateway.ledger_name().to_owned();
         look(self.marks.lock().entry(name).or_default())
     }
 }
 
-fn offers(current: &Option<Arc<CurrentChallenge>>, digest: ChallengeDigest) -> bool {
-    current.as_ref().is_some_and(|current| current.digest == digest)
-}
-
-/// Returns the key of a gateway's marks: gateways of one origin are one fleet.
-fn ledger_name(gateway: &Gateway) -> &str {
-    gateway.origin().unwrap_or_else(|| gateway.url())
+impl Endpoint {
+    /// Returns `true` if this is the digest of the gateway's last challenge.
+    pub(crate) fn offers(&self, digest: ChallengeDigest) -> bool {
+        self.current.lock().as_ref().is_some_and(|current| current.digest == digest)
+    }
 }

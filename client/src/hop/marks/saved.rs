@@ -1,5 +1,5 @@
-//! The challenges of gateways in a file beside the wallet, so that a restart neither forgets what was counted nor takes a
-//! known one for a new one.
+//! The gateways' challenges in a file next to the wallet, so that a restart neither resets the counts nor treats a known
+//! challenge as new.
 
 use super::{KnownChallenge, Marks};
 use crate::wallet::beside::FileBeside;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// The marks of all gateways, by origin name or address.
 pub(crate) type Ledger = BTreeMap<String, Marks>;
 
-/// The file of the marks.
+/// The `.marks` file.
 pub(crate) struct SavedMarks(FileBeside);
 
 #[derive(Default, Deserialize, Serialize)]
@@ -43,16 +43,19 @@ struct SavedChallenge {
 }
 
 impl SavedMarks {
-    /// Reads the file beside `wallet`.
+    /// Reads the file next to `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Ledger) {
-        let mut file = FileBeside::of(wallet, ".marks");
+        let losses = [
+            "The challenges of gateways are counted anew",
+            "after a restart the gateway's challenges are counted anew",
+        ];
         let parse = |text: &str| if text.is_empty() { Ok(Ledger::new()) } else { parse(text) };
-        let ledger = file.load(parse, "The challenges of gateways are counted anew");
+        let (file, ledger) = FileBeside::read(wallet, ".marks", losses, parse);
         (Self(file), ledger)
     }
 
     pub(crate) async fn save(&mut self, ledger: &Ledger) {
-        self.0.save(format(ledger), "after a restart the gateway's challenges are counted anew").await;
+        self.0.save(format(ledger)).await;
     }
 }
 
@@ -83,8 +86,8 @@ fn parse(text: &str) -> Result<Ledger, String> {
 impl SavedChallenge {
     fn of(known: &KnownChallenge) -> Self {
         Self {
-            challenge: hex(&known.digest.0),
-            key: known.key.map(|key| hex(&key.0)),
+            challenge: hex::encode(known.digest.0),
+            key: known.key.map(|key| hex::encode(key.0)),
             since: known.since,
             seen: known.seen,
             counted: known.counted,
@@ -106,17 +109,8 @@ impl SavedChallenge {
     }
 }
 
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Option<[u8; 32]> {
+fn bytes(digits: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    if hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(digits, &mut bytes).ok()?;
     Some(bytes)
 }

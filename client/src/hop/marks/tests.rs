@@ -15,7 +15,7 @@ fn at(seconds: u64) -> UnixSeconds {
     UnixSeconds(1_000_000 + seconds)
 }
 
-/// The gateway offers a mark, and a token is to be signed for it.
+/// Offers a mark, and requests a signature for it.
 fn minted(marks: &mut Marks, number: u8, key: u8, seconds: u64) -> Result<bool, MarksRefused> {
     let challenge = marked(number, key);
     marks.offered(&challenge, at(seconds)).unwrap();
@@ -47,7 +47,7 @@ fn four_new_marks_an_hour_are_minted_for_at_once_and_further_ones_after_pauses_t
     assert!(minted(&mut marks, 105, KEY, now + 3600).is_err());
 }
 
-/// One that names another mark each time that tokens were signed for one, with one key and with two.
+/// A gateway that names another mark after each signature, with one key and with two.
 #[test]
 fn new_marks_of_a_hostile_gateway_in_a_day() {
     for keys in [1, 2] {
@@ -96,7 +96,7 @@ fn challenges_without_marks_are_bounded_too() {
     }
     assert_eq!(mint(&mut marks, 0, 700), Ok(false), "known before");
     assert_eq!(marks.older(), [], "tokens of a challenge that is replaced are kept, and not sent");
-    // Each time that it changes from one known challenge to another a stock could be minted.
+    // Each change between known challenges could cost a stock of tokens.
     let known = [plain(1, KEY), plain(0, KEY)];
     for challenge in known.iter().cycle().take(CHANGES_IN_AN_HOUR) {
         marks.offered(challenge, at(800)).unwrap();
@@ -116,7 +116,7 @@ fn a_token_key_brings_one_mark_for_nothing() {
         assert_eq!(minted(&mut marks, number, 20, 0), Ok(true));
     }
     assert!(minted(&mut marks, 25, 20, 0).is_err());
-    // The key that counts is the issuer's, and not the one that the challenge claims.
+    // The issuer's key counts, and not the one that the challenge claims.
     let claimed = marked(26, 99);
     marks.offered(&claimed, at(0)).unwrap();
     let real = marked(26, 20).key.unwrap();
@@ -136,7 +136,7 @@ fn a_token_key_is_no_new_one_however_many_marks_came_since() {
     assert!(marks.trial(marked(200, KEY).digest, at(now)).is_some(), "it is counted");
 }
 
-/// Gateways that do not share a store cost their users time, and no tokens that nobody needs.
+/// Gateways without a shared store cost their users time, but no tokens beyond need.
 #[test]
 fn a_gateway_that_alternates_gets_tokens_after_pauses_that_grow_to_a_minute() {
     let alternating = |changes: u64| {
@@ -222,7 +222,7 @@ fn the_first_mark_of_a_token_key_is_not_on_trial() {
     assert_eq!(marks.sign(GATEWAY, first.digest, first.key.unwrap(), at(800)), Ok(true));
     assert_eq!(marks.trial(first.digest, at(800)), None);
     assert!(!marks.is_to_be_confirmed(first.digest, at(1400)));
-    // Of two marks of one key, the second is, whatever key it claims.
+    // The second mark of one key is on trial, whatever key the challenge claims.
     let claimed = marked(2, 3);
     marks.offered(&claimed, at(900)).unwrap();
     assert!(marks.sign(GATEWAY, claimed.digest, first.key.unwrap(), at(900)).is_ok());
@@ -329,7 +329,7 @@ async fn counts_and_marks_survive_a_restart() {
     assert!(minted(marks, 5, KEY, 10).is_err());
     assert_eq!(minted(marks, 3, KEY, 10), Ok(false));
     assert_eq!(marks.older().len(), 4);
-    // A file that cannot be read is no reason not to start.
+    // An unreadable file does not prevent a start.
     std::fs::write(directory.path().join("wallet.marks"), "{").unwrap();
     assert!(SavedMarks::read(&wallet).1.is_empty());
 }

@@ -1,7 +1,7 @@
-// The heat map: a column a second, a row a bucket. page.js has the rest of the page.
+// Heat map: one column per second, one row per bucket. The rest of the page is in page.js.
 
-const GUTTER = 52; // For the labels of the rows, in CSS pixels,
-const FOOT = 18; // and for those of the columns.
+const GUTTER = 52; // Width of the rows' labels, in CSS pixels.
+const FOOT = 18; // Height of the columns' labels, in CSS pixels.
 
 function heatNode(id) {
     const canvas = make('canvas', { tabindex: '0', role: 'application', 'aria-roledescription': 'heat map' });
@@ -11,8 +11,8 @@ function heatNode(id) {
     node.append(canvas, readout);
     node.classList.add('heat');
     let heat, frame;
-    let cursor = null; // The second and bucket that is read out: it stays on its second while time goes on.
-    let pointer = null; // Where the mouse is, in CSS pixels; it stays where it is.
+    let cursor = null; // Selected second and bucket; it moves left with its second.
+    let pointer = null; // Position of the mouse, in CSS pixels; it does not move with time.
 
     const draw = () => {
         frame = null;
@@ -28,7 +28,7 @@ function heatNode(id) {
     const point = (event) => {
         pointer = event.type === 'pointerleave' ? null : { x: event.offsetX, y: event.offsetY };
         if (!pointer) cursor = null;
-        readout.setAttribute('aria-live', 'off'); // The mouse has eyes behind it.
+        readout.setAttribute('aria-live', 'off'); // Users of a mouse see the readout.
         redraw();
     };
     for (const type of ['pointermove', 'pointerdown', 'pointerleave']) canvas.addEventListener(type, point);
@@ -53,7 +53,7 @@ function heatNode(id) {
     return node;
 }
 
-/** Where a key moves the cursor: null takes it away, false is for other keys. The first key shows the newest second. */
+/** Returns the cursor after a key press: null to remove it, false for other keys. The first key selects the newest second. */
 function moveCursor({ key, shiftKey }, cursor, columns, bounds) {
     if (key === 'Escape') return null;
     const step = shiftKey ? 10 : 1;
@@ -124,7 +124,7 @@ function drawHeat(canvas, bounds, columns, cursor) {
         label(seconds, y(bucket + 1), '--quiet');
         context.fillRect(left - 5 * scale, y(bucket + 1), 4 * scale, Math.ceil(scale));
     });
-    // A delayed acknowledgement costs 40 ms: checks that wait for one line up here.
+    // Checks that wait for a delayed acknowledgement, which costs 40 ms, line up here.
     if (bounds.some((seconds) => seconds >= 0.038 && seconds <= 0.042)) {
         const over = bounds.findIndex((seconds) => seconds >= 0.04);
         const [low, high] = [bounds[over - 1] ?? 0.04, bounds[over]];
@@ -148,7 +148,7 @@ function drawHeat(canvas, bounds, columns, cursor) {
         const [near, far] = [3 * scale, 2 * scale];
         const top = y(cursor.bucket + 1);
         const box = [x(slot) - near, top - far, x(slot + 1) - x(slot) + 2 * near, y(cursor.bucket) - top + 2 * far];
-        for (const [name, pixels] of [['--surface', 4], ['--text', 1.5]]) { // seen on every shade
+        for (const [name, pixels] of [['--surface', 4], ['--text', 1.5]]) { // visible on every shade
             context.strokeStyle = colour(name);
             context.lineWidth = pixels * scale;
             context.strokeRect(...box);
@@ -157,7 +157,7 @@ function drawHeat(canvas, bounds, columns, cursor) {
     return most;
 }
 
-/** `count` colours that lead evenly from the first of `stops` ("#rrggbb") to the last. */
+/** Returns `count` colours, evenly spaced from the first of `stops` ("#rrggbb") to the last. */
 function ramp(stops, count) {
     const parts = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.trim().slice(at, at + 2), 16)));
     return Array.from({ length: count }, (_, index) => {

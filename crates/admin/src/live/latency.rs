@@ -1,7 +1,7 @@
-//! Durations for the page: counted in one atomic increment where they are measured, sorted out once a second elsewhere.
+//! Durations for the live page: one atomic increment where they are measured, and evaluation once a second on another thread.
 //!
-//! The Prometheus histograms cannot serve here: their buckets are few and are read as sums since the start. These have
-//! buckets of 6% over nine decades, and windows that move.
+//! The Prometheus histograms are unsuitable: they have few buckets, which are read as sums since the start. These have buckets of
+//! 6% over nine decades, and moving windows.
 
 use super::section::DurationSummary;
 use histogram::{AtomicHistogram, Config, Histogram};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// 2^4 buckets for each doubling: a percentile is at most 1/16 too large.
 const GROUPING_POWER: u8 = 4;
-/// Up to 2^36 ns, which is 68 s. What takes longer is counted as that.
+/// Up to 2^36 ns, which is 68 s. Longer durations count as the maximum.
 const MAX_VALUE_POWER: u8 = 36;
 const LARGEST: u64 = (1 << MAX_VALUE_POWER) - 1;
 /// Seconds in the short window, and in each piece of the longer ones.
@@ -20,14 +20,14 @@ const SHORT: usize = 10;
 const MIDDLE: usize = 6;
 const LONG: usize = 60;
 
-/// What the windows are called.
-pub const WINDOWS: [&str; 3] = ["10 s", "1 min", "10 min"];
+/// The labels of the windows.
+pub(super) const WINDOWS: [&str; 3] = ["10 s", "1 min", "10 min"];
 
 fn config() -> Config {
     Config::new(GROUPING_POWER, MAX_VALUE_POWER).expect("the two powers are constants that fit each other")
 }
 
-/// A place to count durations. Clones count in the same place.
+/// A histogram of durations. Clones share it.
 #[derive(Clone)]
 pub struct Latency(Arc<AtomicHistogram>);
 
@@ -38,7 +38,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Counts one: a relaxed increment, from any thread.
+    /// Counts one duration with a relaxed increment; callable from any thread.
     #[inline]
     pub fn record(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LARGEST);
@@ -53,21 +53,20 @@ impl std::fmt::Debug for Latency {
     }
 }
 
-/// The last ten minutes of a [`Latency`], which it empties.
-pub struct Windows {
+/// The last ten minutes of a [`Latency`], which this type empties.
+pub(super) struct Windows {
     source: Latency,
-    /// The last seconds, and how they add up to the piece of ten that is not complete.
+    /// The last seconds; `piece` is the sum of the `in_piece` seconds of the incomplete piece.
     seconds: VecDeque<Histogram>,
     piece: Histogram,
     in_piece: usize,
-    /// The last pieces of ten seconds.
+    /// The last complete pieces of ten seconds.
     pieces: VecDeque<Histogram>,
 }
 
 impl Windows {
-    /// Windows over future counts.
-    #[must_use]
-    pub fn over(source: &Latency) -> Self {
+    /// Creates windows over future counts.
+    pub(super) fn over(source: &Latency) -> Self {
         Self {
             source: source.clone(),
             seconds: VecDeque::with_capacity(SHORT + 1),
@@ -78,7 +77,7 @@ impl Windows {
     }
 
     /// Takes the counts of the last second. Must be called once a second.
-    pub fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         let second = self.source.0.drain();
         add(&mut self.piece, &second);
         self.seconds.push_back(second);
@@ -96,33 +95,30 @@ impl Windows {
         }
     }
 
-    /// The summary over each window of [`WINDOWS`].
-    #[must_use]
-    pub fn summaries(&self) -> [Option<DurationSummary>; 3] {
+    /// Returns the summary of each window of [`WINDOWS`].
+    pub(super) fn summaries(&self) -> [Option<DurationSummary>; 3] {
         let mut short = Histogram::with_config(&config());
         self.seconds.iter().for_each(|second| add(&mut short, second));
         [summary(&short), self.summary_of(MIDDLE), self.summary_of(LONG)]
     }
 
-    /// The summary over the longest window.
-    #[must_use]
-    pub fn summary(&self) -> Option<DurationSummary> {
+    /// Returns the summary of the longest window.
+    pub(super) fn summary(&self) -> Option<DurationSummary> {
         self.summary_of(LONG)
     }
 
-    /// The summary over the last pieces, with the one that is not complete.
+    /// Returns the summary of the last pieces and the incomplete one.
     fn summary_of(&self, pieces: usize) -> Option<DurationSummary> {
         let mut sum = self.piece.clone();
         self.pieces.iter().rev().take(pieces).for_each(|piece| add(&mut sum, piece));
         summary(&sum)
     }
 
-    /// The last second, in buckets with these upper bounds (in seconds) and one for the rest.
-    #[must_use]
-    pub fn column(&self, bounds: &[f64]) -> Vec<u64> {
+    /// Returns the counts of the last second, in buckets with these upper bounds (in seconds) and one for the rest.
+    pub(super) fn column(&self, bounds: &[f64]) -> Vec<u64> {
         let mut column = vec![0; bounds.len() + 1];
         for bucket in self.seconds.back().into_iter().flatten().filter(|bucket| bucket.count() > 0) {
-            // By the middle of the bucket: it may lie across a bound.
+            // Uses the middle of the bucket, which may extend across a bound.
             let middle = (bucket.start() + (bucket.end() - bucket.start()) / 2) as f64 / 1e9;
             column[bounds.partition_point(|bound| *bound < middle)] += bucket.count();
         }

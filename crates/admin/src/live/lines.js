@@ -1,6 +1,6 @@
-// Lines over time: a small chart each, all of the same minutes. page.js has the rest of the page.
+// Lines over time: one small chart each, all of the same minutes. The rest of the page is in page.js.
 
-const lines = new Map(); // The values of the sections' lines, oldest first; null where nothing is known.
+const lines = new Map(); // Values of the sections' lines, oldest first; null if unknown.
 
 function linesNode(id) {
     const [node] = panelNode(`Last ${HISTORY_SECONDS / 60} minutes`);
@@ -20,7 +20,7 @@ function lineNode(id) {
     const head = make('div', { class: 'head' }, make('span', {}, label, value), readout);
     const node = make('figure', {}, head, picture, axis, meaning);
     let line;
-    let pointer = null; // The second that the mouse is at, counted from the left.
+    let pointer = null; // Second under the mouse, counted from the left.
 
     const draw = () => {
         const values = lines.get(`${id} ${line.label}`) ?? [];
@@ -55,7 +55,7 @@ function lineNode(id) {
     return node;
 }
 
-/** The values as steps, a path for each stretch without a gap, between 0 (the top) and 1. */
+/** Returns the values as steps between 0 (the top) and 1, with one path per stretch without a gap. */
 function stepped(values, first, top) {
     const stretches = [];
     let before = null;

@@ -1,6 +1,7 @@
-//! Links: how each hop to another program behaves, so that one look shows which of them is bad.
+//! Links: statistics of each connection to another program, so that one look identifies a bad one.
 
-use super::{Latency, Section, Show, Table, Windows};
+use super::latency::{Latency, Windows};
+use super::section::{Section, Show, Table};
 use crate::catalogue;
 use crate::catalogue::LinkKind;
 use metrics::{Counter, Histogram, counter, histogram};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The record of one link. Clones share it.
+/// The statistics of one link. Clones share them.
 #[derive(Clone)]
 pub struct Link(Arc<Record>);
 
@@ -47,7 +48,7 @@ impl Link {
         }))
     }
 
-    /// An attempt was answered, whatever the answer was.
+    /// Records an attempt that was answered, whatever the answer was.
     pub fn answered(&self, took: Duration) {
         self.0.lost_before.get_or_init(|| self.0.lost.load(Relaxed));
         self.0.attempts.fetch_add(1, Relaxed);
@@ -56,7 +57,7 @@ impl Link {
         self.0.histogram.record(took);
     }
 
-    /// So many attempts got no answer.
+    /// Records attempts without an answer.
     pub fn lost(&self, number: u64) {
         self.0.attempts.fetch_add(number, Relaxed);
         self.0.lost.fetch_add(number, Relaxed);
@@ -64,7 +65,7 @@ impl Link {
         self.0.counters.1.increment(number);
     }
 
-    /// What was recorded so far: attempts, and how many of them were lost.
+    /// Returns the number of attempts so far, and of lost ones among them.
     #[must_use]
     pub fn totals(&self) -> (u64, u64) {
         (self.0.attempts.load(Relaxed), self.0.lost.load(Relaxed))
@@ -77,30 +78,30 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// All links of a process.
 #[derive(Default)]
 pub(super) struct Links(Mutex<Vec<Watched>>);
 
-/// A link, and its last ten minutes.
+/// A link with its last ten minutes.
 struct Watched {
     link: Link,
     windows: Windows,
-    /// The totals at each tick, from the first answer on: what was tried before it found a server that was still starting.
+    /// Totals at each tick since the first answer: earlier attempts may have met a server that was still starting.
     totals: VecDeque<(u64, u64)>,
-    /// There was an answer.
     is_answered: bool,
 }
 
-/// Ticks in ten minutes, and the one they began with.
+/// Ticks in ten minutes, plus the one before them.
 const TICKS: usize = 601;
 
 impl Watched {
-    /// Attempts and losses since the start, and over the last ten minutes.
+    /// Returns attempts and losses since the start, and over the last ten minutes. Must be called once a second.
     fn tick(&mut self) -> [(u64, u64); 2] {
         self.windows.tick();
+        // Read before the totals, which then include what was lost before the first answer.
+        let before = self.link.0.lost_before.get();
         let now = self.link.totals();
         if !self.is_answered
-            && let Some(before) = self.link.0.lost_before.get()
+            && let Some(before) = before
         {
             self.is_answered = true;
             self.totals = VecDeque::from([(*before, *before)]);
@@ -110,7 +111,7 @@ impl Watched {
             self.totals.pop_front();
         }
         let before = self.totals.front().copied().unwrap_or_default();
-        [now, (now.0 - before.0, now.1 - before.1)]
+        [now, (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1))]
     }
 }
 
@@ -127,7 +128,7 @@ impl Links {
         link
     }
 
-    /// The table of all links, if there are any.
+    /// Returns the table of all links; `None` if there are none. Must be called once a second.
     pub(super) fn section(&self) -> Option<Section> {
         let mut links = self.0.lock();
         if links.is_empty() {
@@ -185,6 +186,14 @@ mod tests {
         assert_eq!((&rows[1][2], &rows[1][3], &rows[1][4]), (&json!(100), &json!(1), &json!(0.01)));
         let p99 = rows[1][6].as_f64().unwrap();
         assert!((0.044..0.047).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn a_loss_and_a_first_answer_between_two_reads_are_no_negative_number() {
+        let links = Links::default();
+        let link = links.get(LinkKind::Store, "10.0.0.1:11211");
+        link.0.lost_before.set(1).unwrap(); // as another thread sees it before the totals
+        assert!(links.section().is_some());
     }
 
     #[test]

@@ -1,14 +1,13 @@
-//! The live page: what every daemon of the process shows of itself, once a second.
+//! The live page: the sections of all daemons of the process, updated once a second.
 //!
 //! ```text
 //! daemons ── sources ──> Live ── tick, once a second ──> snapshot ──> /events, /live.json
 //! ```
 //!
-//! A daemon adds a source: a function that makes one section of the page. A thread calls all of them once a second and
-//! publishes the result as text, the same bytes for every browser. So twenty of them cost what one costs, and nothing
-//! of it is on the way of a request.
+//! A daemon adds a source: a function that returns one section of the page. A thread calls all sources once a second and
+//! publishes the result as text, the same bytes for every browser. Twenty browsers therefore cost as much as one, and no request
+//! waits for them.
 
-mod events;
 mod latency;
 mod links;
 mod rate;
@@ -16,41 +15,41 @@ mod section;
 mod stages;
 mod tokens;
 
-pub use events::events;
-pub use latency::{Latency, WINDOWS, Windows};
+pub use latency::Latency;
 pub use links::Link;
 pub use rate::Rate;
-pub use section::{
-    Column, DurationSummary, Heat, Line, PercentileRow, Percentiles, Section, Show, Snapshot, Table, Tile,
-};
+pub use section::{Heat, Section, Show, Table};
 pub use stages::{Endings, Stages, words};
 pub use tokens::Tokens;
 
 use crate::catalogue::LinkKind;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream::{Stream, unfold};
+use http_body::Frame;
 use links::Links;
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
+use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokens::TokenSources;
 use tokio::sync::watch;
 
-/// How often the page is made anew.
+/// Interval between snapshots.
 const TICK: Duration = Duration::from_secs(1);
-/// Seconds of heat maps and lines that a page which is opened later still gets.
+/// Seconds of heat maps and lines that a newly opened page receives.
 const HISTORY: usize = 300;
 
-/// Sections at the top of the page, by id: what an operator needs first. The others follow in the order they were
+/// Ids of the sections at the top of the page, which an operator needs first. The others follow in the order in which they were
 /// added.
 const FIRST: [&str; 5] = ["checks", "tokens", "store", "tunnels", "keys"];
 
-/// The page itself: one file for the browser, seven for people who edit it.
-#[must_use]
-pub fn page() -> String {
+/// Returns the page as one file for browsers, made of seven for editors.
+pub(crate) fn page() -> String {
     include_str!("page.html").replace("/*STYLE*/", include_str!("page.css")).replace(
         "/*SCRIPT*/",
         concat!(
@@ -63,19 +62,35 @@ pub fn page() -> String {
     )
 }
 
+/// All data of the page at one moment.
+#[derive(Serialize)]
+struct Snapshot {
+    name: &'static str,
+    version: &'static str,
+    /// Unix time, in seconds.
+    at: u64,
+    /// Time since the start of the process, in seconds.
+    uptime: u64,
+    /// "ready", "degraded", "not_ready" or "draining".
+    state: &'static str,
+    /// Reasons for being not ready or degraded.
+    reasons: Vec<String>,
+    sections: Vec<Section>,
+}
+
 /// The last [`HISTORY`] seconds, oldest first.
 #[derive(Default)]
 struct History {
-    /// The columns of each heat map, by section.
+    /// Columns of each heat map, by section.
     heat: BTreeMap<&'static str, VecDeque<Vec<u64>>>,
-    /// The values of each line, by section and label.
+    /// Values of each line, by section and label.
     lines: BTreeMap<(&'static str, &'static str), VecDeque<u64>>,
 }
 
-/// A source: the section as it is now. Called once a second, on a thread of its own.
+/// A function that returns a section as it is now; called once a second on the page's thread.
 type Source = Box<dyn FnMut() -> Section + Send>;
 
-/// What the live page of a process shows. Clones share it.
+/// The live page of a process. Clones share it.
 #[derive(Clone)]
 pub struct Live(Arc<Shared>);
 
@@ -83,7 +98,7 @@ struct Shared {
     sources: Mutex<Vec<Source>>,
     links: Links,
     tokens: TokenSources,
-    /// The latest snapshot, as JSON.
+    /// The latest snapshot as JSON.
     latest: watch::Sender<Bytes>,
     history: Mutex<History>,
     started: Instant,
@@ -114,11 +129,11 @@ impl Live {
         self.0.sources.lock().push(Box::new(source));
     }
 
-    /// Adds one section of another page, which is not shown itself, under another id and title.
+    /// Adds one section of another page, which is not shown, under a different id and title.
     pub fn adopt(&self, other: &Self, id: &'static str, (own_id, title): (&'static str, &'static str)) {
         let other = other.clone();
         self.add(move || {
-            // All of them count seconds.
+            // Calls all sources of the other page, because each of them counts seconds.
             let sections: Vec<Section> = other.0.sources.lock().iter_mut().map(|source| source()).collect();
             let adopted = sections.into_iter().find(|section| section.id == id);
             let adopted = adopted.unwrap_or_else(|| Section::new(own_id, title));
@@ -126,23 +141,23 @@ impl Live {
         });
     }
 
-    /// The record of a link, made at the first call for its kind and address. `address` comes from the configuration
-    /// and becomes a label: no client or destination belongs in it.
+    /// Returns the statistics of a link, created at the first call for its kind and address. `address` comes from the
+    /// configuration and becomes a label: it must not contain a client or a destination.
     #[must_use]
     pub fn link(&self, kind: LinkKind, address: &str) -> Link {
         self.0.links.get(kind, address)
     }
 
-    /// Adds numbers of tokens to the page's section about them: since the start, or now for what is held. Called once a
-    /// second, on the page's own thread.
+    /// Adds numbers of tokens to the page's section about them: totals since the start, or the present number of held ones. The
+    /// source is called once a second on the page's thread.
     pub fn tokens(&self, source: impl FnMut() -> Vec<(Tokens, u64)> + Send + 'static) {
         self.0.tokens.add(source);
     }
 
-    /// Makes snapshots until the last clone is dropped.
+    /// Starts a thread that makes snapshots until the last clone is dropped.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Fails if no thread can be started.
     pub fn start(&self, readiness: Readiness, shutdown: Shutdown) -> std::io::Result<()> {
         let shared = Arc::downgrade(&self.0);
         std::thread::Builder::new().name("live".to_owned()).spawn(move || {
@@ -159,18 +174,13 @@ impl Live {
         Ok(())
     }
 
-    /// The latest snapshot, as JSON.
+    /// Returns the latest snapshot as JSON.
     #[must_use]
     pub fn latest(&self) -> Bytes {
         self.0.latest.borrow().clone()
     }
 
-    /// Every snapshot from now on.
-    fn subscribe(&self) -> watch::Receiver<Bytes> {
-        self.0.latest.subscribe()
-    }
-
-    /// The last minutes of each heat map and line, as JSON, without the second that the latest snapshot has.
+    /// Returns the last minutes of each heat map and line as JSON, without the second of the latest snapshot.
     fn history(&self) -> String {
         let History { heat, lines } = &*self.0.history.lock();
         let heat: BTreeMap<_, _> = heat.iter().map(|(id, columns)| (*id, before(columns))).collect();
@@ -182,12 +192,12 @@ impl Live {
     }
 }
 
-/// All but the last.
+/// Returns all elements but the last.
 fn before<T>(seconds: &VecDeque<T>) -> Vec<&T> {
     seconds.iter().take(seconds.len().saturating_sub(1)).collect()
 }
 
-/// Makes one snapshot; false when no handle can read it any more.
+/// Makes one snapshot; returns `false` once no handle can read it.
 fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bool {
     let Some(shared) = shared.upgrade() else { return false };
     let mut sections: Vec<Section> = shared.sources.lock().iter_mut().map(|source| source()).collect();
@@ -247,4 +257,30 @@ fn state(readiness: &Readiness, shutdown: &Shutdown) -> (&'static str, Vec<Strin
     } else {
         ("ready", Vec::new())
     }
+}
+
+/// Returns the server-sent events of one browser (<https://html.spec.whatwg.org/multipage/server-sent-events.html>): `history`
+/// first, then one `snapshot` a second. A slow browser gets the latest one, never a queue of old ones. The stream ends with the
+/// process.
+pub(crate) fn events(live: &Live) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + use<> {
+    let (mut snapshots, history) = (live.0.latest.subscribe(), live.history());
+    snapshots.mark_changed(); // the present one is sent at once
+    let first = Bytes::from(format!("retry: 1000\nevent: history\ndata: {history}\n\n"));
+    unfold((Some(first), snapshots), async |(first, mut snapshots)| {
+        let event = match first {
+            Some(history) => history,
+            None => snapshot(&mut snapshots).await?,
+        };
+        Some((Ok(Frame::data(event)), (None, snapshots)))
+    })
+}
+
+async fn snapshot(snapshots: &mut watch::Receiver<Bytes>) -> Option<Bytes> {
+    snapshots.changed().await.ok()?;
+    let json = snapshots.borrow_and_update().clone();
+    let mut event = BytesMut::with_capacity(json.len() + 32);
+    event.put_slice(b"event: snapshot\ndata: "); // compact JSON has no line break
+    event.put_slice(&json);
+    event.put_slice(b"\n\n");
+    Some(event.freeze())
 }

@@ -1,13 +1,13 @@
 'use strict';
-// Figures as text: the first part of the live page's script, see page.js.
+// Formats of numbers: the first part of the live page's script; see page.js.
 
-// Each number becomes [text, unit].
+// Each format returns [text, unit].
 
 const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const SECONDS = [[1e-9, 'ns'], [1e-6, 'µs'], [1e-3, 'ms'], [1, 's']];
 const BYTES = [[1, 'B'], [1e3, 'kB'], [1e6, 'MB'], [1e9, 'GB'], [1e12, 'TB']];
 
-/** Three significant digits, never an exponent. */
+/** Returns three significant digits, never an exponent. */
 function digits(value) {
     const rounded = Number(value.toPrecision(3));
     const size = Math.abs(rounded);
@@ -21,7 +21,7 @@ function scaled(value, units) {
     return [unit === 'B' ? value.toFixed(0) : digits(value / size), `\u202f${unit}`];
 }
 
-/** The two largest units: "3 d 4 h". */
+/** Returns the two largest units: "3 d 4 h". */
 function age(seconds) {
     const left = Math.floor(Math.abs(seconds));
     const parts = [[86_400, 'd'], [3_600, 'h'], [60, 'min'], [1, 's']].map(([size, unit], index, units) => [
@@ -50,7 +50,7 @@ function format(value, kind) {
     return typeof value === 'number' && formats[kind] ? formats[kind](value) : [String(value), ''];
 }
 
-/** A bucket's bound, without needless zeros: "50 µs". */
+/** Returns a bucket's bound without needless zeros: "50 µs". */
 function bound(seconds) {
     const [size, unit] = SECONDS.filter(([size]) => size <= seconds * 1.000001).at(-1) ?? SECONDS[0];
     return `${Number((seconds / size).toPrecision(3))}\u202f${unit}`;

@@ -1,21 +1,22 @@
-// The live page. One script is made of numbers.js, this file, heat.js, lines.js and stream.js. Snapshots come from /events and are drawn once a second into nodes that are kept.
-// Text from the server reaches the document by textContent only.
+// The live page. One script is made of numbers.js, this file, heat.js, lines.js and stream.js.
+// Snapshots come from /events and are drawn once a second into nodes that are kept.
+// Text from the server enters the document only through textContent.
 
-const HISTORY_SECONDS = 300; // Of heat maps and lines.
+const HISTORY_SECONDS = 300; // Length of heat maps and lines.
 const SPARK_SECONDS = 90;
-const STALE = 4_000; // Milliseconds without a snapshot after which the figures are shown as stale,
-const REOPEN = 10_000; // and after which the stream is opened anew.
+const STALE = 4_000; // Milliseconds without a snapshot until the figures are shown as stale.
+const REOPEN = 10_000; // Milliseconds without a snapshot until the stream is reopened.
 
 const $ = (id) => document.getElementById(id);
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const clock = (date) => date.toLocaleTimeString('en-GB');
 
-let latest = null; // The last snapshot,
-let lastAt = null; // its time, unless a history came after it,
-let ticks = 0; // and its number, counted from when the page was opened.
-let chosen = null; // The window of the latency tables.
-const heats = new Map(); // Columns of the sections' heat maps, oldest first; null where nothing is known.
-const sparks = new Map(); // The last values of tiles with a line.
+let latest = null; // The last snapshot.
+let lastAt = null; // Time of the last snapshot; null after a history.
+let ticks = 0; // Number of the last snapshot since the page was opened, missed ones included.
+let chosen = null; // Selected window of the latency tables.
+const heats = new Map(); // Columns of the sections' heat maps, oldest first; null if unknown.
+const sparks = new Map(); // Last values of the tiles with a line.
 
 // ---- Nodes ----
 
@@ -52,7 +53,7 @@ function each(parent, items, keyOf, create) {
     parent.kept = kept;
 }
 
-/** A cell or a tile's value: a number and its unit; bars and symbols are the style sheet's. */
+/** Makes a cell or a tile's value: a number and its unit. The style sheet adds bars and symbols. */
 function valueNode(tag, attributes) {
     const [value, unit] = [make('span'), make('span', { class: 'unit' })];
     const node = make(tag, attributes, value, unit);
@@ -133,7 +134,7 @@ function panelNode(title, ...aside) {
     return [node, heading];
 }
 
-/** A table that scrolls inside itself: `draw(columns, rows)`. */
+/** Makes a table that scrolls inside itself, with a method `draw(columns, rows)`. */
 function gridNode(labelledby) {
     const [head, body] = [make('tr'), make('tbody')];
     const table = make('table', { 'aria-labelledby': labelledby }, make('thead', {}, head), body);
@@ -167,7 +168,7 @@ function gridNode(labelledby) {
     return node;
 }
 
-/** Only what scrolls needs a stop for the Tab key. */
+/** Makes a table reachable with the Tab key only if it scrolls. */
 const overflows = new ResizeObserver((entries) => {
     for (const node of entries.map(({ target }) => target.closest('.scroll'))) {
         if (node.scrollWidth > node.clientWidth) node.tabIndex = 0;
@@ -220,7 +221,7 @@ function latencyNode(id) {
     return node;
 }
 
-/** The powers of ten around all percentiles. */
+/** Returns the powers of ten around all percentiles. */
 function decades(rows) {
     const known = rows.filter((row) => row?.p50 > 0);
     const low = Math.min(1e-3, ...known.map((row) => row.p50));
@@ -238,7 +239,6 @@ const STATES = {
     draining: ['warn', 'draining'],
 };
 
-/** Draws a snapshot. */
 function render(snapshot) {
     const [state, word] = STATES[snapshot.state] ?? ['warn', String(snapshot.state)];
     setText($('name'), snapshot.name);
@@ -256,7 +256,7 @@ function render(snapshot) {
     for (const item of $('reasons').children) item.dataset.state = state;
     each($('nav'), snapshot.sections, ({ id }) => id, navNode);
     each($('main'), snapshot.sections, ({ id }) => id, sectionNode);
-    let half = null; // A section that has the left half of its row: alone there, it gets all of it.
+    let half = null; // Section in the left half of a row; without a right half it gets the whole row.
     for (const section of $('main').children) {
         section.classList.toggle('wide', section.wide);
         if (section.wide) half?.classList.add('wide');
@@ -267,7 +267,7 @@ function render(snapshot) {
     if (lost) renderLoss();
 }
 
-/** What was known last is no state of a daemon that does not answer. */
+/** Shows the loss of contact: the last known state is not that of a daemon which does not answer. */
 function renderLoss() {
     const word = `no contact since ${clock(lost)}`;
     setText($('state'), word);
@@ -279,7 +279,7 @@ function renderLoss() {
 function navNode({ id }) {
     const link = make('a', { href: `#${id}` });
     link.addEventListener('click', (event) => {
-        event.preventDefault(); // The hash is for the window.
+        event.preventDefault(); // The hash stores the window.
         const section = [...$('main').children].find((node) => node.dataset.id === id);
         section?.scrollIntoView();
         section?.querySelector('h2').focus({ preventScroll: true });
@@ -289,7 +289,7 @@ function navNode({ id }) {
     return node;
 }
 
-/** The window of all latency tables; the URL's hash remembers it. */
+/** Sets the window of all latency tables, and stores it in the URL's hash. */
 function choose(label) {
     history.replaceState(null, '', `#${new URLSearchParams({ window: label })}`);
     readHash();

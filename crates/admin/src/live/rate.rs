@@ -1,22 +1,20 @@
-//! Counters that only grow, as the page shows them: how much a second now, and how much in all.
-
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Over how many looks a rate is taken: long enough to be read, short enough to be called now.
+/// Number of samples over which a rate is calculated: enough to be readable, few enough to be current.
 const SPAN: usize = 10;
 
-/// The rate of a counter that is looked at once a second.
+/// The rate of a counter that is sampled once a second.
 #[derive(Clone, Debug, Default)]
 pub struct Rate(VecDeque<(Instant, u64)>);
 
 impl Rate {
-    /// Looks at the counter: its rate a second since the tenth look before. Nothing is known before the second one.
+    /// Samples the counter. Returns its rate per second since the tenth sample before; 0 at the first.
     pub fn tick(&mut self, total: u64) -> f64 {
         self.tick_at(Instant::now(), total)
     }
 
-    /// By the clock and not by the number of looks: on a busy machine they come late.
+    /// Uses the clock and not the number of samples, which come late on a busy machine.
     fn tick_at(&mut self, now: Instant, total: u64) -> f64 {
         self.0.push_back((now, total));
         if self.0.len() > SPAN + 1 {

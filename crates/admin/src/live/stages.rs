@@ -1,13 +1,15 @@
-//! What several daemons show alike: the stages of their work, and what came of it.
+//! Common parts of several daemons' sections: the stages of their work, and its outcomes.
 
-use super::{Latency, PercentileRow, Percentiles, Rate, Show, Table, WINDOWS, Windows};
+use super::latency::{Latency, WINDOWS, Windows};
+use super::rate::Rate;
+use super::section::{PercentileRow, Percentiles, Show, Table};
 use serde_json::json;
 
-/// The stages of some work, by their names.
+/// Windows over the stages of some work, with their names.
 pub struct Stages(Vec<(&'static str, Windows)>);
 
 impl Stages {
-    /// Windows over each.
+    /// Creates windows over each stage.
     pub fn over<'a>(stages: impl Iterator<Item = (&'static str, &'a Latency)>) -> Self {
         Self(stages.map(|(name, latency)| (name, Windows::over(latency))).collect())
     }
@@ -22,14 +24,14 @@ impl Stages {
         Percentiles { windows: WINDOWS, rows: self.0.iter().map(row).collect() }
     }
 
-    /// The p99 of one stage over the middle window, in seconds; none where nothing was measured.
+    /// Returns the p99 of one stage over the middle window, in seconds; `None` without measurements.
     #[must_use]
     pub fn p99(&self, name: &str) -> Option<f64> {
         let stage = self.0.iter().find(|(stage, _)| *stage == name);
         stage.and_then(|(_, windows)| windows.summaries()[1]).map(|summary| summary.p99)
     }
 
-    /// The last second of one stage, as [`Windows::column`] has it.
+    /// Returns the last second of one stage, as `Windows::column` does.
     #[must_use]
     pub fn column(&self, name: &str, bounds: &[f64]) -> Vec<u64> {
         let stage = self.0.iter().find(|(stage, _)| *stage == name);
@@ -37,13 +39,13 @@ impl Stages {
     }
 }
 
-/// Counters of the ways in which work can end.
+/// Rates of the ways in which work can end.
 #[derive(Default)]
 pub struct Endings(Vec<Rate>);
 
 impl Endings {
-    /// Looks at the counters, always the same in the same order: a table of those that have counted anything, in words, and the
-    /// rate of all together. Call it once a second.
+    /// Samples the counters, which must always be the same in the same order. Returns a table of those that have counted
+    /// anything, and the rate of all together. Must be called once a second.
     pub fn tick(
         &mut self,
         title: &'static str,
@@ -66,7 +68,7 @@ impl Endings {
     }
 }
 
-/// The value of a metric's label as people read it.
+/// Returns the value of a metric's label in words.
 #[must_use]
 pub fn words(label: &str) -> String {
     label.replace('_', " ")

@@ -1,8 +1,8 @@
-// The stream of snapshots, and the start: the last part of the live page's script, see page.js.
+// Stream of snapshots, and start of the page: the last part of the live page's script; see page.js.
 
 let source;
-let heard = 0; // When the last snapshot came, or the stream was opened.
-let lost = null; // Since when the figures are stale.
+let heard = 0; // Time of the last snapshot, or of the opening of the stream.
+let lost = null; // Time from which the figures are stale; null if they are not.
 
 function connect() {
     source?.close();
@@ -22,9 +22,9 @@ function connect() {
     source.addEventListener('error', disconnected);
 }
 
-/** Takes a snapshot. What has a history is kept while nobody looks, too; it is drawn when somebody does. */
+/** Takes a snapshot. Its history is recorded while the page is hidden, too; it is drawn once the page is visible. */
 function receive(snapshot) {
-    if (!snapshot.sections) return; // The server has only just started.
+    if (!snapshot.sections) return; // The server has just started.
     heard = performance.now();
     lost = null;
     latest = snapshot;
@@ -37,7 +37,7 @@ function receive(snapshot) {
 
 function remember({ at, sections }) {
     const missed = lastAt === null ? 0 : clamp(at - lastAt - 1, 0, HISTORY_SECONDS);
-    const gap = missed > 1 ? new Array(missed).fill(null) : []; // One second is the clock's rounding.
+    const gap = missed > 1 ? new Array(missed).fill(null) : []; // A gap of one second may be rounding.
     lastAt = at;
     ticks += gap.length + 1;
     const add = (history, key, value) =>
@@ -62,7 +62,7 @@ function disconnected() {
     renderLoss();
 }
 
-/** The browser reconnects by itself, but not after every error, and it does not notice a server that hangs. */
+/** Reconnects: the browser does so itself, but not after every error, and it does not detect a server that hangs. */
 setInterval(() => {
     const silence = performance.now() - heard;
     if (silence > STALE) disconnected();

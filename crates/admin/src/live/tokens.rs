@@ -1,17 +1,17 @@
-//! Tokens over the last minutes: how many are issued, spent, held and lost. Each daemon of the process adds what it knows, and
-//! those that know the same count it together.
+//! Tokens over the last minutes: issued, spent, held and lost. Each daemon of the process adds the numbers that it has; numbers
+//! of the same kind are added up.
 
 use super::section::{Line, Section};
 use parking_lot::Mutex;
 
-/// A number of tokens that a daemon knows.
+/// A kind of token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
     /// Signed by the issuer.
     Issued,
     /// Recorded as spent by the gateway's store.
     Spent,
-    /// In the agent's wallet now.
+    /// Present in the agent's wallet.
     Held,
     /// Gone from the agent without an answer about a target.
     Lost,
@@ -20,7 +20,7 @@ pub enum Tokens {
 impl Tokens {
     const ALL: [Self; 4] = [Self::Issued, Self::Spent, Self::Held, Self::Lost];
 
-    /// The label, what it means, and whether it is a level rather than a count since the start.
+    /// Returns the label, its meaning, and true if it is a level rather than a count since the start.
     const fn words(self) -> (&'static str, &'static str, bool) {
         match self {
             Self::Issued => ("Issued", "The issuer signed them.", false),
@@ -38,17 +38,16 @@ impl Tokens {
     }
 }
 
-/// A daemon's numbers: since the start, or now for what is held.
+/// A daemon's numbers: since the start, or at present for held tokens.
 type Source = Box<dyn FnMut() -> Vec<(Tokens, u64)> + Send>;
 
-/// All daemons' numbers.
 #[derive(Default)]
 pub(super) struct TokenSources(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     sources: Vec<Source>,
-    /// At the last look, in the order of [`Tokens::ALL`].
+    /// Totals at the previous call, in the order of [`Tokens::ALL`].
     before: [u64; Tokens::ALL.len()],
 }
 
@@ -57,7 +56,7 @@ impl TokenSources {
         self.0.lock().sources.push(Box::new(source));
     }
 
-    /// What is known, as lines, if anything is. Must be called once a second.
+    /// Returns the known numbers as lines; `None` if there are none. Must be called once a second.
     pub(super) fn section(&self) -> Option<Section> {
         let State { sources, before } = &mut *self.0.lock();
         let known: Vec<_> = sources.iter_mut().flat_map(|source| source()).collect();

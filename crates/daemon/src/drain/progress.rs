@@ -1,17 +1,12 @@
-//! Reports the progress of a drain.
-
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::Level;
 
-/// A drain that ends within this time is not reported.
+/// Minimum duration of a drain that is reported.
 const GRACE: Duration = Duration::from_millis(100);
-/// The time between two reports.
 const INTERVAL: Duration = Duration::from_secs(3);
 
-/// Reports progress as lines of text.
 pub(super) struct Progress<T> {
-    deadline: Duration,
     over: Instant,
     due: Instant,
     has_reported: bool,
@@ -21,7 +16,7 @@ pub(super) struct Progress<T> {
 impl<T: FnMut(Level, &str)> Progress<T> {
     pub(super) fn begin(deadline: Duration, report: T) -> Self {
         let now = Instant::now();
-        Self { deadline, over: now + deadline, due: now + GRACE, has_reported: false, report }
+        Self { over: now + deadline, due: now + GRACE, has_reported: false, report }
     }
 
     /// Completes when the deadline has passed. Cancel safe.
@@ -29,7 +24,7 @@ impl<T: FnMut(Level, &str)> Progress<T> {
         sleep_until(self.over)
     }
 
-    /// Completes when a line is due. Cancel safe.
+    /// Completes when a report is due. Cancel safe.
     pub(super) fn due(&self) -> impl Future<Output = ()> + use<T> {
         sleep_until(self.due)
     }
@@ -50,26 +45,17 @@ impl<T: FnMut(Level, &str)> Progress<T> {
         self.due = now + INTERVAL;
     }
 
-    /// `cut` is the reason why the drain was cut short, if it was.
-    pub(super) fn ended(mut self, cut: Option<Cut>, tunnels: usize) {
-        let why = match cut {
-            None if self.has_reported => {
-                return (self.report)(Level::INFO, "stopped: everything that was open has ended by itself");
+    /// Reports the end, and what has cut work off; `None` if all work ended by itself.
+    pub(super) fn ended(mut self, cut: Option<&str>, tunnels: usize) {
+        let Some(why) = cut else {
+            if self.has_reported {
+                (self.report)(Level::INFO, "stopped: everything that was open has ended by itself");
             }
-            None => return,
-            Some(Cut::Deadline) => format!("after {}", seconds(self.deadline)),
-            Some(Cut::Signal) => "by the second signal".to_owned(),
+            return;
         };
         let verb = if tunnels == 1 { "was" } else { "were" };
         (self.report)(Level::WARN, &format!("stopped: {} {verb} cut off {why}", open(tunnels)));
     }
-}
-
-/// Why a drain does not wait any longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
-    Deadline,
-    Signal,
 }
 
 fn open(tunnels: usize) -> String {
@@ -80,8 +66,8 @@ fn open(tunnels: usize) -> String {
     }
 }
 
-/// Whole seconds, rounded up, where there is one.
-fn seconds(time: Duration) -> String {
+/// Formats milliseconds below one second, otherwise whole seconds, rounded up.
+pub(super) fn seconds(time: Duration) -> String {
     match time.as_millis() {
         millis @ 0..1000 => format!("{millis} ms"),
         millis => format!("{} s", millis.div_ceil(1000)),

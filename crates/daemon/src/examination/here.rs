@@ -1,4 +1,4 @@
-//! What this machine has for a daemon: open files, directories that this user may use, room on their disks.
+//! Resources of this machine for a daemon: open files, directories that this user may use, free space on their disks.
 
 use super::Finding;
 use crate::descriptors;
@@ -9,11 +9,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// With less free space, in bytes, the next key, count or spent record may not fit.
+/// Minimum free space in bytes; with less, the next key, count or spent record may not fit.
 const LEAST_FREE: u64 = 100 << 20;
 
-/// Whether the open files that a process may have are enough for `connections`, with `each` descriptors for each. `key` is the
-/// setting. Knows the limit of this process only.
+/// Checks that the limit of open files suffices for `connections`, at `each` descriptors per connection. `key` is the setting.
+/// Only the limit of the present process is known.
 #[must_use]
 pub fn descriptors(key: &str, connections: usize, each: usize) -> Finding {
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
@@ -22,16 +22,11 @@ pub fn descriptors(key: &str, connections: usize, each: usize) -> Finding {
     let hard = usize::try_from(hard).unwrap_or(usize::MAX);
     let (needed, enough_for) =
         (descriptors::needed(connections, each), descriptors::enough_for(hard, each).max(1));
+    let seen = format!("{key} = {connections} needs {needed} open files, and a process may have {hard} here");
     if enough_for >= connections {
-        return Finding::well(
-            "descriptors",
-            format!("{key} = {connections} needs {needed} open files, and a process may have {hard} here"),
-        );
+        return Finding::well("descriptors", seen);
     }
-    Finding::look(
-        "descriptors",
-        format!("{key} = {connections} needs {needed} open files, and a process may have {hard} here"),
-    )
+    Finding::look("descriptors", seen)
     .costs(format!("started here, it takes {enough_for} connections at once at most, and says so in its log"))
     .remedy(format!(
         "set the hard limit to {needed} or more (LimitNOFILE= of its unit, --ulimit nofile of its container, ulimit -Hn in a \
@@ -39,8 +34,8 @@ pub fn descriptors(key: &str, connections: usize, each: usize) -> Finding {
     ))
 }
 
-/// A directory with the state of a daemon: can it be used, and is there room on its disk? `key` is the setting, and `cost` what
-/// happens without it.
+/// Checks that a daemon's state directory is usable and its disk has room. `key` is the setting, and `cost` the consequence of a
+/// failure.
 #[must_use]
 pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
     let (what, place) = ("disk", format!("{} ({key})", path.display()));
@@ -52,9 +47,12 @@ pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
         Err(error) => return closed(what, &place, path, &error),
     };
     if !metadata.is_dir() {
-        return Finding::bad(what, format!("{place} is not a directory"))
-            .costs(cost)
-            .remedy(format!("move it away, or name another directory in {key}"));
+        return Finding::bad(
+            what,
+            format!("{place} is not a directory"),
+            cost,
+            format!("move it away, or name another directory in {key}"),
+        );
     }
     if let Err(error) = access(path, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK) {
         return closed(what, &place, path, &error.into());
@@ -66,10 +64,45 @@ pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
     if free >= LEAST_FREE {
         return Finding::well(what, seen);
     }
-    Finding::bad(what, seen).costs(cost).remedy("free some, or move the directory to a larger disk")
+    Finding::bad(what, seen, cost, "free some, or move the directory to a larger disk")
 }
 
-/// What this user may not read or write. Its daemon may be another user, who may.
+/// `true` if every user of this machine can read the file at `path`: by its mode, and those of the folders above it.
+#[must_use]
+pub fn is_exposed(path: &Path) -> bool {
+    let allows = |path: &Path, bit| std::fs::metadata(path).is_ok_and(|metadata| metadata.mode() & bit != 0);
+    let Ok(path) = path.canonicalize() else { return false };
+    allows(&path, 0o004) && path.ancestors().skip(1).all(|folder| allows(folder, 0o001))
+}
+
+/// Reports a file with an agent's API key that every user of this machine can read.
+#[must_use]
+pub fn exposed_api_key(path: &Path) -> Option<Finding> {
+    let place = path.display();
+    is_exposed(path).then(|| {
+        Finding::bad(
+            "API key",
+            format!("every user of this machine can read the API key in {place}"),
+            "who reads it can use up the account's tokens",
+            format!(
+                "chmod o-rwx {place}; if others have accounts here, have the issuer's operator change the key"
+            ),
+        )
+    })
+}
+
+/// Reports that the disk of a directory does not answer. `key` is the setting, and `cost` the consequence.
+#[must_use]
+pub fn silent_disk(key: &str, cost: &str) -> Finding {
+    Finding::bad(
+        "disk",
+        format!("the disk of {key} does not answer"),
+        cost,
+        "check the disk or its server (dmesg, mount), or move the directory to another disk",
+    )
+}
+
+/// Reports a path that this user may not read or write. The daemon may run as another user, who may.
 #[must_use]
 pub fn closed(what: &str, place: &str, path: &Path, error: &io::Error) -> Finding {
     Finding::look(what, format!("{place} cannot be examined by {}: {error}", user(Uid::effective())))
@@ -77,10 +110,10 @@ pub fn closed(what: &str, place: &str, path: &Path, error: &io::Error) -> Findin
         .remedy(way_in(path))
 }
 
-/// As whom to run a command again that may not read `path`.
+/// Returns advice on the user to rerun as when `path` is unreadable.
 #[must_use]
 pub fn way_in(path: &Path) -> String {
-    // The nearest part of the path of which the owner can be seen.
+    // The nearest part of the path with a visible owner.
     let owner = path.ancestors().find_map(|part| std::fs::metadata(part).ok());
     let owner = owner.map(|seen| Uid::from_raw(seen.uid())).filter(|owner| *owner != Uid::effective());
     match owner {

@@ -1,12 +1,12 @@
-//! Permissions, directories and places in files, as Unix has them.
+//! Permissions, directories and positioned I/O on Unix.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 pub use std::os::unix::fs::FileExt as AtOffset;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// For a file that only its owner may read and write (mode 0600), once it is created.
+/// Returns options that create files with mode 0600 (owner only).
 #[must_use]
 pub fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -14,7 +14,14 @@ pub fn private_file() -> OpenOptions {
     options
 }
 
-/// For directories that only their owner may use (mode 0700), and those above them, where they are missing.
+/// Returns the permission bits of a file that users other than its owner may access.
+#[must_use]
+pub fn exposed_mode(metadata: &Metadata) -> Option<u32> {
+    let mode = metadata.permissions().mode() & 0o777;
+    (mode & 0o077 != 0).then_some(mode)
+}
+
+/// Returns a builder that creates missing directories and their parents with mode 0700 (owner only).
 #[must_use]
 pub fn private_directory() -> DirBuilder {
     let mut builder = DirBuilder::new();
@@ -22,18 +29,18 @@ pub fn private_directory() -> DirBuilder {
     builder
 }
 
-/// Takes a file that is there from everyone but its owner (mode 0600).
+/// Restricts an existing file to its owner (mode 0600).
 ///
 /// # Errors
-/// When the file is another user's.
+/// The file belongs to another user.
 pub fn make_private(file: &File) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o600))
 }
 
-/// Flushes a directory, so that a name made or removed in it survives a power loss.
+/// Flushes a directory, so that a name created or removed in it survives a power loss.
 ///
 /// # Errors
-/// When the directory cannot be opened or flushed.
+/// The directory cannot be opened or flushed.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

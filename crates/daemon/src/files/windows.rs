@@ -1,7 +1,7 @@
-//! Permissions, directories and places in files, as Windows has them.
+//! Permissions, directories and positioned I/O on Windows.
 //!
-//! Who may read a file is up to its directory, whose access list it inherits: below the user's profile that is the user,
-//! administrators and the system. Nothing here changes or checks access lists, which takes calls that no safe interface has.
+//! A file inherits the access list of its directory: below the user's profile it grants access to the user, administrators and
+//! the system. Nothing here changes or checks access lists, because no safe interface exists for them.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::os::windows::fs::FileExt;
 use std::path::Path;
 use std::sync::Once;
 
-/// For a file that whoever may read its directory may read. The first one is logged.
+/// Returns options for files that inherit their directory's access list. The first call logs this.
 #[must_use]
 pub fn private_file() -> OpenOptions {
     static SAID: Once = Once::new();
@@ -22,7 +22,7 @@ pub fn private_file() -> OpenOptions {
     OpenOptions::new()
 }
 
-/// For directories, and those above them, where they are missing; each inherits the access list of the one above.
+/// Returns a builder that creates missing directories and their parents; each inherits the access list of its parent.
 #[must_use]
 pub fn private_directory() -> DirBuilder {
     let mut builder = DirBuilder::new();
@@ -30,7 +30,7 @@ pub fn private_directory() -> DirBuilder {
     builder
 }
 
-/// Nothing: the file keeps its access list.
+/// Does nothing: the file keeps its access list.
 ///
 /// # Errors
 /// None.
@@ -38,8 +38,8 @@ pub fn make_private(_: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing: a directory cannot be flushed. NTFS writes names to its journal in their order, so after a power loss the last
-/// change of a name may be missing, never one before it.
+/// Does nothing: a directory cannot be flushed. NTFS journals changes of names in order, so after a power loss the last change
+/// may be missing, but never an earlier one.
 ///
 /// # Errors
 /// None.
@@ -47,12 +47,12 @@ pub fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads and writes at an offset, all of a buffer. They move the file's cursor.
+/// Reads and writes of a whole buffer at an offset. They move the file's cursor.
 pub trait AtOffset {
     /// Fills `buf` from `offset`.
     ///
     /// # Errors
-    /// The system's, and [`io::ErrorKind::UnexpectedEof`] where the file ends before.
+    /// The system's, and [`io::ErrorKind::UnexpectedEof`] if the file ends early.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Writes all of `buf` at `offset`.

@@ -1,22 +1,22 @@
-//! Sockets that systemd opened for this process and keeps while it is replaced (socket activation, sd_listen_fds(3)): a client
-//! that connects meanwhile waits and is not refused.
+//! Sockets that systemd opened for this process (socket activation, sd_listen_fds(3)) and keeps while the process is replaced: a
+//! client that connects during the replacement waits instead of being refused.
 
 use listenfd::ListenFd;
 use parking_lot::Mutex;
 use std::net::{SocketAddr, TcpListener};
 
-/// Those that no listener has claimed.
+/// Sockets that no listener has claimed.
 static HANDED: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
 
-/// Takes over the sockets of `LISTEN_FDS`, and takes the variable away. To be called before there are threads: the environment
-/// is changed.
+/// Takes over the sockets of `LISTEN_FDS`, and removes the variable. Call it before any thread starts: it changes the
+/// environment.
 pub fn take_over() {
     let mut passed = ListenFd::from_env();
     let tcp = (0..passed.len()).filter_map(|index| passed.take_tcp_listener(index).ok().flatten());
     HANDED.lock().extend(tcp);
 }
 
-/// The one that listens on this address, whose port is not 0.
+/// Claims the socket that listens on `address`; `None` if there is none, as for port 0.
 #[must_use]
 pub fn claim(address: SocketAddr) -> Option<TcpListener> {
     let mut handed = HANDED.lock();
@@ -26,7 +26,7 @@ pub fn claim(address: SocketAddr) -> Option<TcpListener> {
     listener.set_nonblocking(true).is_ok().then_some(listener)
 }
 
-/// The addresses of those that nothing has claimed, to be said to the operator: clients wait there for ever.
+/// Returns the addresses of the unclaimed sockets, for a warning to the operator: clients that connect there wait forever.
 #[must_use]
 pub fn unclaimed() -> Vec<SocketAddr> {
     HANDED.lock().iter().filter_map(|listener| listener.local_addr().ok()).collect()

@@ -2,13 +2,13 @@ use super::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-/// A header of version 2 with this command, family and rest.
+/// Builds a header of version 2 with this command, family and rest.
 fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     [V2.as_slice(), &[command, family], &length, rest].concat()
 }
 
-/// The rest of a header for 192.0.2.1 with port 56324, and for 2001:db8::1 with port 443.
+/// Returns the rest of a header for 192.0.2.1, port 56324; the next function, for 2001:db8::1, port 443.
 fn tcp4() -> Vec<u8> {
     [&[192, 0, 2, 1, 10, 0, 0, 1][..], &56324_u16.to_be_bytes(), &443_u16.to_be_bytes()].concat()
 }
@@ -18,7 +18,7 @@ fn tcp6() -> Vec<u8> {
     [&address("2001:db8::1")[..], &address("fd00::2"), &[1, 187, 1, 187]].concat()
 }
 
-/// Good headers, and whom they name.
+/// Returns valid headers, each with the client that it names.
 fn headers() -> Vec<(Vec<u8>, Option<&'static str>)> {
     let with_fields = |rest: Vec<u8>, length| [rest, vec![4; length]].concat();
     let longest_tcp6 = "PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
@@ -38,7 +38,7 @@ fn headers() -> Vec<(Vec<u8>, Option<&'static str>)> {
         (v2(0x20, 0x00, &[]), None), // a health check of haproxy
         (v2(0x20, 0x11, &tcp4()), None),
         (v2(0x20, 0x11, &[]), None),
-        (v2(0x20, 0xff, &[]), None), // the family of LOCAL is not looked at
+        (v2(0x20, 0xff, &[]), None), // the family of LOCAL is ignored
         (v2(0x21, 0x00, &[1, 2, 3]), None),
         (v2(0x21, 0x12, &tcp4()), None),
         (v2(0x21, 0x22, &tcp6()), None),
@@ -136,7 +136,7 @@ fn balancers_are_known_by_their_network() {
     }
 }
 
-/// A connection: the balancer's side, and ours.
+/// Returns the balancer's end and the daemon's end of a connection.
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let connecting = TcpStream::connect(listener.local_addr().unwrap());

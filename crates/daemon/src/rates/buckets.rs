@@ -1,11 +1,11 @@
 //! Token buckets of networks, in a table of fixed size.
 //!
-//! A bucket is kept as the one time at which it is full again (the generic cell rate algorithm), and one that is full needs
-//! no record. So the table fills only with networks that lately did something. Each network belongs to one small set, as in
-//! a processor's cache, whatever the others hold: no sweep, no growth, one lock that two workers seldom want at once. The
-//! hash is keyed, so clients cannot choose a set. When a set has no room, the network forgets whose bucket lacks least.
+//! A bucket is stored as the time at which it is full again (the generic cell rate algorithm), and a full bucket needs no entry.
+//! So only recently active networks occupy the table. Each network maps to one small set, as in a processor's cache, regardless
+//! of the other sets: no sweep, no growth, and a lock that two workers seldom need at once. The hash is keyed, so clients cannot
+//! choose a set. A full set evicts the bucket that lacks least.
 //!
-//! Not the crate `governor`: its table grows by every key that is looked up, and a look takes from the bucket.
+//! Not the crate `governor`: its table grows by every key that is looked up, and a lookup takes from the bucket.
 
 use crate::seldom::Seldom;
 use crate::sources::{Network, Source};
@@ -14,14 +14,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sets, and the buckets of each: 65,536 networks, in 2 MiB.
+/// Number of sets, and of buckets in each: 65,536 networks, in 2 MiB.
 const SETS: usize = 4_096;
 const WAYS: usize = 16;
-/// How often the log says that buckets were forgotten, at most.
+/// Minimum interval between log lines about evicted buckets.
 const SAYING: Duration = Duration::from_secs(1);
 const SECOND: u64 = 1_000_000_000;
 
-/// What a bucket gains in a second, and holds when it is full.
+/// Tokens that a bucket gains in a second, and that it holds when full.
 #[derive(Clone, Copy)]
 pub(super) struct Rate {
     /// Never zero.
@@ -29,16 +29,16 @@ pub(super) struct Rate {
     pub(super) burst: u32,
 }
 
-/// A time in nanoseconds since the table was made.
+/// Nanoseconds since the table was created.
 type Nanos = u64;
 
 pub(super) struct Buckets {
     sets: Box<[Mutex<Vec<Bucket>>]>,
     hashing: RandomState,
     made: Instant,
-    /// Until when any bucket is empty.
+    /// Latest time until which any bucket is empty.
     empty_until: AtomicU64,
-    /// Buckets that were dropped before they were full.
+    /// Limiter of the log lines about buckets that were evicted before they were full.
     forgotten: Seldom,
 }
 
@@ -60,12 +60,12 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// Whether any bucket was ever empty: if not, nothing waits.
+    /// `true` if a bucket may ever have been empty; if not, no source waits.
     pub(super) fn were_empty(&self) -> bool {
         self.empty_until.load(Ordering::Relaxed) > 0
     }
 
-    /// How long until there is one in every bucket of `source`; none if there is now.
+    /// Returns the time until every bucket of `source` holds a token; `None` if each holds one now.
     pub(super) fn wait(&self, source: Source, rate: Rate, now: Instant) -> Option<Duration> {
         let now = self.nanos(now);
         if self.empty_until.load(Ordering::Relaxed) <= now {
@@ -79,7 +79,7 @@ impl Buckets {
         waits.max().filter(|&wait| wait > 0).map(Duration::from_nanos)
     }
 
-    /// Takes as many from every bucket of `source`, also from one that is empty: it is full again so much later.
+    /// Takes `number` tokens from every bucket of `source`, even from an empty one, which is then full again that much later.
     pub(super) fn take(&self, source: Source, rate: Rate, number: u32, now: Instant) {
         let nanos = self.nanos(now);
         for (network, share) in source.tiers() {
@@ -89,13 +89,12 @@ impl Buckets {
         }
     }
 
-    /// Empties the bucket of `network` for this long at least, whatever it gains meanwhile.
+    /// Empties the bucket of `network` for at least `wait`, regardless of its refill.
     pub(super) fn empty(&self, network: Network, rate: Rate, wait: Duration, now: Instant) {
         let full_at = rate.full_at_when_one_is_there_at(self.nanos(now + wait));
         self.put_off(network, rate, now, |before| before.max(full_at));
     }
 
-    /// Puts off the time at which a network's bucket is full.
     fn put_off(&self, network: Network, rate: Rate, now: Instant, later: impl Fn(Nanos) -> Nanos) {
         let (full_at, is_forgotten) = put_off(&mut self.set(network).lock(), network, self.nanos(now), later);
         self.empty_until.fetch_max(rate.has_one_at(full_at), Ordering::Relaxed);
@@ -129,8 +128,8 @@ impl Buckets {
     }
 }
 
-/// Puts off the time at which a network's bucket is full: 0 if there is no record of it. Returns that time, and whether
-/// another bucket was forgotten for it.
+/// Postpones the time at which a network's bucket is full: 0 if it has no entry. Returns that time, and `true` if another bucket
+/// was evicted before it was full.
 fn put_off(
     set: &mut Vec<Bucket>,
     network: Network,
@@ -156,22 +155,22 @@ impl Rate {
         Self { per_second: self.per_second.saturating_mul(share), burst: self.burst.saturating_mul(share) }
     }
 
-    /// The most that a full bucket gives in a minute.
+    /// Returns the maximum that a full bucket yields in a minute.
     pub(super) fn in_a_minute(self) -> u64 {
         u64::from(self.per_second) * 60 + u64::from(self.burst)
     }
 
-    /// How long it takes until a bucket has one more.
+    /// Returns the time in which a bucket gains one token.
     fn cost(self) -> Nanos {
         (SECOND / u64::from(self.per_second)).max(1)
     }
 
-    /// When a bucket has one or more that is full at a time.
+    /// Returns the time from which a bucket holds at least one token, if it is full at `full_at`.
     fn has_one_at(self, full_at: Nanos) -> Nanos {
         full_at.saturating_add(self.cost()).saturating_sub(u64::from(self.burst) * self.cost())
     }
 
-    /// The inverse of [`Rate::has_one_at`].
+    /// Inverts [`Rate::has_one_at`].
     fn full_at_when_one_is_there_at(self, at: Nanos) -> Nanos {
         at.saturating_add(u64::from(self.burst.max(1) - 1) * self.cost())
     }

@@ -1,6 +1,6 @@
-//! What was refused of each network since the rest of the fleet last heard of it.
+//! Refusals of each network that are not shared with the rest of the fleet yet.
 //!
-//! The table is bounded. Where more networks come than it holds, what it forgets is not shared, and no client is refused for it.
+//! The table is bounded. Refusals of networks beyond its capacity are not shared, and no client is refused because of that.
 
 use crate::sources::{Network, Source};
 use aws_lc_rs::hmac;
@@ -9,26 +9,25 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Networks that are kept between two rounds.
+/// Maximum number of networks between two rounds.
 const MOST: usize = 4_096;
-/// How many of them may be left for the next round, so that there is always room for new ones.
+/// Maximum number of networks left for the next round, so that there is always room for new ones.
 const MOST_LEFT: usize = MOST / 2;
-/// Bytes of the digest that a key has: 128 bits, as no two networks may share a counter.
+/// Bytes of the digest in a key: 128 bits, so that no two networks share a counter.
 const DIGEST: usize = 16;
 
-/// Requests of one network that were refused and that the fleet does not know of. It has no `Debug`: addresses of clients
-/// are in no log.
+/// Refused requests of one network that are not shared with the fleet yet. Has no `Debug`: client addresses are never logged.
 pub struct Growth {
     pub(super) network: Network,
-    /// How many times the limits of one source the network has.
+    /// The network's limits as a multiple of one source's.
     pub(super) share: u32,
-    /// How many.
+    /// Number of requests.
     pub number: u32,
 }
 
 impl Growth {
-    /// The key of the network's counter in a minute, counted from the Unix epoch. Without the secret it reveals no address,
-    /// and not which keys of two minutes belong together.
+    /// Returns the key of the network's counter for `minute`, in minutes since the Unix epoch. Without the secret, a key reveals
+    /// no address, and keys of different minutes cannot be linked.
     #[must_use]
     pub fn key(&self, secret: &[u8], minute: u64) -> String {
         let mut message = minute.to_be_bytes().to_vec();
@@ -45,7 +44,7 @@ impl Growth {
 #[derive(Default)]
 pub(super) struct Unshared {
     is_kept: AtomicBool,
-    /// By network: its share, and the requests.
+    /// Network to (share, requests).
     networks: Mutex<HashMap<Network, (u32, u32)>>,
 }
 
@@ -79,7 +78,7 @@ impl Unshared {
         let mut networks = self.networks.lock();
         for Growth { network, share, number } in left.into_iter().take(MOST_LEFT) {
             let (_, counted) = networks.entry(network).or_insert((share, 0));
-            *counted = counted.saturating_add(number); // some came since
+            *counted = counted.saturating_add(number); // counted since the take
         }
         taken
     }
@@ -150,7 +149,7 @@ mod tests {
     #[test]
     fn a_key_is_of_its_secret_its_minute_and_its_network_and_shows_none_of_them() {
         let unshared = kept();
-        unshared.count(source("2001:db8::1".parse::<IpAddr>().unwrap()), 1); // a /56 and a /48 with one address
+        unshared.count(source("2001:db8::1".parse::<IpAddr>().unwrap()), 1); // a /56 and a /48 with the same address
         unshared.count(ipv4(1), 1);
         let growth = unshared.take(10);
         let mut keys: Vec<String> = Vec::new();
@@ -168,7 +167,8 @@ mod tests {
         assert_eq!(keys.len(), 12);
     }
 
-    /// HMAC-SHA256 of eight bytes of the minute, the length and the address; every gateway of a fleet must agree.
+    /// The key is the HMAC-SHA256 of the minute (8 bytes), the prefix length and the address; all gateways of a fleet must agree
+    /// on it.
     #[test]
     fn a_key_is_what_openssl_makes_of_it() {
         let unshared = kept();

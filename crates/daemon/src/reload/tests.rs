@@ -67,7 +67,7 @@ struct Scene {
     reloader: Reloader<Config>,
 }
 
-/// No account is an error where others can reach the daemon.
+/// Rejects a configuration without an account if others can reach the daemon.
 fn check(config: &Config) -> Result<(), String> {
     let is_open = config.accounts.is_empty() && !config.listen.address.starts_with("127.");
     if is_open { Err("list an account".to_owned()) } else { Ok(()) }
@@ -96,7 +96,7 @@ impl Scene {
         std::fs::write(self.home.path().join("daemon.toml"), text).unwrap();
     }
 
-    /// What is said of the file: what is in force now, and what waits.
+    /// Reads `text`; returns the log's sentences about changes in force and about pending ones.
     fn said(&mut self, text: &str) -> (Vec<String>, Vec<String>) {
         self.write(text);
         let reading = self.reloader.file.read_again(&FIXED, check).unwrap();

@@ -1,11 +1,9 @@
-//! Signals.
-
 use super::StopSignal;
 use std::future::pending;
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT and SIGTERM, which do not end the process from here on.
+/// SIGINT and SIGTERM, which no longer end the process.
 #[derive(Debug)]
 pub struct StopSignals {
     interrupt: Signal,
@@ -13,15 +11,15 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Listens from now on. Call it inside a runtime, and read them there.
+    /// Installs the handlers. Call it inside a runtime, and await the signals there.
     ///
     /// # Errors
-    /// When the system refuses a handler.
+    /// The system refuses a handler.
     pub fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// The next one. Cancel safe.
+    /// Waits for the next signal. Cancel safe.
     pub async fn next(&mut self) -> StopSignal {
         tokio::select! {
             () = received(&mut self.interrupt) => StopSignal::Interrupt,
@@ -30,26 +28,26 @@ impl StopSignals {
     }
 }
 
-/// SIGHUP, which does not end the process from here on.
+/// SIGHUP, which no longer ends the process.
 #[derive(Debug)]
 pub struct ReloadSignals(Signal);
 
 impl ReloadSignals {
-    /// As [`StopSignals::new`].
+    /// Installs the handler, as [`StopSignals::new`] does.
     ///
     /// # Errors
-    /// When the system refuses a handler.
+    /// The system refuses a handler.
     pub fn new() -> io::Result<Self> {
         signal(SignalKind::hangup()).map(Self)
     }
 
-    /// Completes with the next one. Cancel safe.
+    /// Completes on the next signal. Cancel safe.
     pub async fn next(&mut self) {
         received(&mut self.0).await;
     }
 }
 
-/// A closed signal stream never delivers again, so it must not be polled in a loop.
+/// Waits for a signal. Never completes on a closed stream, which would complete on each poll and make a loop busy.
 async fn received(signal: &mut Signal) {
     if signal.recv().await.is_none() {
         pending().await

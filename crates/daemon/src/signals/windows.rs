@@ -1,4 +1,4 @@
-//! Events of the console. Windows has none that asks for a reload: a changed configuration takes a restart.
+//! Console events. None on Windows requests a reload: a changed configuration requires a restart.
 
 use super::StopSignal;
 use std::future::pending;
@@ -8,8 +8,8 @@ use tokio::signal::windows::{
     ctrl_shutdown,
 };
 
-/// Ctrl-C, Ctrl-Break, and the end of the window, the session and the system. The system ends the process some seconds
-/// after the last three, whatever the deadline of the drain.
+/// Ctrl-C, Ctrl-Break, and the end of the window, the session and the system. The system ends the process some seconds after the
+/// last three, regardless of the drain's deadline.
 #[derive(Debug)]
 pub struct StopSignals {
     c: CtrlC,
@@ -20,10 +20,10 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Listens from now on. Call it inside a runtime, and read them there.
+    /// Installs the handlers. Call it inside a runtime, and await the events there.
     ///
     /// # Errors
-    /// When the system refuses a handler.
+    /// The system refuses a handler.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             c: ctrl_c()?,
@@ -34,7 +34,7 @@ impl StopSignals {
         })
     }
 
-    /// The next one. Cancel safe.
+    /// Waits for the next event. Cancel safe.
     pub async fn next(&mut self) -> StopSignal {
         tokio::select! {
             Some(()) = self.c.recv() => StopSignal::Interrupt,
@@ -47,12 +47,12 @@ impl StopSignals {
     }
 }
 
-/// None ever come.
+/// Reload requests, none of which ever arrives.
 #[derive(Debug)]
 pub struct ReloadSignals;
 
 impl ReloadSignals {
-    /// As [`StopSignals::new`].
+    /// Creates the receiver, which needs no handler.
     ///
     /// # Errors
     /// None.

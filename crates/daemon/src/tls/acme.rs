@@ -1,5 +1,5 @@
-//! A certificate from an authority that speaks ACME (RFC 8555), ordered and renewed while the server runs. It proves that it has
-//! a name by a handshake on its own TLS port (TLS-ALPN-01, RFC 8737), so nothing else has to listen.
+//! A certificate from an authority by ACME (RFC 8555), ordered and renewed while the server runs. The server proves a name by a
+//! handshake on its own TLS port (TLS-ALPN-01, RFC 8737), so no other port has to listen.
 
 mod authority;
 mod challenge;
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// The certificate chain and its key, in the folder of [`AcmeConfig::state`].
+/// File of the certificate chain and its key, in the directory [`AcmeConfig::state`].
 const CERTIFICATE: &str = "certificate.pem";
-/// The account at the authority, in the same folder.
+/// File of the account at the authority, in the same directory.
 const ACCOUNT: &str = "account.json";
 
 /// A server whose certificate comes from an authority.
@@ -52,22 +52,22 @@ fn lets_encrypt() -> String {
     "https://acme-v02.api.letsencrypt.org/directory".to_owned()
 }
 
-/// Why a certificate cannot be ordered with this configuration.
+/// Reason that a certificate cannot be ordered with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum AcmeConfigError {
-    /// There is no name.
+    /// The list of names is empty.
     #[error("tls.acme.names is empty: list the names by which clients connect")]
     NoNames,
-    /// A name that no certificate can be had for in this way.
+    /// A name cannot be validated on the TLS port.
     #[error(
         "tls.acme.names has {0:?}, which is no host name: addresses and wildcards cannot be proved on the TLS port; \
          give their certificate as files"
     )]
     Name(String),
-    /// Not a place to ask.
+    /// The directory is not an https URL.
     #[error("tls.acme.directory is {0:?}, which is no https:// URL: give the one that the authority names")]
     Directory(String),
-    /// The terms of service.
+    /// The terms of service are not accepted.
     #[error(
         "tls.acme.agree_to_terms is false: read the terms of service of {0}, then set it to true, or give a certificate as files"
     )]
@@ -96,13 +96,13 @@ impl AcmeConfig {
         Ok(())
     }
 
-    /// How long a certificate is valid, if it has all of the names.
+    /// Returns the validity of a certificate; `None` unless it has all of the names.
     fn fits(&self, own: &CertificateDer<'_>) -> Option<Validity> {
         let wanted: BTreeSet<_> = self.names.iter().map(|name| name.to_ascii_lowercase()).collect();
         if wanted.is_subset(&names(own)) { Validity::of(own) } else { None }
     }
 
-    /// Where the certificate and its key are kept.
+    /// Returns the path of the certificate and its key.
     pub(super) fn certificate(&self) -> PathBuf {
         self.state.join(CERTIFICATE)
     }

@@ -1,13 +1,15 @@
-//! Who may connect: clients whose certificate one of the operator's authorities has signed (mutual TLS).
+//! Client authentication by certificates that one of the operator's authorities has signed (mutual TLS), and the public key of a
+//! certificate, which identifies a client across all certificates issued for this key.
 
 use super::identity::{LOOKS, Stamp};
-use super::{TlsError, provider, roots};
+use super::{TlsError, certificates, provider, roots};
 use crate::drain::Reloads;
 use arc_swap::ArcSwap;
+use aws_lc_rs::digest::{SHA256, digest};
 use parking_lot::Mutex;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use std::io;
@@ -16,20 +18,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::timeout;
 
-/// The authorities of clients' certificates, and the file they are read from.
 #[derive(Debug)]
 pub(super) struct ClientAuthorities {
     file: PathBuf,
-    /// The state of the file when it was read last.
+    /// State of the file when it was last read and usable.
     read: Mutex<Option<Stamp>>,
     verifier: ArcSwap<Arc<dyn ClientCertVerifier>>,
-    /// Clients without a certificate are refused.
     are_required: AtomicBool,
 }
 
 impl ClientAuthorities {
     pub(super) fn load(file: &Path) -> Result<Self, TlsError> {
-        let read = Mutex::new(Stamp::of(file)); // before: what changes during the reading is read again
+        let read = Mutex::new(Stamp::of(file)); // taken before the read, so that a change during it is noticed
         let verifier = ArcSwap::from_pointee(verifier(file)?);
         Ok(Self { file: file.to_owned(), read, verifier, are_required: AtomicBool::new(true) })
     }
@@ -46,9 +46,9 @@ impl ClientAuthorities {
             if !is_reload && stamp == *self.read.lock() {
                 continue;
             }
-            *self.read.lock() = stamp;
             match verifier(&self.file) {
                 Ok(verifier) => {
+                    *self.read.lock() = stamp;
                     self.verifier.store(Arc::new(verifier));
                     tracing::info!("the authorities of clients' certificates were read again");
                 }
@@ -71,7 +71,7 @@ impl ClientCertVerifier for ClientAuthorities {
         self.are_required.load(Ordering::Relaxed)
     }
 
-    /// None: their names would say to everyone who connects whose clients are expected.
+    /// Returns none: the names of the authorities would reveal to everyone who connects whose clients are expected.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -108,9 +108,89 @@ impl ClientCertVerifier for ClientAuthorities {
     }
 }
 
-/// Whether a handshake failed because of the client's certificate: it showed none, or one that is not accepted.
+/// `true` if a handshake failed because of the client's certificate, which is missing or not accepted.
 #[must_use]
 pub fn is_client_refused(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::NoCertificatesPresented | rustls::Error::InvalidCertificate(_)))
+}
+
+/// SHA-256 of a certificate's SubjectPublicKeyInfo (RFC 5280, section 4.1.2.7), in DER: the output of `openssl x509 -pubkey
+/// -noout | openssl pkey -pubin -outform DER | sha256sum`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublicKeyDigest(pub [u8; 32]);
+
+impl std::fmt::Debug for PublicKeyDigest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PublicKeyDigest(redacted)") // it may identify a client
+    }
+}
+
+/// Formats 64 hex digits.
+impl std::fmt::Display for PublicKeyDigest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl PublicKeyDigest {
+    fn of(certificate: &CertificateDer<'_>) -> Result<Self, rustls::Error> {
+        let key = ParsedCertificate::try_from(certificate)?.subject_public_key_info();
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, &key).as_ref()); // SHA-256 always gives 32 bytes
+        Ok(Self(hash))
+    }
+
+    /// Returns the digest of the certificate that a client has presented in a handshake; `None` if it has presented none.
+    #[must_use]
+    pub fn of_client(connection: &rustls::CommonState) -> Option<Self> {
+        Self::of(connection.peer_certificates()?.first()?).ok()
+    }
+
+    /// Returns the digest of the first certificate in a PEM file, in a chain the client's own.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not PEM, or holds no readable certificate.
+    pub fn of_file(path: &Path) -> Result<Self, TlsError> {
+        let chain = certificates(path)?;
+        let own = chain.first().ok_or_else(|| TlsError::NoCertificate { path: path.to_owned() })?;
+        Self::of(own).map_err(|error| TlsError::NotPem { path: path.to_owned(), reason: error.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drain::Shutdown;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use std::fs::OpenOptions;
+    use std::time::SystemTime;
+
+    /// A file that looks unchanged from outside may have become usable, as when its disk was full for a moment.
+    #[tokio::test(start_paused = true)]
+    async fn an_unusable_file_is_tried_again_without_a_change() {
+        let home = tempfile::tempdir().unwrap();
+        let (file, then) = (home.path().join("ca.pem"), SystemTime::UNIX_EPOCH);
+        let write = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            OpenOptions::new().write(true).open(&file).unwrap().set_modified(then).unwrap();
+        };
+        let authority = || {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+        };
+        let second = authority() + "a comment";
+        write(&authority());
+        let authorities = ClientAuthorities::load(&file).unwrap();
+        let first = authorities.verifier.load_full();
+        let shutdown = Shutdown::new();
+        let following = timeout(LOOKS + LOOKS / 2, authorities.follow(shutdown.reloads()));
+        write(&second.replace("BEGIN", "BEGUN"));
+        let _ = following.await;
+        assert!(Arc::ptr_eq(&first, &authorities.verifier.load_full()));
+        write(&second);
+        let _ = timeout(LOOKS + LOOKS / 2, authorities.follow(shutdown.reloads())).await;
+        assert!(!Arc::ptr_eq(&first, &authorities.verifier.load_full()));
+    }
 }

@@ -1,16 +1,14 @@
-//! Explains a failed TLS handshake to an operator: what is wrong, and what to do.
+//! Explanations of failed TLS handshakes for an operator, with advice.
 
 use rustls::{AlertDescription, CertificateError, Error as Tls, InvalidMessage};
 use rustls_pki_types::UnixTime;
 use std::error::Error;
 use std::io;
 
-/// Where the guide makes certificates that are accepted.
 pub(super) const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
 
-/// The sentence for a connection that failed in its TLS handshake: what is wrong with the server's certificate, and
-/// what to do. `None` when the cause is none of TLS's. `ca` is the setting that names trusted certificates, such as
-/// "issuer.ca".
+/// Explains a connection that failed in its TLS handshake: the fault of the server's certificate, and advice. `None` if the cause
+/// is not TLS. `ca` is the setting that names trusted certificates, such as "issuer.ca".
 #[must_use]
 pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
     match cause(error)? {
@@ -29,20 +27,17 @@ pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
     }
 }
 
-/// The TLS error in a chain of errors. `io::Error::source` skips the wrapped error itself.
+/// Returns the TLS error in a chain of errors. `io::Error::source` skips the wrapped error itself.
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Tls> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
+    let next = |error: &&'a (dyn Error + 'static)| {
+        let error = *error;
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    None
+        wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source())
+    };
+    std::iter::successors(Some(error), next).find_map(|error| error.downcast_ref())
 }
 
-/// Whether a server that sends this alert wants another certificate of its client, or any (RFC 8446, section 6.2).
+/// `true` if a server sends this alert because it requires another certificate of its client, or any (RFC 8446, section 6.2).
 fn is_about_a_certificate(alert: AlertDescription) -> bool {
     use AlertDescription as A;
     matches!(
@@ -59,7 +54,7 @@ fn is_about_a_certificate(alert: AlertDescription) -> bool {
     )
 }
 
-/// Whether a certificate is of X.509 version 1, in webpki's own error, which has no type that could be named here.
+/// `true` for webpki's own error about X.509 version 1, whose type cannot be named here.
 pub(super) fn is_version_1(error: &impl std::fmt::Debug) -> bool {
     format!("{error:?}").contains("UnsupportedCertVersion")
 }
@@ -96,7 +91,7 @@ fn certificate(wrong: &CertificateError, ca: &str) -> String {
             "the server's certificate is not made for servers; have one made with extendedKeyUsage = serverAuth"
                 .to_owned()
         }
-        // webpki's own error has no type that could be named here.
+        // webpki's own error, whose type cannot be named here.
         C::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => format!(
             "the server shows the certificate of an authority (CA:TRUE, as \"openssl req -x509\" makes it by itself), \
              which is not accepted as a server's; make an authority and let it sign a certificate for the server \
@@ -117,7 +112,6 @@ fn names(presented: &[String]) -> String {
     if presented.is_empty() { "no name at all".to_owned() } else { presented.join(", ") }
 }
 
-/// The time between two moments, in the largest unit of which there are two.
 fn apart(later: UnixTime, earlier: UnixTime) -> String {
     let seconds = later.as_secs().saturating_sub(earlier.as_secs());
     match seconds {

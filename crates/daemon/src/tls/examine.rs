@@ -1,10 +1,9 @@
-//! Examines certificates for an operator: those of files, and those that other servers show.
+//! Examinations of certificates for an operator: in files, and as presented by other servers.
 
-use super::identity::{Identity, now};
-use super::validity::{Validity, Verdict, is_authority};
+use super::identity::{Identity, judged};
+use super::validity::{Validity, WHAT, is_authority};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
-use crate::examination::{Examinations, Finding, PATIENCE};
-use crate::utc::{rfc3339, rough};
+use crate::examination::{Examinations, Finding, PATIENCE, Verdict};
 use postern_lookup::Lookup;
 use reqwest::Url;
 use rustls::ClientConfig;
@@ -17,10 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
-const WHAT: &str = "certificate";
-
 impl ServerTls {
-    /// How long clients accept the certificate.
+    /// Examines the certificate: its validity, its kind, and the permissions of its key.
     #[must_use]
     pub fn examine(&self) -> Finding {
         if self.identity.shown().is_none() {
@@ -32,7 +29,7 @@ impl ServerTls {
         found(&self.identity, self.advice())
     }
 
-    /// A finding if clients of a URL with this host refuse the certificate, for it is for other names.
+    /// Returns a finding if clients of a URL with this host refuse the certificate, because it is for other names.
     #[must_use]
     pub fn examine_name(&self, host: &str, url: &str) -> Option<Finding> {
         let shown = self.identity.shown()?;
@@ -40,64 +37,49 @@ impl ServerTls {
         let name = ServerName::try_from(host.trim_matches(['[', ']'])).ok()?;
         verify_server_name(&certificate, &name).err()?;
         let file = self.identity.file();
-        let finding =
-            Finding::bad(WHAT, format!("{url} leads here, and the certificate in {file} is not for {host}"))
-                .costs("clients of that URL refuse the certificate at the TLS handshake")
-                .remedy(format!("have {host} put into the certificate (subjectAltName), or correct the URL"));
+        let finding = Finding::bad(
+            WHAT,
+            format!("{url} leads here, and the certificate in {file} is not for {host}"),
+            "clients of that URL refuse the certificate at the TLS handshake",
+            format!("have {host} put into the certificate (subjectAltName), or correct the URL"),
+        );
         Some(finding)
     }
 }
 
 impl OwnCertificate {
-    /// How long servers accept the certificate.
+    /// Examines the certificate: its validity, its kind, and the permissions of its key.
     #[must_use]
     pub fn examine(&self) -> Finding {
-        found(self.identity(), RENEW)
+        found(&self.0, RENEW)
     }
 }
 
 fn found(identity: &Identity, advice: &str) -> Finding {
     let (file, shown) = (identity.file(), identity.shown());
     if shown.as_ref().is_some_and(|shown| shown.own().is_some_and(is_authority)) {
-        return Finding::bad(WHAT, format!("the certificate in {file} is an authority's own (CA:TRUE)"))
-            .costs("agents, gateways and other programs refuse such a certificate at the TLS handshake")
-            .remedy(
-                "sign another one by it (basicConstraints CA:FALSE) and show that; a self-signed one is made by openssl req -x509 \
+        return Finding::bad(
+            WHAT,
+            format!("the certificate in {file} is an authority's own (CA:TRUE)"),
+            "agents, gateways and other programs refuse such a certificate at the TLS handshake",
+            "sign another one by it (basicConstraints CA:FALSE) and show that; a self-signed one is made by openssl req -x509 \
                  -addext basicConstraints=critical,CA:FALSE",
-            );
+        );
     }
-    let found =
-        finding(&format!("in {file}"), shown.and_then(|shown| shown.validity()), identity.verdict(advice));
+    let found = identity.verdict(advice);
     match identity.exposed_key() {
-        Some(key) if !matches!(found.verdict, crate::examination::Verdict::Bad) => Finding::bad(
+        Some(key) if found.verdict != Verdict::Bad => Finding::bad(
             WHAT,
             format!("every user of this machine can read the private key {}", key.display()),
-        )
-        .costs("who reads it can pass for this daemon")
-        .remedy(format!(
-            "chmod o-rwx {}; if others have accounts here, have a new key certified",
-            key.display()
-        )),
+            "who reads it can pass for this daemon",
+            format!("chmod o-rwx {}; if others have accounts here, have a new key certified", key.display()),
+        ),
         _ => found,
     }
 }
 
-fn finding(which: &str, validity: Option<Validity>, verdict: Verdict) -> Finding {
-    match (verdict, validity) {
-        (Verdict::Refused(text), _) => Finding::bad(WHAT, text),
-        (Verdict::EndsSoon(text), _) => Finding::look(WHAT, text),
-        (Verdict::Good, Some(Validity { until, .. })) => {
-            let left = rough(until.saturating_sub(now()));
-            Finding::well(WHAT, format!("the certificate {which} ends at {}, in {left}", rfc3339(until)))
-        }
-        (Verdict::Good, None) => {
-            Finding::well(WHAT, format!("the certificate {which} does not say when it ends"))
-        }
-    }
-}
-
-/// [`begin_shown`] for the server at a URL, which is trusted by the certificates in `ca`, or by those of the system. Nothing for one
-/// without TLS.
+/// Begins [`begin_shown`] for the server at a URL, which is trusted by the certificates in `ca`, or by those of the system. Does
+/// nothing for a URL without TLS.
 pub fn begin_shown_at(examinations: &mut Examinations, url: &Url, ca: Option<&Path>) {
     if url.scheme() != "https" {
         return;
@@ -106,9 +88,9 @@ pub fn begin_shown_at(examinations: &mut Examinations, url: &Url, ca: Option<&Pa
     begin_shown(examinations, (host, url.port_or_known_default().unwrap_or(443)), host, config);
 }
 
-/// Begins to look at the certificate that the server at `host` and `port` shows to a client with this configuration, which expects
-/// it to be for `name`. Nothing is found where there is no connection, or the certificate is refused: the examination of the server
-/// itself says why.
+/// Begins to examine the certificate that the server at `host` and `port` presents to a client with this configuration, which
+/// expects it to be for `name`. Finds nothing if there is no connection or the certificate is refused: the examination of the
+/// server itself reports that.
 pub fn begin_shown(
     examinations: &mut Examinations,
     (host, port): (&str, u16),
@@ -120,10 +102,7 @@ pub fn begin_shown(
     let late = Finding::look(WHAT, format!("the certificate {which} was not shown in time"));
     examinations.begin(late, async move {
         let Ok(shown) = shown(&host, port, name, config).await else { return Vec::new() };
-        let verdict = shown.map_or(Verdict::Good, |validity| {
-            validity.verdict(&which, now(), "Its operator has to renew it")
-        });
-        vec![finding(&which, shown, verdict)]
+        vec![judged(shown, &which, "Its operator has to renew it")]
     });
 }
 

@@ -1,9 +1,10 @@
-//! A TLS handshake with a client, which may send only a bounded amount before it is done. One that speaks HTTP without TLS reads why it
-//! is not served.
+//! A TLS handshake with a client that may send only a bounded amount before it completes. A client that speaks HTTP without TLS
+//! gets an explanation.
 
 use super::acme;
 use super::client_auth::is_client_refused;
-use crate::farewell::{bad_request, leave, part};
+use crate::farewell::{last_answer, leave, part};
+use http::StatusCode;
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::io;
@@ -17,18 +18,18 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-/// A client's connection, plain or over TLS: one type for both, so that the versions of HTTP are compiled once.
+/// A client's connection, plain or over TLS: one type for both, so that the HTTP versions are compiled once.
 pub type Accepted = Either<TcpStream, Box<TlsStream<Bounded<TcpStream>>>>;
 
-/// The most that a client may send before its handshake is done, in bytes. A ClientHello with post-quantum key shares has 2 kB,
-/// a client's certificate chain seldom more than 8 kB; rustls would keep a message of 64 KiB until its end.
+/// Maximum number of bytes that a client may send before its handshake completes. A ClientHello with post-quantum key shares has
+/// 2 kB, a client's certificate chain seldom more than 8 kB; rustls would keep a message of 64 KiB until its end.
 const MOST: usize = 16 << 10;
 
-/// Shakes hands with a client.
+/// Performs the handshake with a client.
 ///
 /// # Errors
-/// What rustls finds wrong, and [`io::ErrorKind::InvalidData`] for a client that sends more than 16 KiB before the handshake is
-/// done, or speaks HTTP without TLS, and [`io::ErrorKind::ConnectionAborted`] for an authority's look at a name: it says nothing
+/// Those of rustls; [`io::ErrorKind::InvalidData`] for a client that sends more than 16 KiB before the handshake completes, or
+/// speaks HTTP without TLS; [`io::ErrorKind::ConnectionAborted`] for an authority's validation of a name, which sends no data
 /// (RFC 8737, section 3).
 pub async fn accept<S>(config: &Arc<ServerConfig>, stream: S) -> io::Result<TlsStream<Bounded<S>>>
 where
@@ -49,9 +50,10 @@ where
         Err((error, stream)) => {
             match stream {
                 Some(Bounded { stream, .. }) if is_plain_http(&error) => {
-                    part(stream, &bad_request("This port speaks TLS: use https://\n")).await;
+                    let sentence = "This port speaks TLS: use https://\n";
+                    part(stream, &last_answer(StatusCode::BAD_REQUEST, None, sentence)).await;
                 }
-                // It has sent a request already, with which a close would be a reset, and the alert be lost.
+                // The client has sent a request already: a close now would reset the connection, and the alert would be lost.
                 Some(Bounded { stream, .. }) if is_client_refused(&error) => leave(stream).await,
                 _ => {}
             }
@@ -77,23 +79,23 @@ fn is_plain_http(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<PlainHttp>())
 }
 
-/// The stream under TLS.
+/// The stream under TLS, with a bound on reads during the handshake.
 #[derive(Debug)]
 pub struct Bounded<S> {
     stream: S,
-    /// What may still be read; `None` after the handshake, when there is no bound.
+    /// Remaining bound; `None` after the handshake, which ends it.
     left: Option<Left>,
 }
 
 #[derive(Debug)]
 struct Left {
     bytes: usize,
-    /// Nothing is left.
+    /// `true` once a read found no bytes left.
     is_spent: Arc<AtomicBool>,
 }
 
 impl<S> Bounded<S> {
-    /// What it reads from and writes to.
+    /// Returns the underlying stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
@@ -108,13 +110,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         let Self { stream, left } = &mut *self;
         let Some(left) = left else { return Pin::new(stream).poll_read(cx, buf) };
         if left.bytes == 0 {
-            // No error yet: what came last may have been the end of the handshake, and data after it.
+            // Not an error yet: the last bytes may have been the end of the handshake, and data after it.
             left.is_spent.store(true, Ordering::Relaxed);
             return Poll::Pending;
         }
         let mut piece = ReadBuf::new(buf.initialize_unfilled_to(left.bytes.min(buf.remaining())));
         ready!(Pin::new(stream).poll_read(cx, &mut piece))?;
-        // A method begins with a capital letter, and no record of TLS with a byte above 24. A balancer's PROXY header is no request.
+        // An HTTP method begins with a capital letter, but no TLS record with a byte above 24. A balancer's PROXY header is not a
+        // request.
         let is_http =
             |first: &[u8]| first.first().is_some_and(u8::is_ascii_uppercase) && !first.starts_with(b"PROXY");
         if left.bytes == MOST && is_http(piece.filled()) {

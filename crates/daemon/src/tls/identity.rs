@@ -1,10 +1,12 @@
-//! The certificate that a server shows, and where it comes from.
+//! The certificate that a server presents, and its files.
 
 use super::acme::Challenges;
-use super::validity::{Validity, Verdict};
+use super::validity::{Validity, WHAT, refused};
 use super::{TlsError, identity, provider};
 use crate::drain::Reloads;
+use crate::examination::{Finding, Verdict};
 use crate::readiness::Gate;
+use crate::utc::unix_now;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -12,34 +14,31 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::Metadata;
-use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
-/// How often to look whether a certificate still is good, and the same.
+/// Interval between checks of a certificate's validity and its files.
 pub(super) const LOOKS: Duration = Duration::from_secs(60);
 
-/// The certificate shown to clients, and the files it is read from.
 #[derive(Debug)]
 pub(super) struct Identity {
     certificate: PathBuf,
     key: PathBuf,
     shown: ArcSwapOption<Shown>,
-    /// The state of the files when they were read last, and could be used.
+    /// State of the files when they were last read and usable.
     read: Mutex<[Option<Stamp>; 2]>,
     pub(super) challenges: Arc<Challenges>,
 }
 
-/// A certificate chain with its key, of which it is known that they belong together.
+/// A certificate chain with its key, which are known to match.
 #[derive(Debug)]
 pub(super) struct Shown {
     key: Arc<CertifiedKey>,
     validity: Option<Validity>,
 }
 
-/// Why a chain and a key in one text cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ShownError {
     #[error("it is not PEM: {0}")]
@@ -56,7 +55,7 @@ impl Shown {
         Ok(Self { key: Arc::new(CertifiedKey::from_der(chain, key, &provider())?), validity })
     }
 
-    /// Of a chain and a key in one PEM text.
+    /// Parses a chain and a key in one PEM text.
     pub(super) fn from_pem(text: &[u8]) -> Result<Self, ShownError> {
         let chain = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>()?;
         if chain.is_empty() {
@@ -65,28 +64,22 @@ impl Shown {
         Ok(Self::new(chain, PrivateKeyDer::from_pem_slice(text)?)?)
     }
 
-    /// `None` where the certificate cannot be read.
-    pub(super) const fn validity(&self) -> Option<Validity> {
-        self.validity
-    }
-
-    /// The server's own certificate.
+    /// Returns the server's own certificate.
     pub(super) fn own(&self) -> Option<&CertificateDer<'static>> {
         self.key.cert.first()
     }
 }
 
-/// What changes when a file does.
+/// State of a file, which differs after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// Device and inode, where files have them.
+    /// Device and inode, on systems that have them.
     place: [u64; 2],
     written: Option<SystemTime>,
     length: u64,
 }
 
 impl Stamp {
-    /// `None` where the file cannot be found.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let file = std::fs::metadata(path).ok()?;
         Some(Self { place: place(&file), written: file.modified().ok(), length: file.len() })
@@ -106,16 +99,16 @@ fn place(_: &Metadata) -> [u64; 2] {
 }
 
 impl Identity {
-    /// Nothing is read yet.
+    /// Creates an identity that has read nothing yet.
     pub(super) fn new(certificate: PathBuf, key: PathBuf) -> Self {
         let (shown, read) = (ArcSwapOption::empty(), Mutex::default());
         Self { certificate, key, shown, read, challenges: Arc::default() }
     }
 
-    /// Shows what is in the files now to new connections.
+    /// Reads the files, and presents their certificate to new connections.
     pub(super) fn read_again(&self) -> Result<(), TlsError> {
         let Self { certificate, key, .. } = self;
-        let stamps = self.stamps(); // before: what changes during the reading is read again
+        let stamps = self.stamps(); // taken before the read, so that a change during it is noticed
         let (chain, key_der) = identity(certificate, key)?;
         let shown = Shown::new(chain, key_der).map_err(|source| TlsError::Refused {
             certificate: certificate.clone(),
@@ -127,7 +120,6 @@ impl Identity {
         Ok(())
     }
 
-    /// Whether a file has changed since what is shown was read.
     pub(super) fn has_changed(&self) -> bool {
         self.stamps() != *self.read.lock()
     }
@@ -136,14 +128,11 @@ impl Identity {
         [&self.certificate, &self.key].map(|path| Stamp::of(path))
     }
 
-    /// The file of the private key, if every user of this machine may read it.
+    /// Returns the file of the private key, if every user of this machine may read it.
     pub(super) fn exposed_key(&self) -> Option<&Path> {
         #[cfg(unix)]
         {
-            use std::os::unix::fs::MetadataExt;
-
-            let mode = std::fs::metadata(&self.key).ok()?.mode();
-            (mode & 0o004 != 0).then_some(&*self.key)
+            crate::examination::is_exposed(&self.key).then_some(&*self.key)
         }
         #[cfg(windows)]
         None
@@ -164,13 +153,13 @@ impl Identity {
             report.set(self.verdict(advice), self.ends());
             let is_reload = timeout(LOOKS, reloads.next()).await.is_ok();
             if !is_reload && !self.has_changed() {
-                continue; // the clock went on
+                continue; // only the clock has advanced
             }
             self.follow_change();
         }
     }
 
-    /// Reads the files again; where they cannot be used, the certificate before stays.
+    /// Reads the files again. If they are unusable, the previous certificate stays.
     pub(super) fn follow_change(&self) {
         match self.read_again() {
             Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
@@ -180,35 +169,38 @@ impl Identity {
         }
     }
 
-    /// Shows another certificate to new connections.
+    /// Presents another certificate to new connections.
     pub(super) fn show(&self, shown: Shown) {
         self.shown.store(Some(Arc::new(shown)));
     }
 
-    /// What is shown now.
     pub(super) fn shown(&self) -> Option<Arc<Shown>> {
         self.shown.load_full()
     }
 
-    /// The file of the certificate.
     pub(super) fn file(&self) -> std::path::Display<'_> {
         self.certificate.display()
     }
 
-    /// When the certificate ends, in seconds since 1970; 0 if that is not known.
+    /// Returns the end of the certificate in Unix seconds; 0 if it is unknown.
     pub(super) fn ends(&self) -> u64 {
         self.shown.load().as_ref().and_then(|shown| shown.validity).map_or(0, |validity| validity.until)
     }
 
-    /// Whether clients accept the certificate now. `advice` says what is done about it, or has to be.
-    pub(super) fn verdict(&self, advice: &str) -> Verdict {
-        let which = format!("in {}", self.file());
+    /// Judges whether clients accept the certificate now. `advice` is the remedy, by the operator or by the server.
+    pub(super) fn verdict(&self, advice: &str) -> Finding {
         match self.shown.load().as_ref() {
-            None => Verdict::Refused(format!("there is no certificate, so no client can connect. {advice}")),
-            Some(shown) => {
-                shown.validity.map_or(Verdict::Good, |validity| validity.verdict(&which, now(), advice))
-            }
+            None => refused("there is no certificate, so no client can connect", advice),
+            Some(shown) => judged(shown.validity, &format!("in {}", self.file()), advice),
         }
+    }
+}
+
+/// Judges whether clients accept a certificate now; arguments as for [`Validity::verdict`].
+pub(super) fn judged(validity: Option<Validity>, which: &str, advice: &str) -> Finding {
+    match validity {
+        Some(validity) => validity.verdict(which, unix_now(), advice),
+        None => Finding::well(WHAT, format!("the certificate {which} does not say when it ends")),
     }
 }
 
@@ -221,37 +213,38 @@ impl ResolvesServerCert for Identity {
     }
 }
 
-/// The machine's clock, in seconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Where an operator reads of a certificate: readiness, the metric of its end, the log.
+/// Reports of a certificate's state to an operator: readiness, the metric of its end, the log.
 pub(super) struct Report<F> {
     gate: Gate,
     ends: F,
     logged: Verdict,
 }
 
+/// Returns a finding in one line: the observation and the advice.
+pub(super) fn sentence(finding: Finding) -> String {
+    format!("{}. {}", finding.seen, finding.remedy.unwrap_or_default())
+}
+
 impl<F: Fn(u64)> Report<F> {
     pub(super) fn new(gate: Gate, ends: F) -> Self {
-        Self { gate, ends, logged: Verdict::Good }
+        Self { gate, ends, logged: Verdict::Well }
     }
 
-    /// Logs a verdict of another kind than the last one that was logged.
-    pub(super) fn set(&mut self, verdict: Verdict, ends: u64) {
+    /// Publishes a finding, and logs it if its kind differs from the last one's.
+    pub(super) fn set(&mut self, finding: Finding, ends: u64) {
         (self.ends)(ends);
-        let is_new = discriminant(&verdict) != discriminant(&self.logged);
-        match &verdict {
-            Verdict::Good if is_new => tracing::info!("the certificate is good again"),
-            Verdict::EndsSoon(text) if is_new => tracing::warn!("degraded: certificate: {text}"),
-            Verdict::Refused(text) if is_new => tracing::error!("not ready: certificate: {text}"),
+        let verdict = finding.verdict;
+        let (reason, is_new) = (sentence(finding), verdict != self.logged);
+        match verdict {
+            Verdict::Well if is_new => tracing::info!("the certificate is good again"),
+            Verdict::Look if is_new => tracing::warn!("degraded: certificate: {reason}"),
+            Verdict::Bad if is_new => tracing::error!("not ready: certificate: {reason}"),
             _ => {}
         }
-        match &verdict {
-            Verdict::Good => self.gate.set_ready(),
-            Verdict::EndsSoon(text) => self.gate.set_degraded(text),
-            Verdict::Refused(text) => self.gate.set_not_ready(text),
+        match verdict {
+            Verdict::Well => self.gate.set_ready(),
+            Verdict::Look => self.gate.set_degraded(reason),
+            Verdict::Bad => self.gate.set_not_ready(reason),
         }
         self.logged = verdict;
     }

@@ -1,9 +1,9 @@
-//! The certificate that a client shows to a server that requires one (mutual TLS).
+//! The certificate that a client presents to a server that requires one (mutual TLS).
 
-use super::identity::{Identity, Report};
-use super::validity::Verdict;
-use super::{ALPN, RENEW, TlsError, trusting};
+use super::identity::{Identity, Report, sentence};
+use super::{ALPN, RENEW, TlsError, client_config, trusting};
 use crate::drain::Shutdown;
+use crate::examination::Verdict;
 use crate::readiness::Gate;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::sign::CertifiedKey;
@@ -12,9 +12,9 @@ use rustls::{ClientConfig, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A client's own certificate, and the files it is read from.
+/// A client's own certificate, and its files.
 #[derive(Clone, Debug)]
-pub struct OwnCertificate(Arc<Identity>);
+pub struct OwnCertificate(pub(super) Arc<Identity>);
 
 impl OwnCertificate {
     /// Reads the certificate chain and private key of two PEM files.
@@ -27,28 +27,22 @@ impl OwnCertificate {
         Ok(Self(Arc::new(identity)))
     }
 
-    /// Why no server accepts it now, and what to do: it has ended, or does not hold yet.
+    /// Returns the reason that no server accepts the certificate now, because it is expired or not yet valid, and advice.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
-        match self.0.verdict(RENEW) {
-            Verdict::Refused(text) => Some(text),
-            Verdict::Good | Verdict::EndsSoon(_) => None,
-        }
+        let finding = self.0.verdict(RENEW);
+        (finding.verdict == Verdict::Bad).then(|| sentence(finding))
     }
 
-    pub(super) fn identity(&self) -> &Identity {
-        &self.0
-    }
-
-    /// Reads the files again if they have changed; where they cannot be used, the certificate before stays.
+    /// Reads the files again if they have changed. If they are unusable, the previous certificate stays.
     pub fn read_if_changed(&self) {
         if self.0.has_changed() {
             self.0.follow_change();
         }
     }
 
-    /// Reads the files again when they change, and keeps `gate` and `ends` (its end, in seconds since 1970) up to date, until
-    /// the stop.
+    /// Reads the files again when they change, and keeps `gate` and `ends` (the certificate's end, in Unix seconds) up to date,
+    /// until the stop.
     pub async fn renew(self, gate: Gate, ends: impl Fn(u64), shutdown: Shutdown) {
         let (mut report, mut reloads) = (Report::new(gate, ends), shutdown.reloads());
         let following = self.0.follow(&mut report, &mut reloads, RENEW);
@@ -56,15 +50,16 @@ impl OwnCertificate {
     }
 }
 
-/// As [`client_config`](super::client_config), for a client that shows a certificate where a server requires one. TLS 1.3 only:
-/// before it, everyone on the way reads a client's certificate.
+/// Builds a client as [`client_config`] does, which presents its `own` certificate if a server requires one. With one, TLS 1.3
+/// only: earlier versions reveal a client's certificate to everyone on the path.
 ///
 /// # Errors
-/// As [`client_config`](super::client_config).
+/// As [`client_config`].
 pub fn client_config_showing(
     ca_file: Option<&Path>,
-    own: &OwnCertificate,
+    own: Option<&OwnCertificate>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
+    let Some(own) = own else { return client_config(ca_file) };
     let own: Arc<dyn ResolvesClientCert> = Arc::<Identity>::clone(&own.0);
     let mut config = trusting(ca_file, &[&TLS13])?.with_client_cert_resolver(own);
     config.alpn_protocols = vec![ALPN.to_vec()];

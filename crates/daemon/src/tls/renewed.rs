@@ -1,4 +1,4 @@
-//! The certificate that a server shows, over the reloads of its configuration: which one it is, and the task that renews it.
+//! The certificate of a server across the reloads of its configuration, and the task that renews it.
 
 use super::{ServerTls, TlsConfig, TlsError};
 use crate::drain::Shutdown;
@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 /// The certificate in use, and its renewal.
 #[derive(Debug)]
 pub struct Renewed {
-    /// What its gate is called.
+    /// Name of the gate.
     name: &'static str,
     tls: Option<ServerTls>,
     renewal: Option<AbortHandle>,
@@ -21,8 +21,9 @@ pub struct Renewed {
 }
 
 impl Renewed {
-    /// With the certificate of the start, if there is one; readiness calls it by `name`. `ends` is called with its end in seconds since 1970, 0 where there
-    /// is none any more; nothing is ordered from an authority before `listening`.
+    /// Creates the state with the certificate of the start, if there is one; `name` is its name in readiness. `ends` is called
+    /// with its end in Unix seconds, or with 0 if there is none any more. Nothing is ordered from an authority before
+    /// `listening`.
     #[must_use]
     pub fn new(
         name: &'static str,
@@ -37,13 +38,13 @@ impl Renewed {
         Self { name, tls, renewal: None, gate, readiness, shutdown, ends, listening }
     }
 
-    /// The certificate in use.
+    /// Returns the certificate in use.
     #[must_use]
     pub fn current(&self) -> Option<&ServerTls> {
         self.tls.as_ref()
     }
 
-    /// Opens what another configuration says, and leaves what is in use alone. Blocks on the disk.
+    /// Opens the certificate of another configuration, and leaves the one in use alone. Blocks on the disk.
     ///
     /// # Errors
     /// As [`TlsConfig::open`].
@@ -51,13 +52,13 @@ impl Renewed {
         config.map(|config| config.open_after(self.tls.as_ref())).transpose()
     }
 
-    /// Renews this one from now on, until the stop, and no longer the one before.
+    /// Replaces the certificate, and renews the new one from now on, until the stop.
     pub fn replace(&mut self, tls: Option<ServerTls>) {
         self.tls = tls;
         self.start();
     }
 
-    /// Begins the renewal.
+    /// Begins the renewal, and ends the previous one.
     pub fn start(&mut self) {
         if let Some(renewal) = self.renewal.take() {
             renewal.abort();
@@ -75,10 +76,10 @@ impl Renewed {
     }
 }
 
-/// Puts the certificate that was made at the start into a configuration that was read again.
+/// Puts the self-signed certificate of the start into a configuration that was read again.
 ///
 /// # Errors
-/// [`TlsError::Signed`] where that has another one.
+/// [`TlsError::Signed`] if the configuration has another one.
 pub fn keep_signed(tls: &mut Option<TlsConfig>, signed: Option<&TlsConfig>) -> Result<(), TlsError> {
     match (signed, &tls) {
         (Some(_), Some(_)) => Err(TlsError::Signed),

@@ -1,5 +1,4 @@
-//! A server's certificate, which is renewed while it serves: authorities give them for weeks, and tunnels last for
-//! hours.
+//! A server's certificate, renewed while the server runs: authorities issue certificates for weeks, and tunnels last for hours.
 
 use super::acme::{self, AcmeConfig};
 use super::client_auth::ClientAuthorities;
@@ -8,10 +7,9 @@ use super::{ALPN, HTTP2, RENEW, TlsError, provider};
 use crate::drain::Shutdown;
 use crate::files::DataDir;
 use crate::readiness::Gate;
-use rustls::ServerConfig;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::NoServerSessionStorage;
 use rustls::version::TLS13;
+use rustls::{DEFAULT_VERSIONS, ServerConfig, SupportedProtocolVersion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -36,21 +34,23 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// With the certificate chain and private key of two PEM files.
+    /// Configures the certificate chain and private key of two PEM files.
     #[must_use]
     pub fn of_files(certificate: PathBuf, key: PathBuf) -> Self {
         Self { certificate: Some(certificate), key: Some(key), ..Self::default() }
     }
 
-    /// Reads the files. Of a certificate from an authority nothing need be there yet.
+    /// Reads the files. The files of a certificate from an authority need not exist yet.
     ///
     /// # Errors
-    /// As [`ServerTls::load`], and what is missing or too much.
+    /// As [`ServerTls::load`]; or the settings are incomplete or contradict each other.
     pub fn load(&self) -> Result<ServerTls, TlsError> {
         let clients = self.client_ca.as_deref().map(ClientAuthorities::load).transpose()?;
         match self {
             Self { certificate: Some(certificate), key: Some(key), acme: None, .. } => {
-                ServerTls::of_files(certificate, key, clients)
+                let tls = ServerTls::new(Identity::new(certificate.clone(), key.clone()), None, clients)?;
+                tls.identity.read_again()?;
+                Ok(tls)
             }
             Self { certificate: None, key: None, acme: Some(acme), .. } => {
                 acme.check()?;
@@ -70,7 +70,8 @@ impl TlsConfig {
         }
     }
 
-    /// The same, and takes the folder that belongs to a certificate from an authority. Blocks on the disk.
+    /// Reads the files as [`TlsConfig::load`] does, and locks the directory of a certificate from an authority. Blocks on the
+    /// disk.
     ///
     /// # Errors
     /// As [`TlsConfig::load`] and [`DataDir::open`].
@@ -78,7 +79,7 @@ impl TlsConfig {
         self.open_after(None)
     }
 
-    /// The same while `before` serves: a folder that both have is not taken twice.
+    /// Opens as [`TlsConfig::open`] does while `before` serves: a directory that both have is not locked twice.
     pub(super) fn open_after(&self, before: Option<&ServerTls>) -> Result<ServerTls, TlsError> {
         let mut tls = self.load()?;
         if let Some((config, folder)) = &mut tls.acme {
@@ -93,14 +94,31 @@ impl TlsConfig {
     }
 }
 
-/// A server that shows a certificate.
+/// TLS configurations of a listener.
+#[derive(Clone, Debug)]
+pub struct ListenerTls {
+    /// Configuration with the enabled versions of HTTP.
+    pub serving: Arc<ServerConfig>,
+    /// Configuration with HTTP/1.1 alone: a rejected client gets an answer without a request, for which HTTP/2 has no form.
+    pub refusing: Arc<ServerConfig>,
+}
+
+impl ListenerTls {
+    /// Creates the configurations for this certificate, with HTTP/2 if it is enabled.
+    #[must_use]
+    pub fn new(tls: &ServerTls, http2: bool) -> Self {
+        Self { serving: tls.speaking(http2), refusing: tls.config() }
+    }
+}
+
+/// TLS of a server with a certificate.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
     pub(super) identity: Arc<Identity>,
-    /// `None` where anyone may connect.
+    /// `None` if any client may connect.
     clients: Option<Arc<ClientAuthorities>>,
-    /// The folder only once this server serves.
+    /// The authority's configuration, and its directory once this server serves.
     acme: Option<(Arc<AcmeConfig>, Option<Arc<DataDir>>)>,
 }
 
@@ -108,19 +126,9 @@ impl ServerTls {
     /// Reads the certificate chain and private key of two PEM files.
     ///
     /// # Errors
-    /// Names the file: missing, without a certificate or a key in it, or a key that is not the certificate's.
+    /// Names the file, which is missing, holds no certificate or no key, or holds the key of another certificate.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        Self::of_files(certificate, key, None)
-    }
-
-    fn of_files(
-        certificate: &Path,
-        key: &Path,
-        clients: Option<ClientAuthorities>,
-    ) -> Result<Self, TlsError> {
-        let tls = Self::new(Identity::new(certificate.to_owned(), key.to_owned()), None, clients)?;
-        tls.identity.read_again()?;
-        Ok(tls)
+        TlsConfig::of_files(certificate.to_owned(), key.to_owned()).load()
     }
 
     fn new(
@@ -129,20 +137,16 @@ impl ServerTls {
         clients: Option<ClientAuthorities>,
     ) -> Result<Self, TlsError> {
         let (identity, clients) = (Arc::new(identity), clients.map(Arc::new));
-        let resolver: Arc<dyn ResolvesServerCert> = Arc::<Identity>::clone(&identity);
-        let builder = ServerConfig::builder_with_provider(provider());
+        let versions: &[&SupportedProtocolVersion] =
+            if clients.is_some() { &[&TLS13] } else { DEFAULT_VERSIONS };
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions)
+            .map_err(TlsError::Provider)?;
         let builder = match &clients {
-            Some(clients) => {
-                let verifier: Arc<dyn ClientCertVerifier> = Arc::<ClientAuthorities>::clone(clients);
-                let builder = builder.with_protocol_versions(&[&TLS13]).map_err(TlsError::Provider)?;
-                builder.with_client_cert_verifier(verifier)
-            }
-            None => {
-                let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Provider)?;
-                builder.with_no_client_auth()
-            }
+            Some(clients) => builder.with_client_cert_verifier(Arc::<ClientAuthorities>::clone(clients)),
+            None => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_cert_resolver(resolver);
+        let mut config = builder.with_cert_resolver(Arc::<Identity>::clone(&identity));
         config.alpn_protocols = [ALPN].into_iter().chain(also).map(<[u8]>::to_vec).collect();
         // A ticket links the connections of a client that uses it.
         config.send_tls13_tickets = 0;
@@ -150,20 +154,20 @@ impl ServerTls {
         Ok(Self { config: Arc::new(config), identity, clients, acme: None })
     }
 
-    /// What connections are accepted with.
+    /// Returns the configuration for accepting connections.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Whether clients have to show a certificate of [`TlsConfig::client_ca`], as at first, or may. One that is shown has to be good
-    /// in both cases. Holds for handshakes to come, whichever configuration they are accepted with.
+    /// Sets whether clients must present a certificate of [`TlsConfig::client_ca`] (initially they must), or may. A presented
+    /// certificate must be valid in both cases. Applies to future handshakes, whichever configuration accepts them.
     pub fn require_client_certificates(&self, are_required: bool) {
         self.clients.iter().for_each(|clients| clients.require(are_required));
     }
 
-    /// The same for a server that may speak HTTP/2, too.
-    pub(super) fn speaking(&self, http2: bool) -> Arc<ServerConfig> {
+    /// Returns the configuration for accepting connections, with HTTP/2 in addition if `http2`.
+    fn speaking(&self, http2: bool) -> Arc<ServerConfig> {
         let mut config = self.config();
         if http2 {
             Arc::make_mut(&mut config).alpn_protocols.insert(0, HTTP2.to_vec());
@@ -171,13 +175,12 @@ impl ServerTls {
         config
     }
 
-    /// What is done about a certificate that ends, or has to be.
     pub(super) const fn advice(&self) -> &'static str {
         if self.acme.is_some() { "The server orders another one while it runs" } else { RENEW }
     }
 
-    /// Keeps the certificate good, and `gate` and `ends` (its end, in seconds since 1970) up to date, until the stop. Open
-    /// connections keep the old certificate. What cannot be used changes nothing, and the log gives the reason.
+    /// Keeps the certificate valid, and `gate` and `ends` (its end, in Unix seconds) up to date, until the stop. Open connections
+    /// keep the old certificate. Unusable files change nothing, and the log gives the reason.
     ///
     /// An authority connects to this server, so nothing is ordered before `listening`.
     pub async fn renew(
@@ -193,7 +196,7 @@ impl ServerTls {
                 Some((config, Some(folder))) => {
                     let authority = acme::Authority::new(Arc::clone(config), Arc::clone(folder));
                     listening.await;
-                    // While it drains it takes no connections, so no name could be proved.
+                    // A draining server accepts no connections, so no name could be proved.
                     tokio::select! {
                         () = acme::keep(&self.identity, &authority, report, reloads) => {}
                         () = shutdown.draining() => {}

@@ -1,36 +1,38 @@
-//! What a stream has received and its reader has not taken.
+//! Received data of a stream that its reader has not taken.
 
 use super::has_padded_value;
 use super::turns::Unpaid;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
+use http_body::{Body, Frame};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The receiving side of a stream. Clones share it; all are used by one task, which [keeps](Inbox::keep_taking) it taking.
+/// The receiving side of a stream. Clones share it. One task uses all of them, and must [keep it taking](Inbox::keep_taking).
 #[derive(Clone, Debug)]
 pub struct Inbox(Arc<Mutex<Received>>);
 
 #[derive(Debug)]
 struct Received {
     stream: RecvStream,
-    /// What came before this turn, copied: a frame of one byte holds the buffer that it was read into.
+    /// Data of earlier turns, copied: a frame of one byte retains the whole buffer that it was read into.
     kept: VecDeque<u8>,
-    /// What came in this turn.
+    /// Data of this turn.
     fresh: VecDeque<Bytes>,
-    end: Option<End>,
-    /// Until it is paid, the bytes count as the connection's: whoever sent them may have nothing to pay with.
+    /// The peer's end of the stream; an error if it was reset, or its connection is gone.
+    end: Option<Result<(), io::ErrorKind>>,
+    /// Share of the connection's unpaid bytes; `None` once paid. An unpaid sender may have no token.
     unpaid: Option<Share>,
-    /// Something was read, or waited for.
+    /// `true` once a read was attempted.
     is_wanted: bool,
 }
 
-/// How many bytes a stream has of its connection's [`Unpaid`]; they are given back when it is dropped.
+/// A stream's share of its connection's [`Unpaid`], released when dropped.
 #[derive(Debug)]
 struct Share {
     bytes: usize,
@@ -50,16 +52,8 @@ impl Drop for Share {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum End {
-    /// The peer's end of the stream.
-    Ended,
-    /// The stream was reset, or its connection is gone.
-    Broken(io::ErrorKind),
-}
-
 impl Inbox {
-    /// An inbox for a stream. Until it is [paid](Inbox::paid), what it holds is counted in `unpaid`, if that is given.
+    /// Creates an inbox for a stream. Its bytes count in `unpaid`, if given, until it is [paid](Inbox::paid).
     #[must_use]
     pub fn new(stream: RecvStream, unpaid: Option<Unpaid>) -> Self {
         Self(Arc::new(Mutex::new(Received {
@@ -72,7 +66,7 @@ impl Inbox {
         })))
     }
 
-    /// Runs `work`, and takes what arrives meanwhile, whether `work` reads it or not.
+    /// Runs `work`, and takes arriving data while it runs, even if `work` does not read.
     pub async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
         let mut work = pin!(work);
         poll_fn(|cx| {
@@ -84,7 +78,7 @@ impl Inbox {
         .await
     }
 
-    /// The next bytes, at most `most`, through `read`; none at the peer's end.
+    /// Passes the next bytes, at most `most`, to `read`, and returns their number; 0 at the peer's end.
     fn poll_with(&self, most: usize, read: impl FnOnce(&[u8])) -> Poll<io::Result<usize>> {
         let mut received = self.0.lock();
         received.is_wanted = true;
@@ -96,9 +90,9 @@ impl Inbox {
             }
             None => {
                 return match received.end {
-                    Some(End::Ended) => Poll::Ready(Ok(0)),
-                    Some(End::Broken(kind)) => Poll::Ready(Err(kind.into())),
-                    None => Poll::Pending, // `take` has left the task's waker
+                    Some(Ok(())) => Poll::Ready(Ok(0)),
+                    Some(Err(kind)) => Poll::Ready(Err(kind.into())),
+                    None => Poll::Pending, // `take` has registered the task's waker
                 };
             }
         };
@@ -106,50 +100,51 @@ impl Inbox {
         Poll::Ready(Ok(taken))
     }
 
-    /// Reads into `buf`.
     pub(super) fn poll_read(&self, buf: &mut tokio::io::ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         while buf.remaining() > 0 {
             match self.poll_with(buf.remaining(), |bytes| buf.put_slice(bytes)) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(_)) => {}
-                _ if !buf.filled().is_empty() => break,
+                _ if buf.filled().len() > before => break,
                 other => return other.map_ok(|_| ()),
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// The next piece; `None` at the peer's end.
-    ///
-    /// # Errors
-    /// When the stream was reset or its connection is gone.
-    pub fn poll_piece(&self) -> Poll<Option<io::Result<Bytes>>> {
-        const MOST: usize = 16 << 10;
-        let mut piece = Bytes::new();
-        self.poll_with(MOST, |bytes| piece = Bytes::copy_from_slice(bytes)).map(|read| match read {
-            Ok(0) => None,
-            Ok(_) => Some(Ok(piece)),
-            Err(error) => Some(Err(error)),
-        })
-    }
-
-    /// Whether anything was read, or waited for.
+    /// Returns `true` once a read was attempted.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.0.lock().is_wanted
     }
 
-    /// The stream's request was admitted: its window is the bound on what it holds.
+    /// Ends the accounting of unpaid bytes when the stream's request is admitted: its window is then the bound.
     pub fn paid(&self) {
         self.0.lock().unpaid = None;
     }
+}
 
-    /// Whether the peer has ended the stream and everything was taken.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
+/// The body of a request, in pieces of 16 KiB at most. Its trailer fields are not forwarded (RFC 9110, section 6.5.1), and
+/// Content-Length, which `h2` enforces, has its size.
+impl Body for Inbox {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        const MOST: usize = 16 << 10;
+        let mut piece = Bytes::new();
+        self.poll_with(MOST, |bytes| piece = Bytes::copy_from_slice(bytes)).map(|read| match read {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(Frame::data(piece))),
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
         let received = self.0.lock();
         let has_ended = match received.end {
-            Some(end) => matches!(end, End::Ended),
+            Some(end) => end.is_ok(),
             None => received.stream.is_end_stream(),
         };
         received.next().is_none() && has_ended
@@ -157,7 +152,7 @@ impl Inbox {
 }
 
 impl Received {
-    /// Takes what the connection has for this stream. It leaves the task's waker for what is still to come.
+    /// Takes the data that the connection has for this stream, and registers the task's waker for more.
     fn take(&mut self, cx: &mut Context<'_>) {
         while self.end.is_none() {
             match self.stream.poll_data(cx) {
@@ -168,20 +163,20 @@ impl Received {
                     }
                     self.fresh.push_back(bytes);
                 }
-                Poll::Ready(Some(Err(error))) => self.end = Some(End::Broken(kind(&error))),
+                Poll::Ready(Some(Err(error))) => self.end = Some(Err(kind(&error))),
                 Poll::Ready(None) => match self.stream.poll_trailers(cx) {
                     Poll::Pending => return,
                     Poll::Ready(Ok(Some(trailers))) if has_padded_value(&trailers) => {
-                        self.end = Some(End::Broken(io::ErrorKind::InvalidData));
+                        self.end = Some(Err(io::ErrorKind::InvalidData));
                     }
-                    Poll::Ready(Ok(_)) => self.end = Some(End::Ended),
-                    Poll::Ready(Err(error)) => self.end = Some(End::Broken(kind(&error))),
+                    Poll::Ready(Ok(_)) => self.end = Some(Ok(())),
+                    Poll::Ready(Err(error)) => self.end = Some(Err(kind(&error))),
                 },
             }
         }
     }
 
-    /// Copies what was not taken in this turn.
+    /// Copies the data that was not taken in this turn.
     fn compact(&mut self) {
         for bytes in self.fresh.drain(..) {
             self.kept.extend(&bytes);
@@ -196,7 +191,7 @@ impl Received {
         self.fresh.iter().map(|bytes| &bytes[..]).find(|bytes| !bytes.is_empty())
     }
 
-    /// The reader took this much of what is [next](Self::next): the peer may send as much again.
+    /// Removes `taken` bytes of [`next`](Self::next), and allows the peer to send as many again.
     fn advance(&mut self, taken: usize) {
         if self.kept.is_empty() {
             while self.fresh.front().is_some_and(Bytes::is_empty) {
@@ -211,12 +206,12 @@ impl Received {
                 self.kept = VecDeque::new(); // most tunnels are idle most of the time
             }
         }
-        // It fails for a stream that is over, which has no use for credit.
+        // Fails only for a stream that is over, which needs no credit.
         let _ = self.stream.flow_control().release_capacity(taken);
     }
 }
 
-/// What became of a stream, in the terms of a socket.
+/// Returns the socket error that corresponds to a stream's error.
 pub(super) fn kind(error: &h2::Error) -> io::ErrorKind {
     match error.get_io() {
         Some(error) => error.kind(),

@@ -1,38 +1,40 @@
-//! A stream as a relay's side.
+//! An HTTP/2 stream as one side of a relay.
 
 use super::PIECE;
 use super::inbox::{Inbox, kind};
-use super::queue::Queue;
 use crate::reset::Reset;
 use bytes::Bytes;
 use h2::{Reason, SendStream};
+use parking_lot::Mutex;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How many pieces of a stream may wait to be sent.
+/// Number of waiting pieces above which a stream accepts no more.
 const PIECES: usize = 64;
 
-/// Both directions of a stream whose headers were exchanged. Its task has to [keep its inbox taking](Inbox::keep_taking).
+/// Both directions of a stream after the exchange of headers. Its task must [keep its inbox taking](Inbox::keep_taking).
 #[derive(Debug)]
 pub struct Http2Stream {
     inbox: Inbox,
     outbox: SendStream<Bytes>,
     queue: Queue,
-    resets: AtomicBool,
+    /// Code of the reset with which the stream ends; 0 for none.
+    resets: AtomicU32,
 }
 
 impl Http2Stream {
-    /// A stream of what `inbox` receives and `outbox` sends.
+    /// Creates a stream from its receiving and its sending side.
     #[must_use]
     pub fn new(inbox: Inbox, outbox: SendStream<Bytes>) -> Self {
-        Self { inbox, outbox, queue: Queue::default(), resets: AtomicBool::new(false) }
+        Self { inbox, outbox, queue: Queue::default(), resets: AtomicU32::new(0) }
     }
 
-    /// How many bytes may be queued now: the peer's window, as far as the queue has room. While something is queued it is `wanted`
-    /// or nothing, for a small piece costs as much as a large one.
+    /// Returns the number of bytes that may be queued now: the peer's window, as far as the queue has room. While data is queued,
+    /// this is `wanted` or pending: a small piece costs as much as a large one.
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         loop {
             let room = self.outbox.capacity();
@@ -52,16 +54,16 @@ impl Http2Stream {
     }
 
     fn send(&mut self, bytes: Bytes, is_end: bool) -> io::Result<()> {
-        // The only other error is a stream that is over.
+        // The only possible error is that the stream is over.
         self.outbox.send_data(bytes, is_end).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Ready when the peer has reset the stream, or its connection is gone.
+    /// Becomes ready when the peer has reset the stream, or its connection is gone.
     pub fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.outbox.poll_reset(cx).map(|_| ())
     }
 
-    /// Ready when all that was queued is written.
+    /// Becomes ready when all queued data is written.
     pub fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.queue.poll_at_most(0, cx)
     }
@@ -69,7 +71,7 @@ impl Http2Stream {
     /// Ends the sending side with trailer fields.
     ///
     /// # Errors
-    /// When the stream is over.
+    /// Fails if the stream is over.
     pub fn end_with(&mut self, trailers: http::HeaderMap) -> io::Result<()> {
         self.outbox.send_trailers(trailers).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
@@ -90,7 +92,7 @@ impl AsyncWrite for Http2Stream {
         Poll::Ready(Ok(length))
     }
 
-    /// The connection's task writes what is queued.
+    /// Returns at once: the connection's task writes the queued data.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -100,13 +102,20 @@ impl AsyncWrite for Http2Stream {
     }
 }
 
-/// RFC 9113, section 8.5: a TCP connection that broke is a stream error of type CONNECT_ERROR.
+/// Reports a broken TCP connection as CONNECT_ERROR (RFC 9113, section 8.5), and a malformed stream as PROTOCOL_ERROR (section
+/// 8.1.1). The first report counts.
 impl Reset for Http2Stream {
     fn reset(&self) {
-        self.resets.store(true, Ordering::Relaxed);
+        let code = u32::from(Reason::CONNECT_ERROR);
+        _ = self.resets.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The connection's task has written all of it: a reset discards only what is queued.
+    fn reset_as_malformed(&self) {
+        let code = u32::from(Reason::PROTOCOL_ERROR);
+        _ = self.resets.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the connection's task has written everything: a reset discards only queued data.
     fn is_delivered(&self) -> bool {
         self.queue.pieces() == 0
     }
@@ -114,9 +123,65 @@ impl Reset for Http2Stream {
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
-        if self.resets.load(Ordering::Relaxed) {
-            self.outbox.send_reset(Reason::CONNECT_ERROR);
+        if let code @ 1.. = self.resets.load(Ordering::Relaxed) {
+            self.outbox.send_reset(Reason::from(code));
         }
+    }
+}
+
+/// A count of the pieces that wait to be written. A piece costs some hundred bytes in addition to its data, so the number of
+/// pieces needs a bound, too.
+#[derive(Clone, Debug, Default)]
+pub struct Queue(Arc<Mutex<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    pieces: usize,
+    sender: Option<Waker>,
+}
+
+/// A piece that counts until it is dropped.
+struct Piece {
+    bytes: Box<[u8]>,
+    queue: Queue,
+}
+
+impl Queue {
+    /// Returns a piece that counts until it is written, or dropped with its stream.
+    #[must_use]
+    pub fn piece(&self, bytes: Box<[u8]>) -> Bytes {
+        self.0.lock().pieces += 1;
+        Bytes::from_owner(Piece { bytes, queue: self.clone() })
+    }
+
+    /// Returns the number of waiting pieces.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        self.0.lock().pieces
+    }
+
+    /// Becomes ready when at most `most` pieces wait.
+    fn poll_at_most(&self, most: usize, cx: &Context<'_>) -> Poll<()> {
+        let mut waiting = self.0.lock();
+        if waiting.pieces <= most {
+            return Poll::Ready(());
+        }
+        waiting.sender = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut waiting = self.queue.0.lock();
+        waiting.pieces -= 1;
+        waiting.sender.take().into_iter().for_each(Waker::wake);
     }
 }
 
@@ -129,7 +194,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::time::{Duration, timeout};
 
-    /// The room of the queue is no multiple of a piece.
+    /// The capacity of the queue is not a multiple of a piece.
     #[tokio::test]
     async fn bulk_goes_out_in_whole_pieces() {
         const PIECES: usize = 64;
@@ -170,7 +235,31 @@ mod tests {
         assert!(frames.iter().all(|length| *length == PIECE || *length == 0), "{frames:?}");
     }
 
-    /// The windows are large, and nothing reads the connection: what is queued is bounded in pieces as in bytes.
+    /// A read of 0 bytes is the end.
+    #[tokio::test]
+    async fn a_read_into_a_buffer_that_has_bytes_already_waits_for_more() {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (mut sender, client) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(client);
+        let (_response, mut body) = sender.send_request(Request::new(()), false).unwrap();
+        let mut server = h2::server::handshake(far).await.unwrap();
+        let (request, mut respond) = server.accept().await.unwrap().unwrap();
+        tokio::spawn(async move { poll_fn(|cx| server.poll_closed(cx)).await });
+        let outbox = respond.send_response(Response::new(()), false).unwrap();
+        let inbox = Inbox::new(request.into_body(), None);
+        let mut stream = Http2Stream::new(inbox.clone(), outbox);
+        let mut bytes = [0; 16];
+        let mut buf = ReadBuf::new(&mut bytes);
+        buf.put_slice(b"before");
+        let read =
+            inbox.keep_taking(poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_read(cx, &mut buf))));
+        assert!(read.await.is_pending());
+        body.send_data(Bytes::from_static(b" after"), true).unwrap();
+        inbox.keep_taking(poll_fn(|cx| Pin::new(&mut stream).poll_read(cx, &mut buf))).await.unwrap();
+        assert_eq!(buf.filled(), b"before after");
+    }
+
+    /// With large windows and an unread connection, the queue is bounded in pieces as well as in bytes.
     #[tokio::test]
     async fn a_stream_queues_few_pieces_however_small_they_are() {
         let (near, far) = tokio::io::duplex(64 << 10);

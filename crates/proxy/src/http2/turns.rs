@@ -1,4 +1,4 @@
-//! The stream under a connection: it reads in turns, so that the tasks of the connection's streams take what came.
+//! Reads of a connection in turns, so that the tasks of its streams take the data in between.
 
 use parking_lot::Mutex;
 use std::io;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// How many bytes are read in one turn: a frame of one byte takes ten, and a hundred until its task has taken it.
+/// Maximum number of bytes read in a turn. A frame of one byte takes ten, and a hundred until its task has taken it.
 const TURN: usize = 64 << 10;
-/// The same before anything was paid: a request takes a dozen, and ten thousand until its task has refused it.
+/// The same before a token was paid: a request takes a dozen, and ten thousand until its task has refused it.
 const UNPAID_TURN: usize = 256;
-/// How many bytes a connection may bring for streams that have not been admitted, before it is read on.
+/// Bytes for streams that were not admitted, above which a connection is not read.
 const UNPAID: usize = 64 << 10;
 
-/// What a connection has brought for streams that nothing was read from yet, in bytes. Above 64 KiB the connection is not read:
-/// whoever has no token is about to be refused, and what came is dropped. Clones share one count.
+/// Count of the bytes that a connection has received for streams that were not admitted. Above 64 KiB the connection is not read:
+/// a request without a token is about to be refused, and its data dropped. Clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct Unpaid(Arc<Mutex<Count>>);
 
@@ -40,7 +40,7 @@ impl Count {
 }
 
 impl Unpaid {
-    /// Of a connection whose streams are all admitted.
+    /// Returns the count of a connection whose streams are all admitted.
     #[must_use]
     pub fn lifted() -> Self {
         let unpaid = Self::default();
@@ -58,20 +58,20 @@ impl Unpaid {
         count.wake_if_low();
     }
 
-    /// The connection has paid: the windows of its streams are bound enough.
+    /// Lifts the limit once the connection has paid: the windows of its streams are then the bound.
     pub fn lift(&self) {
         let mut count = self.0.lock();
         count.is_lifted = true;
         count.wake_if_low();
     }
 
-    /// Holds reading, so that what was read can be taken from `h2`, which reads whenever it is polled; then lets it go on. Only
-    /// between two polls of one turn: the reader is not woken.
+    /// Holds reads, or allows them again, so that data can be taken from `h2`, which reads whenever it is polled. Use it only
+    /// between two polls of one turn: it does not wake the reader.
     pub fn hold(&self, is_held: bool) {
         self.0.lock().is_held = is_held;
     }
 
-    /// Ready when the connection may be read, with what may be read in a turn.
+    /// Becomes ready when the connection may be read, and returns the bytes of a turn.
     fn poll_low(&self, cx: &Context<'_>) -> Poll<usize> {
         let mut count = self.0.lock();
         if count.is_held {
@@ -85,8 +85,8 @@ impl Unpaid {
     }
 }
 
-/// A connection's stream, of which each turn reads 64 KiB at most, 256 bytes before anything was paid, and nothing while too much
-/// of it is [`Unpaid`].
+/// A connection's stream, read in turns of 64 KiB at most, of 256 bytes before a token was paid, and not at all while too many
+/// bytes are [`Unpaid`].
 #[derive(Debug)]
 pub struct Turns<S> {
     stream: S,
@@ -95,7 +95,7 @@ pub struct Turns<S> {
 }
 
 impl<S> Turns<S> {
-    /// Reads `stream` in turns.
+    /// Creates a stream that is read in turns.
     pub fn new(stream: S, unpaid: Unpaid) -> Self {
         Self { stream, read: 0, unpaid }
     }

@@ -1,44 +1,45 @@
 //! One direction of a relay.
 
-use super::pace::Pace;
 use super::pipe::Pipe;
 use crate::http2::PIECE;
 use crate::reset::Reset;
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
 
-/// One direction.
 pub(super) struct Half {
     state: State,
-    /// What was read and not yet written, from `written` on.
+    /// Data that was read and not yet written, from index `written` on.
     pending: Vec<u8>,
     written: usize,
     needs_flush: bool,
-    /// The reader's connection is gone, both ways: nothing can be written to it either.
+    /// `true` if the reader's connection is gone in both directions: nothing can be written to it either.
     pub(super) reader_gone: bool,
-    /// All of it was passed on, the reader's end too.
+    /// `true` if everything was passed on, including the reader's end.
     pub(super) whole: bool,
     pub(super) copied: u64,
-    /// How fast it may go. Boxed, because few tunnels have one.
+    /// Rate limit; boxed because few tunnels have one.
     pub(super) pace: Option<Box<Pace>>,
-    /// The last read brought as much as it could, or the last splices brought much.
+    /// `true` if the last read filled its buffer, or the last splice moved at least `LITTLE` bytes.
     is_bulk: bool,
-    /// What was read and not yet written, where it was not copied.
+    /// Data that was spliced and not yet written.
     pipe: Option<Pipe>,
 }
 
-/// What a direction copies before it splices: most tunnels carry less, and a pipe is not worth its price for them.
+/// Bytes that a direction copies before it splices: most tunnels carry less, too little to be worth a pipe.
 const COPIED_FIRST: u64 = 256 * 1024;
-/// A splice that brings less is the last one, until a read fills its buffer again.
+/// Size of a splice, in bytes, below which the direction copies until a read fills its buffer again.
 const LITTLE: usize = 16 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Copying,
-    /// The reader is done; the writer must be shut down.
+    /// The reader has ended; the writer must be shut down.
     Closing,
     Done,
 }
@@ -59,8 +60,8 @@ impl Half {
         }
     }
 
-    /// Ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error
-    /// is reported once. `is_last` when the other direction is whole: the streams are dropped as soon as this one is over.
+    /// Becomes ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error is
+    /// returned once. `is_last` is `true` if the other direction is whole: the streams are dropped as soon as this one is over.
     pub(super) fn poll_copy<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -100,7 +101,7 @@ impl Half {
                     match self.poll_once(cx, reader, writer, scratch)? {
                         Poll::Ready(()) => {}
                         Poll::Pending => {
-                            // TLS keeps records back until it is flushed; a plain socket does nothing here.
+                            // TLS holds records back until it is flushed; flushing a plain socket does nothing.
                             if self.needs_flush {
                                 ready!(Pin::new(&mut *writer).poll_flush(cx))?;
                                 self.needs_flush = false;
@@ -109,7 +110,7 @@ impl Half {
                         }
                     }
                 }
-                // A system call less. All that came from the writer was read, since its own direction is whole.
+                // Saves a system call. All data from the writer was read, because its own direction is whole.
                 State::Closing if is_last && writer.socket().is_some() => {
                     (self.state, self.whole) = (State::Done, true);
                 }
@@ -118,7 +119,7 @@ impl Half {
                         Err(error) if error.kind() != io::ErrorKind::NotConnected => {
                             return Poll::Ready(Err(error));
                         }
-                        // A writer that has gone away needs no shutdown.
+                        // A writer that is gone needs no shutdown.
                         _ => (self.state, self.whole) = (State::Done, true),
                     }
                 }
@@ -127,7 +128,7 @@ impl Half {
         }
     }
 
-    /// Reads once, and writes what was read as far as the writer takes it.
+    /// Reads once, and writes the data as far as the writer takes it.
     fn poll_once<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -148,7 +149,7 @@ impl Half {
         self.poll_copy_once(cx, reader, writer, scratch)
     }
 
-    /// Reads into a pipe; the next step passes it on. `None` when there is no pipe, or only a read shows what is there.
+    /// Reads into a pipe, which the next step writes. `None` if there is no pipe, or if only a read can show what is there.
     fn poll_splice(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Option<Poll<io::Result<()>>> {
         let mut pipe = Pipe::take()?;
         let filled = match from.poll_read_ready(cx) {
@@ -168,7 +169,7 @@ impl Half {
                 self.reader_gone = true;
                 Some(Poll::Ready(Err(error)))
             }
-            // Nothing is there, or urgent data, before which a splice stops even at the stream's end; or the system forbids it.
+            // No data, or urgent data, before which a splice stops even at the stream's end; or the system forbids splicing.
             Ok(_) | Err(_) => {
                 pipe.give_back();
                 None
@@ -187,7 +188,7 @@ impl Half {
         R: AsyncRead + Reset + Unpin,
         W: AsyncWrite + Reset + Unpin,
     {
-        // What a frame would not hold would go out as one of its own.
+        // Data beyond one frame would be sent as a separate frame.
         let is_framed = reader.socket().is_some() && writer.socket().is_none();
         let room = if is_framed { scratch.len().min(PIECE) } else { scratch.len() };
         let most = match &mut self.pace {
@@ -234,7 +235,7 @@ impl Half {
             self.written += self.count(taken)?;
         }
         if self.written > 0 {
-            // Given back, not kept for the next time: most tunnels are idle most of the time.
+            // Freed instead of kept: most tunnels are idle most of the time.
             self.pending = Vec::new();
             self.written = 0;
         }
@@ -251,9 +252,49 @@ impl Half {
     }
 }
 
-/// Whether a read failed because there is no connection any more. A TLS stream that ended without close_notify is not
-/// meant: its other direction may be open.
+/// Returns `true` if a read failed because the connection is gone. A TLS stream that ended without close_notify is not included:
+/// its other direction may be open.
 fn is_of_a_connection_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut)
+}
+
+/// Bytes to wait for before a read, if they accrue within 0.1 s: small reads cost as much as large ones.
+const WORTH_READING: f64 = 16.0 * 1024.0;
+
+/// Rate limit of one direction: a token bucket that holds one second's worth. Has the bytes that may pass now, and the time of
+/// their calculation.
+pub(crate) struct Pace {
+    /// Bytes per second.
+    rate: f64,
+    level: f64,
+    at: Instant,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl Pace {
+    pub(crate) fn new(bytes_a_second: u64) -> Box<Self> {
+        let (rate, now) = (bytes_a_second.max(1) as f64, Instant::now());
+        Box::new(Self { rate, level: rate, at: now, alarm: Box::pin(sleep_until(now)) })
+    }
+
+    /// Becomes ready with the number of bytes that may be read now, at least one.
+    pub(crate) fn poll_allowance(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        let least = (self.rate / 10.0).clamp(1.0, WORTH_READING);
+        loop {
+            let now = Instant::now();
+            self.level = (self.level + (now - self.at).as_secs_f64() * self.rate).min(self.rate);
+            self.at = now;
+            if self.level >= least {
+                return Poll::Ready(self.level as usize);
+            }
+            let wait = Duration::from_secs_f64((least - self.level) / self.rate);
+            self.alarm.as_mut().reset(now + wait.max(Duration::from_millis(1)));
+            ready!(self.alarm.as_mut().poll(cx));
+        }
+    }
+
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.level -= bytes as f64;
+    }
 }

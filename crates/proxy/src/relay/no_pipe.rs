@@ -1,4 +1,4 @@
-//! In the place of `pipe.rs` where the system has no splice(2): there is never a pipe, and tunnels copy.
+//! The replacement of `pipe.rs` on systems without splice(2): there is never a pipe, and tunnels copy.
 
 use std::convert::Infallible;
 use std::io;

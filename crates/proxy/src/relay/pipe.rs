@@ -1,4 +1,4 @@
-//! Bytes from one socket to the other without a copy: through a pipe of the kernel (splice(2)).
+//! Transfer from one socket to another without a copy, through a pipe of the kernel (splice(2)).
 
 use nix::fcntl::{OFlag, SpliceFFlags, splice};
 use nix::sys::resource::{Resource, getrlimit};
@@ -12,28 +12,28 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// The most pipes of a process, each of two descriptors. A tunnel without one copies.
+/// Maximum number of pipes per process, with two descriptors each. A tunnel without a pipe copies.
 static MOST: LazyLock<usize> = LazyLock::new(|| {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     most(usize::try_from(files).unwrap_or(usize::MAX))
 });
 
-/// Their descriptors are among those that daemons leave free beside connections: a quarter of the limit, or 512.
+/// Returns the maximum for a limit on descriptors. The pipes' descriptors are among those that daemons leave free next to
+/// connections: a quarter of the limit, or 512.
 fn most(files: usize) -> usize {
     (files / 64).min(64)
 }
 
-/// How much goes through at once: as much as a copy, so that tunnels take turns as often.
+/// Maximum size of a splice, in bytes: the same as of a copy, so that tunnels take turns equally often.
 const PIECE: usize = 64 * 1024;
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// An empty one: a tunnel has it only while there is something in it, so its thread seldom needs another.
+    /// An empty pipe. A tunnel holds it only while it contains data, so its thread seldom needs another one.
     static EMPTY: Cell<Option<Pipe>> = const { Cell::new(None) };
 }
 
-/// A pipe, and how many bytes are in it.
 pub(super) struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
@@ -47,7 +47,7 @@ impl Drop for Pipe {
 }
 
 impl Pipe {
-    /// An empty one, unless there are as many as there may be.
+    /// Returns an empty pipe; `None` if the maximum is reached or no descriptor is left.
     pub(super) fn take() -> Option<Self> {
         #[cfg(test)]
         if FORBIDDEN.get() {
@@ -70,15 +70,15 @@ impl Pipe {
         self.held
     }
 
-    /// For the next tunnel that needs one.
+    /// Keeps an empty pipe for the next tunnel that needs one.
     pub(super) fn give_back(self) {
         if self.held == 0 {
             EMPTY.set(Some(self));
         }
     }
 
-    /// Fills the empty pipe with what has come from the socket, and returns how much that was. `WouldBlock` and nothing do not say
-    /// what there is: a splice stops before urgent data.
+    /// Fills the empty pipe from the socket, and returns the number of bytes. `WouldBlock` and 0 do not show what there is: a
+    /// splice stops before urgent data.
     pub(super) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
         self.held = splice_some(from, &self.writer, PIECE)?;
         #[cfg(test)]
@@ -86,7 +86,7 @@ impl Pipe {
         Ok(self.held)
     }
 
-    /// Passes on what is in it, as far as the socket takes it.
+    /// Writes the pipe's content as far as the socket takes it.
     pub(super) fn poll_empty(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<usize>> {
         loop {
             ready!(to.poll_write_ready(cx))?;
@@ -121,13 +121,13 @@ thread_local! {
     static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Leaves this thread without pipes, as where others hold as many as there may be.
+/// Denies pipes to this thread, as if others held the maximum.
 #[cfg(test)]
 pub(super) fn forbid(forbidden: bool) {
     FORBIDDEN.set(forbidden);
 }
 
-/// What this thread has read into pipes.
+/// Returns the number of bytes that this thread has read into pipes.
 #[cfg(test)]
 pub(super) fn spliced() -> usize {
     SPLICED.get()

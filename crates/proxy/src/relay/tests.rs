@@ -1,4 +1,4 @@
-//! Every byte, both ways, and an end for every tunnel.
+//! Delivery of every byte in both directions, and an end for every tunnel.
 
 mod spliced;
 
@@ -72,7 +72,7 @@ async fn a_silent_tunnel_is_closed_and_a_slow_one_is_not() {
     assert_eq!((relayed.ended, relayed.up), (TunnelEnd::Idle, 5));
 }
 
-/// The first second's worth goes at once, the rest at its pace, and each direction has its own.
+/// The first second's worth passes at once and the rest at its rate, separately for each direction.
 #[tokio::test(start_paused = true)]
 async fn a_paced_tunnel_lets_through_so_many_bytes_a_second_each_way() {
     const RATE: usize = 10_000;
@@ -89,7 +89,7 @@ async fn a_paced_tunnel_lets_through_so_many_bytes_a_second_each_way() {
     assert!(read_up.is_ok() && read_down.is_ok() && up == bytes && down == bytes);
     let took = began.elapsed().as_millis();
     assert!((3_000..3_400).contains(&took), "{took} ms");
-    // Half a minute of silence is worth no more than a second.
+    // Half a minute of silence earns no more than one second's worth.
     tokio::time::sleep(Duration::from_secs(30)).await;
     let began = Instant::now();
     client.write_all(&bytes[..2 * RATE]).await.unwrap();
@@ -117,7 +117,7 @@ async fn what_came_before_a_break_is_still_delivered() {
     target.readable().await.unwrap();
     target.write_all(b"refused").await.unwrap();
     drop(target); // with unread bytes: a reset
-    // The upload goes on and breaks; the answer arrives all the same.
+    // The upload continues and breaks; the answer still arrives.
     let _ = client.write_all(&[0; 10_000]).await;
     let mut got = Vec::new();
     client.read_to_end(&mut got).await.unwrap();
@@ -125,7 +125,7 @@ async fn what_came_before_a_break_is_still_delivered() {
     assert_eq!(relay.await.unwrap().ended, TunnelEnd::Broken);
 }
 
-/// Two ends of a TCP connection.
+/// Returns the two ends of a TCP connection.
 async fn tcp() -> (TcpStream, TcpStream) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let connecting = TcpStream::connect(listener.local_addr().unwrap());
@@ -133,7 +133,7 @@ async fn tcp() -> (TcpStream, TcpStream) {
     (near.unwrap(), accepted.unwrap().0)
 }
 
-/// How a stream ends: all of it, or the error after what came.
+/// Reads a stream to its end: returns the data, and the error after it, if any.
 async fn end_of(stream: &mut TcpStream) -> (Vec<u8>, Option<io::ErrorKind>) {
     let mut got = Vec::new();
     let ended = stream.read_to_end(&mut got).await;
@@ -166,14 +166,14 @@ async fn a_direction_that_was_whole_keeps_its_end_when_the_other_is_cut() {
     assert_eq!(end_of(&mut target).await, (Vec::new(), RESET));
 }
 
-/// A megabyte lies in buffers when the target breaks: the client reads it slowly, gets all of it, and then the reset.
+/// A megabyte is in buffers when the target breaks: the client reads it slowly, receives all of it, and then the reset.
 #[tokio::test]
 async fn a_target_that_is_reset_is_a_reset_to_the_client_after_what_came() {
     let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
     let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)));
     let sent = vec![7; 1 << 20];
     target.write_all(&sent).await.unwrap();
-    // As soon as the relay has read it all: what its own socket has not read yet, a reset throws away.
+    // Reset as soon as the relay has read everything: a reset discards what the relay's socket has not read yet.
     while !target.is_delivered() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

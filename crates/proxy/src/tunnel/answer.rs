@@ -1,55 +1,54 @@
-//! Reading a proxy's answer: a head of limited size, and for refusals a body that explains.
+//! Reading of a proxy's answer: a head of limited size and, for refusals, a body that explains.
 //!
-//! Not hyper's client: it discards an answer that is there before the request is written, and a gateway that has too many
-//! connections sends its 503 like that. Here such an answer is read, with its `Retry-After`.
+//! hyper's client is unsuitable: it discards an answer that arrives before the request is written, and a gateway with too many
+//! connections sends its 503 that way. This module reads such an answer, with its `Retry-After`.
 
 use bytes::{Buf, BytesMut};
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The largest head that is read, in bytes.
+/// Largest head that is read, in bytes.
 const HEAD_LIMIT: usize = 32 * 1024;
-/// The most interim answers (1xx) before the answer, in bytes.
+/// Maximum size of all interim answers (1xx) before the answer, in bytes.
 pub(super) const INTERIM_LIMIT: usize = 8 * 1024;
-/// The most header fields in a head.
+/// Maximum number of header fields in a head.
 const FIELD_LIMIT: usize = 100;
-/// How an alert of TLS begins, of any version (RFC 8446, section 5.1).
+/// First bytes of a TLS alert of any version (RFC 8446, section 5.1).
 const TLS_ALERT: [u8; 2] = [21, 3];
-/// The most of a body that is read, in bytes.
+/// Maximum number of bytes of a body that are read.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
-/// Status and header fields.
+/// Status and header fields of an answer.
 #[derive(Debug)]
 pub struct Head {
     /// The status of the answer, never an interim one (1xx).
     pub status: StatusCode,
-    /// Its fields.
+    /// The header fields.
     pub headers: HeaderMap,
 }
 
-/// Why there is no head.
+/// Reasons for a missing head.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// The connection ended or broke before.
+    /// The connection ended or broke before the end of the head.
     #[error("{0}")]
     Broken(String),
-    /// What came is not HTTP.
+    /// The received data is not HTTP.
     #[error("{0}")]
     Grammar(String),
-    /// What came is a record of TLS: the alert by which a server refuses a request without it.
+    /// The received data is a TLS alert, by which a server refuses a request without TLS.
     #[error("it serves TLS; write https:// in place of http://")]
     Tls,
-    /// Longer than the limit.
+    /// The head exceeds the limit.
     #[error("the header is longer than {HEAD_LIMIT} bytes")]
     TooLarge,
-    /// Interim answers without end.
+    /// The interim answers exceed the limit.
     #[error("more than {INTERIM_LIMIT} bytes of interim answers (1xx) came, and no answer")]
     NoEnd,
 }
 
-/// Reads one head. What came after it is left in `buffer`. Interim answers (1xx) are skipped,
-/// [`INTERIM_LIMIT`] bytes at most.
+/// Reads one head, and leaves the data after it in `buffer`. Interim answers (1xx) are skipped, [`INTERIM_LIMIT`] bytes at most.
 pub(super) async fn read_head(
     io: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -78,13 +77,13 @@ pub(super) async fn read_head(
     }
 }
 
-/// Takes a head off `buffer`, if a whole one is there.
+/// Removes a head from `buffer`; `None` while it is incomplete.
 fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
     if buffer.starts_with(&TLS_ALERT) {
-        return Err(HeadError::Tls); // before it is parsed: an alert is shorter than a version
+        return Err(HeadError::Tls); // before the parser, which waits: an alert is shorter than a version
     }
     if !buffer.is_empty() && TLS_ALERT.starts_with(buffer) {
-        return Ok(None); // no head of HTTP begins so
+        return Ok(None); // no HTTP head begins with these bytes
     }
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut response = httparse::Response::new(&mut fields);
@@ -109,8 +108,8 @@ fn parse_head(buffer: &mut BytesMut) -> Result<Option<Head>, HeadError> {
     Ok(Some(Head { status, headers }))
 }
 
-/// Reads the body of `head` into `body`, [`BODY_LIMIT`] bytes at most; `buffer` holds what has come already. It ends
-/// where the framing ends it (RFC 9112, section 6.3), and without an error where the bytes end.
+/// Reads the body of `head` into `body`, [`BODY_LIMIT`] bytes at most; `buffer` holds the data received so far. The body ends as
+/// its framing defines (RFC 9112, section 6.3), or without an error where the data ends.
 pub async fn read_body(
     io: &mut (impl AsyncRead + Unpin),
     head: &Head,
@@ -144,7 +143,7 @@ async fn read_chunks(io: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut, b
     }
 }
 
-/// Moves `length` bytes to `body`. False when they end before, or the body is full.
+/// Moves `length` bytes to `body`. Returns `false` if the data ends earlier or the body is full.
 async fn take(
     io: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
@@ -179,7 +178,7 @@ mod tests {
         Ok((head, String::from_utf8(body.to_vec()).unwrap(), buffer.to_vec()))
     }
 
-    /// One byte at a time, so that every boundary is met.
+    /// Delivers one byte at a time, so that every boundary occurs.
     fn tokio_test_io(bytes: &[u8]) -> impl AsyncRead + Unpin + use<> {
         let (mut near, far) = tokio::io::duplex(1);
         let bytes = bytes.to_vec();

@@ -1,12 +1,11 @@
 //! One connection to a proxy that tunnels share.
 
-use crate::http2::{Inbox, Unsent};
+use crate::http2::Inbox;
 use crate::reset::Reset;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -18,37 +17,36 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// A connection that was silent for this long is asked for a sign of life before a token goes there.
+/// Silence after which a connection must answer a ping before a token is sent on it.
 const SILENT: Duration = Duration::from_secs(1);
-/// How long it may take to give it.
+/// Time limit for the answer to that ping.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
-/// What a connection to a proxy can do, plain or TLS, and what a tunnel can that leads to the next one.
-pub trait Io: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Reset + Unsent + Send + Unpin> Io for T {}
+/// A byte stream to a proxy: a plain or TLS connection, or a tunnel that leads to the next proxy.
+pub trait Io: AsyncRead + AsyncWrite + Reset + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Reset + Send + Unpin> Io for T {}
 
-/// A connection.
 pub(super) struct Line {
-    /// `None` once it takes no more tunnels.
+    /// `None` once the connection accepts no more tunnels.
     pub(super) sender: Mutex<Option<SendRequest<Bytes>>>,
-    /// Why it broke.
     pub(super) failure: Failure,
     pub(super) ping: tokio::sync::Mutex<PingPong>,
-    /// When its proxy last gave a sign of life; `None` before the first.
+    /// Time of the proxy's last sign of life; `None` before the first.
     pub(super) heard: Mutex<Option<Instant>>,
     pub(super) began: Instant,
     pub(super) tunnels: AtomicUsize,
-    /// The one that carries it, where that is another hop's. Nothing of the tunnel on it: that ends with this connection.
+    /// The connection that carries this one, if that is another hop's. It is not a reference to the tunnel on it, which ends with
+    /// this connection.
     pub(super) carrier: Option<Arc<Line>>,
-    /// The number of tunnels has changed.
+    /// Notified when the number of tunnels changes or the connection retires.
     pub(super) changed: Notify,
 }
 
-/// Counts as a tunnel for as long as it lives.
+/// Guard that counts a tunnel.
 pub(super) struct Taken(Arc<Line>);
 
 impl Taken {
-    /// Where there is room: on a line with fewer tunnels than `most`.
+    /// Takes a place on a line that has fewer tunnels than `most`.
     pub(super) fn on(line: &Arc<Line>, most: usize) -> Option<Self> {
         let more = |tunnels| (tunnels < most).then_some(tunnels + 1);
         line.tunnels.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -63,23 +61,17 @@ impl Drop for Taken {
     }
 }
 
-/// What a tunnel on a shared connection has received and not read; nothing where it has a connection of its own. One in another
-/// that is shared has that one's.
+/// Unread data of a tunnel on a shared connection; nothing for a tunnel on a separate one. A connection inside a shared tunnel
+/// has that tunnel's.
 #[derive(Clone, Default)]
 pub struct Received(Option<(Inbox, Arc<Line>)>);
-
-impl fmt::Debug for Received {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Received")
-    }
-}
 
 impl Received {
     pub(super) fn shared(inbox: Inbox, taken: &Taken) -> Self {
         Self(Some((inbox, Arc::clone(&taken.0))))
     }
 
-    /// Runs `work`, which reads the tunnel or will; meanwhile the tunnel stops no other one of its connection.
+    /// Runs `work`, which reads the tunnel now or later, while the tunnel stops no other one of its connection.
     pub async fn keep_taking<F: Future>(&self, work: F) -> F::Output {
         match &self.0 {
             Some((inbox, _)) => inbox.keep_taking(work).await,
@@ -87,14 +79,14 @@ impl Received {
         }
     }
 
-    /// The connection it comes over.
     pub(super) fn carrier(&self) -> Option<Arc<Line>> {
         self.0.as_ref().map(|(_, line)| Arc::clone(line))
     }
 }
 
 impl Line {
-    /// Whether it takes tunnels, if it has room.
+    /// Returns `true` if the connection accepts tunnels, given room. Retires a connection that is too old, or whose carrier is
+    /// leaving.
     pub(super) fn is_open(&self, lifetime: Duration) -> bool {
         if self.began.elapsed() >= lifetime
             || self.carrier.as_ref().is_some_and(|carrier| carrier.is_leaving())
@@ -104,7 +96,7 @@ impl Line {
         self.sender.lock().is_some()
     }
 
-    /// Whether it takes no more tunnels, by its age or because its proxy goes away.
+    /// Returns `true` if the connection accepts no more tunnels, because of its age or because its proxy is going away.
     fn is_leaving(&self) -> bool {
         let sender = self.sender.lock().clone();
         let ready =
@@ -117,13 +109,13 @@ impl Line {
         self.tunnels.load(Ordering::Acquire) < most.min(allowed)
     }
 
-    /// Takes no more tunnels; without any, it ends.
+    /// Accepts no more tunnels; the connection ends once it has none.
     pub(super) fn retire(&self) {
         *self.sender.lock() = None;
         self.changed.notify_one();
     }
 
-    /// Whether its proxy is there: a token that is sent into a dead connection is lost.
+    /// Returns `true` if the proxy responds: a token that is sent into a dead connection is lost.
     pub(super) async fn answers(&self) -> bool {
         if self.is_leaving() {
             return false;
@@ -132,16 +124,16 @@ impl Line {
             return true;
         }
         let mut ping = self.ping.lock().await;
-        // Whoever waited for the same has the answer already.
+        // Another caller may have got the result while this one waited for the lock.
         if self.sender.lock().is_none() {
             return false;
         }
         if self.was_heard() {
             return true;
         }
-        // One that was not waited for may have come long ago, and says nothing of now.
+        // Discards an earlier pong: it may be old, and proves nothing about the present.
         poll_fn(|cx| Poll::Ready(ping.poll_pong(cx).is_ready())).await;
-        let _ = ping.send_ping(Ping::opaque()); // one that is on its way does as well
+        let _ = ping.send_ping(Ping::opaque()); // fails if a ping is in flight, which serves as well
         let answered = timeout(SIGN_OF_LIFE, poll_fn(|cx| ping.poll_pong(cx))).await;
         let answers = matches!(answered, Ok(Ok(_)));
         if answers {
@@ -158,7 +150,7 @@ impl Line {
         self.heard.lock().is_some_and(|heard| heard.elapsed() < SILENT)
     }
 
-    /// Returns when it has carried nothing for this long.
+    /// Returns when the connection has carried no tunnel for `limit`.
     pub(super) async fn idle(&self, limit: Duration) {
         loop {
             let changed = self.changed.notified();
@@ -171,7 +163,7 @@ impl Line {
     }
 }
 
-/// The error that a stream's reads ended with: h2 hands on its text, and what TLS says of it needs its type.
+/// The error that ended a stream's reads. h2 passes on only its text, but explaining a TLS error needs its type.
 #[derive(Clone, Default)]
 pub(super) struct Failure(Arc<Mutex<Option<io::Error>>>);
 
@@ -180,13 +172,13 @@ impl Failure {
         Kept { stream, failure: self.clone() }
     }
 
-    /// Once.
+    /// Takes the error; later calls return `None`.
     pub(super) fn take(&self) -> Option<io::Error> {
         self.0.lock().take()
     }
 }
 
-/// A stream whose error is kept.
+/// A stream that keeps its read error.
 pub(super) struct Kept<S> {
     stream: S,
     failure: Failure,

@@ -1,12 +1,11 @@
 //! HTTP/2 connections to a proxy, each shared by several tunnels.
 //!
-//! A connection takes no further tunnel once it carries as many as it may, is as old as it may be, or has ended. What it
-//! carries goes on. One that carries nothing is closed after a while.
+//! A connection accepts no further tunnel once it has reached its number of tunnels or its age, or has ended. Its tunnels
+//! continue. A connection without tunnels is closed after a while.
 
-use super::Tunnel;
 use super::answer::{Head, HeadError, INTERIM_LIMIT};
 use super::line::{Failure, Io, Line, Received, Taken};
-use super::request::Connect;
+use super::{Connect, Tunnel};
 use crate::http2::{
     CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
 };
@@ -16,7 +15,6 @@ use http::header::{HeaderMap, PROXY_AUTHORIZATION};
 use http::{HeaderValue, Method, Request, Version};
 use parking_lot::Mutex;
 use postern_daemon::drain::Shutdown;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -28,29 +26,29 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// The largest head of an answer, in bytes as RFC 9113, section 6.5.2, reckons.
+/// Largest head of an answer, in bytes as counted by RFC 9113, section 6.5.2.
 const HEAD_LIMIT: u32 = 32 << 10;
-/// How tunnels share connections.
+/// Rules by which tunnels share connections.
 #[derive(Clone, Debug)]
 pub struct Sharing {
-    /// The most tunnels at once on one connection.
+    /// Maximum number of concurrent tunnels on one connection.
     pub tunnels: usize,
-    /// For how long a connection takes tunnels.
+    /// Time for which a connection accepts tunnels.
     pub lifetime: Duration,
-    /// How long a connection stays open that carries nothing.
+    /// Time until a connection without tunnels is closed.
     pub idle: Duration,
-    /// With its stop connections end.
+    /// Shutdown of the process: connections end when it stops.
     pub shutdown: Shutdown,
-    /// What its drain means for them.
+    /// Effect of its drain on the connections.
     pub on_drain: OnDrain,
 }
 
-/// What the drain of a process means for its connections.
+/// Effect of a process's drain on its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDrain {
-    /// They take no more tunnels, and the drain waits for them.
+    /// They accept no more tunnels, and the drain waits for them.
     Retire,
-    /// They take tunnels to the stop, for requests that came before; the drain waits for the tunnels alone.
+    /// They accept tunnels until the stop, for requests that came before; the drain waits only for the tunnels.
     Serve,
 }
 
@@ -58,63 +56,42 @@ pub enum OnDrain {
 pub struct Lines {
     sharing: Sharing,
     open: Mutex<Vec<Arc<Line>>>,
-    /// Whoever needs a connection waits for one that is being made: it has room for several.
+    /// Held while a connection is made: other callers wait for that connection, because it has room for several.
     making: tokio::sync::Mutex<()>,
-    /// The proxy chose HTTP/1.1 last.
+    /// `true` if the proxy chose HTTP/1.1 on the last connection.
     speaks_http1: AtomicBool,
-}
-
-impl fmt::Debug for Lines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lines").field("sharing", &self.sharing).finish_non_exhaustive()
-    }
 }
 
 /// A new connection.
 pub struct Made {
-    /// Its bytes.
+    /// Byte stream of the connection.
     pub io: Box<dyn Io>,
-    /// To be kept taking by the task that reads it.
+    /// Received data that the task which reads the connection must keep taking.
     pub received: Received,
-    /// What the proxy chose.
+    /// `true` if the proxy chose HTTP/2.
     pub is_http2: bool,
 }
 
-impl fmt::Debug for Made {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Made").field("is_http2", &self.is_http2).finish_non_exhaustive()
-    }
-}
-
-/// What a new connection turned out to be.
+/// The kind of a connection that was joined.
 pub enum Joined {
-    /// It speaks HTTP/1.1, and carries one tunnel.
+    /// A connection with HTTP/1.1, which carries one tunnel.
     Alone(Box<dyn Io>, Received),
-    /// It is shared.
+    /// A place on a shared connection.
     Shared(Seat),
 }
 
-impl fmt::Debug for Joined {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Alone(..) => "Alone",
-            Self::Shared(_) => "Shared",
-        })
-    }
-}
-
 impl Lines {
-    /// Without a connection yet.
+    /// Creates a set without connections.
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
         let (open, making) = (Mutex::default(), tokio::sync::Mutex::default());
         Self { sharing, open, making, speaks_http1: AtomicBool::default() }
     }
 
-    /// Room on a connection that is open, or on the one that `connect` makes.
+    /// Returns a place on an open connection, or on the one that `connect` makes.
     ///
     /// # Errors
-    /// Those of `connect`, and of the new connection where it breaks before its proxy gave a sign of life.
+    /// Those of `connect`, and of a new connection that breaks before its proxy answers the first ping.
     pub async fn join<E: From<io::Error>>(
         &self,
         connect: impl Future<Output = Result<Made, E>>,
@@ -129,7 +106,7 @@ impl Lines {
                 return Ok(Joined::Shared(seat));
             }
             if self.speaks_http1.load(Ordering::Relaxed) {
-                making = None; // learnt meanwhile: all may connect at once
+                making = None; // another caller found out: all may connect at once
             }
         }
         let Made { io, received, is_http2 } = connect.await?;
@@ -138,7 +115,7 @@ impl Lines {
             return Ok(Joined::Alone(io, received));
         }
         let line = self.begin(io, received).await?;
-        // Behind its first sign of life it is known how many tunnels the proxy allows, and that it speaks HTTP/2 indeed.
+        // The answer to the first ping shows that the proxy speaks HTTP/2, and arrives after its limit on the number of tunnels.
         if !line.answers().await {
             line.retire();
             let failure = line.failure.take();
@@ -151,7 +128,7 @@ impl Lines {
         Ok(Joined::Shared(seat))
     }
 
-    /// Room on a connection that is open and answers. After one that does not, a new one is worth more than another wait.
+    /// Returns a place on an open connection that answers. After one that does not, a new connection is better than another wait.
     async fn seat(&self) -> Option<Seat> {
         loop {
             let line = {
@@ -200,7 +177,7 @@ impl Lines {
     }
 }
 
-/// All clients' are alike: a gateway cannot tell one agent from another by them.
+/// Returns the settings, which are the same for all clients: a gateway cannot distinguish agents by them.
 fn settings() -> Builder {
     let mut settings = Builder::new();
     settings
@@ -214,7 +191,7 @@ fn settings() -> Builder {
     settings
 }
 
-/// Reads and writes a connection to its end.
+/// Drives a connection to its end, and retires it when it is idle or the process drains.
 async fn drive<S>(connection: Connection<S, Bytes>, line: Arc<Line>, sharing: &Sharing)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -230,30 +207,18 @@ where
     let _ = connection.await; // its end reaches the tunnels
 }
 
-/// Room for a tunnel on a connection.
+/// A place for a tunnel on a connection.
 pub struct Seat {
     line: Arc<Line>,
     sender: SendRequest<Bytes>,
     taken: Taken,
 }
 
-impl fmt::Debug for Seat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seat")
-    }
-}
-
-/// Whether the proxy of a connection is there, while a tunnel on it is waited for.
+/// Liveness check of a connection while a tunnel on it is awaited.
 pub struct Vigil(Arc<Line>);
 
-impl fmt::Debug for Vigil {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Vigil")
-    }
-}
-
 impl Vigil {
-    /// Whether the proxy is there, if it was not heard a moment ago. A connection that does not answer takes no more tunnels.
+    /// Returns `true` if the proxy responds, or did a moment ago. A connection that does not respond accepts no more tunnels.
     pub async fn answers(&self) -> bool {
         let answers = self.0.answers().await;
         if !answers {
@@ -262,7 +227,7 @@ impl Vigil {
         answers
     }
 
-    /// Returns when the connection gives no sign of life; looks each time that `pause` is over.
+    /// Returns when the connection does not respond; checks after each `pause`.
     pub async fn lost(&self, pause: Duration) {
         loop {
             sleep(pause).await;
@@ -280,16 +245,16 @@ impl Seat {
         Some(Self { line: Arc::clone(line), sender, taken })
     }
 
-    /// To find out meanwhile whether an answer can come.
+    /// Returns a check that shows if an answer can still come while it is awaited.
     #[must_use]
     pub fn vigil(&self) -> Vigil {
         Vigil(Arc::clone(&self.line))
     }
 
-    /// Asks for a tunnel. An answer that opens none is followed by its body.
+    /// Requests a tunnel. An answer that opens none is followed by its body.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// Fails if there is no answer.
     pub async fn connect(self, connect: &Connect<'_>) -> Result<(Head, Tunnel), HeadError> {
         let Self { line, sender, taken } = self;
         let broken = |error: h2::Error| HeadError::Broken(error.to_string());
@@ -310,7 +275,7 @@ fn request(connect: &Connect<'_>) -> http::Result<Request<()>> {
     let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(*authority);
     if let Some(authorization) = authorization {
         let mut value = HeaderValue::from_str(authorization)?;
-        value.set_sensitive(true); // no table of either end remembers it (RFC 7541, section 7.1.3)
+        value.set_sensitive(true); // never indexed by either end (RFC 7541, section 7.1.3)
         request = request.header(PROXY_AUTHORIZATION, value);
     }
     if let Some((name, value)) = more {
@@ -319,7 +284,7 @@ fn request(connect: &Connect<'_>) -> http::Result<Request<()>> {
     request.body(())
 }
 
-/// The answer, after some interim ones.
+/// Returns the answer, after a limited number of interim ones.
 async fn answer(mut response: ResponseFuture) -> Result<http::Response<h2::RecvStream>, HeadError> {
     let mut interim = 0;
     poll_fn(|cx| {
@@ -335,7 +300,7 @@ async fn answer(mut response: ResponseFuture) -> Result<http::Response<h2::RecvS
     .await
 }
 
-/// As RFC 9113, section 6.5.2, reckons, with 32 bytes for the status, too.
+/// Returns the size of the fields as counted by RFC 9113, section 6.5.2, plus 32 bytes for the status.
 fn size(headers: &HeaderMap) -> usize {
     32 + headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>()
 }

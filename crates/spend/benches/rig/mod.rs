@@ -95,7 +95,7 @@ impl Server {
 }
 
 /// The store in three of them, of which two decide.
-pub fn quorum(servers: &[Server; 3]) -> Memcached {
+pub fn replicas(servers: &[Server; 3]) -> Memcached {
     open(Replicas::Three(servers.each_ref().map(|server| vec![server.store_address()])), pipelined())
 }
 

@@ -1,22 +1,21 @@
-//! The store's directory: its lock, its files, and the steps that change them so that no crash loses a record.
+//! The store's directory: its lock, its files, and the crash-safe steps that change them.
 //!
 //! ```text
-//! lock             held by the process that has the store open, as the directory itself is: the file may be removed
+//! lock             held by the process that has the store open. The directory itself is locked too: the file may be removed
 //! <key id>.new     an epoch being created: no record has been written to it
 //! <key id>.spent   the records of a live epoch
-//! <key id>.retired a tombstone: the epoch was dropped, and its key is refused for ever
+//! <key id>.retired a tombstone: the epoch was dropped, and its key is refused permanently
 //! ```
 
-use super::ancestors;
 use super::error::{On, StoreError};
 use super::origin::{ORIGIN, ORIGIN_LEN, Origin, Read};
 use postern_token::{Mark, TokenKeyId};
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a trial file: the headers of a new epoch, and some blocks of records.
+/// Bytes of a trial file: as many as the headers of a new epoch and some blocks of records.
 const TRIAL: usize = 4 * 4096;
 
 /// The directory, locked for this process until dropped.
@@ -28,14 +27,14 @@ pub(crate) struct Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Closing alone is not enough: a child that is being started has the descriptor until it runs its program.
+        // Closing is not enough: a child process inherits the descriptor and holds it until its `exec`.
         for lock in [&self.lock, &self.handle] {
-            _ = lock.unlock(); // it is unlocked at the latest when the process ends
+            _ = lock.unlock(); // the end of the process unlocks it at the latest
         }
     }
 }
 
-/// What [`Directory::take`] found. New, unfinished files have been removed.
+/// The epochs found by [`Directory::take`], which has removed unfinished files.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) live: Vec<TokenKeyId>,
@@ -43,9 +42,9 @@ pub(crate) struct Contents {
 }
 
 impl Directory {
-    /// Creates the directory if need be (mode 0700), locks it and lists it.
+    /// Creates the directory if missing (mode 0700), locks it and lists it.
     pub(crate) fn take(path: &Path) -> Result<(Self, Contents), StoreError> {
-        ancestors::create(path)?;
+        create_durably(path)?;
         let handle = File::open(path).on("open", path)?;
         let meta = handle.metadata().on("read", path)?;
         if !meta.is_dir() {
@@ -54,7 +53,7 @@ impl Directory {
         if meta.mode() & 0o022 != 0 {
             return Err(StoreError::Exposed { path: path.to_owned(), mode: meta.mode() & 0o7777 });
         }
-        // Where a file system locks no directories (NFS), the file is all there is.
+        // On a file system that cannot lock directories (NFS), the lock file is the only lock.
         if let Err(TryLockError::WouldBlock) = handle.try_lock() {
             return Err(StoreError::InUse(path.to_owned()));
         }
@@ -64,24 +63,24 @@ impl Directory {
         Ok((directory, contents))
     }
 
-    /// The file that holds the records of a live epoch.
+    /// Returns the path of the file with the records of a live epoch.
     pub(crate) fn records(&self, key: TokenKeyId) -> PathBuf {
         self.path.join(format!("{}.spent", key.to_hex()))
     }
 
-    /// Puts a file in place under its final name: the bytes that `content` makes are on disk before that name exists.
+    /// Creates a file and gives it its final name only after the bytes from `content` are on disk.
     pub(crate) fn create(
         &self,
         key: TokenKeyId,
         content: impl FnOnce(&Metadata) -> Vec<u8>,
     ) -> Result<File, StoreError> {
         let place = self.records(key);
-        // Never overwrites a file that appears meanwhile: it may be a backup that was just restored.
+        // Never overwrites an existing file: it may be a backup that was just restored.
         if fs::exists(&place).on("look for", &place)? {
             return Err(StoreError::Foreign(place));
         }
         let new = self.path.join(format!("{}.new", key.to_hex()));
-        let result = write_new(&new, content).and_then(|file| {
+        let result = write_new(&new, |file, meta| file.write_all_at(&content(meta), 0)).and_then(|file| {
             fs::rename(&new, &place).on("rename", &new)?;
             // Removes the name if it may not be durable: no record has been written to the file yet.
             self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
@@ -90,12 +89,11 @@ impl Directory {
         result.inspect_err(|_| _ = fs::remove_file(&new))
     }
 
-    /// Moves the records of a live epoch, which are in `file`, into a new one with the same mark. Where another file has taken
-    /// its place, or it has another mark, it is none of ours to certify: `None`, and what is there stays. The same where the
-    /// records cannot be copied.
+    /// Moves the records of a live epoch from `file` to a new file with the same mark. Returns `None`, and leaves the files as
+    /// they are, if another file has taken the place of `file`, if it has another mark, or if the records cannot be copied.
     ///
     /// # Errors
-    /// When the new file's name may not be durable: what is written to it could be lost with the name.
+    /// The new file's name may not be durable: records written to it could be lost with the name.
     pub(crate) fn move_records(
         &self,
         key: TokenKeyId,
@@ -107,12 +105,17 @@ impl Directory {
             return Ok(None);
         }
         let new = self.path.join(format!("{}.new", key.to_hex()));
-        let moved = copy_records(file, &new, mark)
-            .and_then(|moved| fs::rename(&new, &place).on("rename", &new).map(|()| moved));
+        let copied = write_new(&new, |to, meta| {
+            let mut from = file;
+            from.rewind()?;
+            io::copy(&mut from, to)?;
+            to.write_all_at(&Origin::of(mark, meta).encode(), ORIGIN)
+        });
+        let moved = copied.and_then(|moved| fs::rename(&new, &place).on("rename", &new).map(|()| moved));
         match moved {
             Ok(moved) => {
                 self.sync()?;
-                // Another name of the old file may be left, and be put back one day.
+                // Another hard link to the old file may remain and be restored some day.
                 file.write_all_at(&[0xff; ORIGIN_LEN], ORIGIN).on("write", &place)?;
                 Ok(Some(moved))
             }
@@ -128,23 +131,23 @@ impl Directory {
         }
     }
 
-    /// Tests whether the disk has room for a new file and its content: writes several incompressible blocks under a
-    /// name that [`Directory::take`] removes.
+    /// Tests whether the disk has room for a new file with content: writes several incompressible blocks under a name that
+    /// [`Directory::take`] removes.
     pub(crate) fn try_to_write(&self) -> Result<(), StoreError> {
         let trial = self.path.join(format!("{}.new", TokenKeyId([0; 32]).to_hex()));
         let mut bytes = [0; TRIAL];
         rand::fill(&mut bytes);
-        let written = write_new(&trial, |_| bytes.to_vec());
-        _ = fs::remove_file(&trial); // it may never have been made
+        let written = write_new(&trial, |file, _| file.write_all_at(&bytes, 0));
+        _ = fs::remove_file(&trial); // it may not exist
         written.map(drop)
     }
 
-    /// Turns the records of an epoch into its tombstone: first renames the file durably, then frees its space. So at
-    /// every moment, also after a crash, one of the two exists. May be repeated: a call finishes what one before began.
+    /// Turns the records of an epoch into its tombstone: first renames the file durably, then frees its space. So one of the two
+    /// exists at every moment, also after a crash. Idempotent: a call completes an interrupted one.
     pub(crate) fn retire(&self, key: TokenKeyId) -> Result<(), StoreError> {
         let (records, tombstone) = (self.records(key), self.tombstone(key));
         match fs::rename(&records, &tombstone) {
-            // Renamed before, or removed by someone else: the key is refused either way.
+            // Renamed by an earlier call, or removed from outside: the key is refused either way.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let options =
                     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&tombstone);
@@ -156,7 +159,7 @@ impl Directory {
         self.empty_tombstone(key)
     }
 
-    /// Gives back what a tombstone still holds, after a crash between the two steps of [`Directory::retire`].
+    /// Frees the space of a tombstone, after a crash between the two steps of [`Directory::retire`].
     pub(crate) fn empty_tombstone(&self, key: TokenKeyId) -> Result<(), StoreError> {
         let tombstone = self.tombstone(key);
         if fs::metadata(&tombstone).on("read", &tombstone)?.len() == 0 {
@@ -182,7 +185,7 @@ impl Directory {
             let (path, name) = (entry.path(), entry.file_name());
             let name = name.to_str().unwrap_or_default();
             if name == "lost+found" {
-                continue; // the root of a filesystem of its own
+                continue; // the directory is the root of a file system
             }
             if !entry.file_type().on("read", &path)?.is_file() {
                 return Err(StoreError::Foreign(path));
@@ -199,6 +202,34 @@ impl Directory {
     }
 }
 
+/// Creates the directory and its missing ancestors (mode 0700), and makes the whole path durable: whatever created the existing
+/// part (an installer, a killed process) may not have synced it.
+fn create_durably(path: &Path) -> Result<(), StoreError> {
+    let mut missing = 0;
+    for directory in path.ancestors().take_while(|directory| !directory.as_os_str().is_empty()) {
+        if fs::exists(directory).on("look for", directory)? {
+            break;
+        }
+        missing += 1;
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).on("create", path)?;
+    let whole = fs::canonicalize(path).on("find", path)?;
+    make_durable(&whole, missing, |directory| File::open(directory)?.sync_all())
+}
+
+/// Syncs each directory above `path`. The lowest `made` names of the path are new.
+fn make_durable(path: &Path, made: usize, sync: impl Fn(&Path) -> io::Result<()>) -> Result<(), StoreError> {
+    for (generation, above) in path.ancestors().skip(1).enumerate() {
+        match sync(above) {
+            Ok(()) => {}
+            // Existing names are as durable as this user can make them: some directories cannot be opened.
+            Err(_) if generation >= made => {}
+            failed => failed.on("sync", above)?,
+        }
+    }
+    Ok(())
+}
+
 fn lock(path: &Path) -> Result<File, StoreError> {
     let place = path.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&place);
@@ -210,7 +241,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// Whether a file is the one in this place, and has this mark.
+/// Returns `true` if `file` is the file at `place` and has this mark.
 fn is_marked(file: &File, place: &Path, mark: Mark) -> io::Result<bool> {
     let (held, there) = (file.metadata()?, fs::metadata(place)?);
     let mut origin = [0; ORIGIN_LEN];
@@ -219,34 +250,40 @@ fn is_marked(file: &File, place: &Path, mark: Mark) -> io::Result<bool> {
     Ok(is_there && Origin::read(&origin, &held) == Read::Marked(mark))
 }
 
-fn copy_records(mut from: &File, to: &Path, mark: Mark) -> Result<File, StoreError> {
-    from.rewind().on("read", to)?;
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(to);
-    let mut file = file.on("create", to)?;
-    io::copy(&mut from, &mut file).on("copy", to)?;
-    let origin = Origin::of(mark, &file.metadata().on("read", to)?);
-    file.write_all_at(&origin.encode(), ORIGIN).on("write", to)?;
-    file.sync_all().on("sync", to)?;
-    Ok(file)
-}
-
-fn write_new(path: &Path, content: impl FnOnce(&Metadata) -> Vec<u8>) -> Result<File, StoreError> {
+/// Writes a new file, or over one that was not finished, and syncs it.
+fn write_new(
+    path: &Path,
+    write: impl FnOnce(&mut File, &Metadata) -> io::Result<()>,
+) -> Result<File, StoreError> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
-    let file = file.on("create", path)?;
-    let bytes = content(&file.metadata().on("read", path)?);
-    file.write_all_at(&bytes, 0).on("write", path)?;
+    let mut file = file.on("create", path)?;
+    let meta = file.metadata().on("read", path)?;
+    write(&mut file, &meta).on("write", path)?;
     file.sync_all().on("sync", path)?;
     Ok(file)
 }
 
-/// The key id that 64 lower-case hex digits spell: one name for one key.
+/// Parses exactly 64 lower-case hex digits, so that each key has one name.
 fn key_id(stem: &str) -> Option<TokenKeyId> {
-    if stem.len() != 64 || !stem.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-        return None;
-    }
     let mut id = [0; 32];
-    for (byte, digits) in id.iter_mut().zip(stem.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
+    hex::decode_to_slice(stem, &mut id).ok()?;
+    Some(TokenKeyId(id)).filter(|id| id.to_hex() == stem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_there_before_may_refuse_to_be_synced() {
+        let refused_by = |directory: &str, made| {
+            let sync = |above: &Path| match above == Path::new(directory) {
+                true => Err(io::ErrorKind::PermissionDenied.into()),
+                false => Ok(()),
+            };
+            make_durable(Path::new("/a/b/c"), made, sync).is_err()
+        };
+        assert_eq!(["/a/b", "/a", "/"].map(|directory| refused_by(directory, 0)), [false, false, false]);
+        assert_eq!(["/a/b", "/a", "/"].map(|directory| refused_by(directory, 2)), [true, true, false]);
     }
-    Some(TokenKeyId(id))
 }

@@ -1,19 +1,17 @@
-//! Why a store's directory cannot be opened or kept in order.
-
 use crate::Unknown;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the embedded store cannot be opened, or an expired epoch not dropped.
+/// The reason why the embedded store cannot be opened, or an expired epoch cannot be dropped.
 ///
-/// A store that cannot read everything it once wrote does not open: to start without a record would let its token be
-/// spent again. Each message has what is wrong, where, and what to do next.
+/// A store that cannot read everything it once wrote does not open: starting without a record would let its token be spent
+/// again. Each message contains the fault, its place, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process (or another [`Embedded`](crate::Embedded) in this one) has the directory.
+    /// Another process, or another [`Embedded`](crate::Embedded) in this process, has the directory open.
     #[error("another process has the double-spend store {} open: stop it, or use another directory", .0.display())]
     InUse(PathBuf),
-    /// The system refused to read or write.
+    /// The system could not read or write.
     #[error("cannot {action} {}: {source}; check the disk, and that this user may write there", .path.display())]
     Io {
         /// The operation: "read", "create", …
@@ -23,7 +21,7 @@ pub enum StoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// Others could delete or replace records.
+    /// Other users could delete or replace records.
     #[error("others may write to the double-spend store {} (mode {mode:o}): chmod 700 it", .path.display())]
     Exposed {
         /// The directory.
@@ -31,10 +29,10 @@ pub enum StoreError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Something in the directory is not this store's. It could be records under a wrong name, so it is not ignored.
+    /// An unknown entry in the directory. It could be records under a wrong name, so it is not ignored.
     #[error("{} does not belong in the double-spend store: move it out of the directory", .0.display())]
     Foreign(PathBuf),
-    /// A records file cannot be read as one.
+    /// A records file is corrupt.
     #[error(
         "the spent records in {} cannot be trusted: {why}. Bring the file back from a backup; or rename it to end in \
          .retired instead of .spent, and all tokens of its key are refused from then on",
@@ -43,7 +41,7 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A later version of the program wrote the file.
@@ -51,16 +49,16 @@ pub enum StoreError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// The version it names.
+        /// The version in its header.
         version: u32,
     },
-    /// No thread for syncing could be started.
+    /// The sync thread could not be started.
     #[error("cannot start the double-spend store's sync thread: {0}; allow more processes (ulimit -u)")]
     Thread(io::Error),
 }
 
 impl StoreError {
-    /// What it means to a spend.
+    /// Returns the meaning of this error for a spend.
     pub(crate) fn unknown(&self) -> Unknown {
         match self {
             Self::Io { source, .. } | Self::Thread(source) => Unknown::from(source.kind()),
@@ -69,7 +67,7 @@ impl StoreError {
     }
 }
 
-/// Gives an `io::Error` its place: `file.sync_all().on("sync", &path)?`.
+/// Adds the action and the path to an `io::Error`: `file.sync_all().on("sync", &path)?`.
 pub(crate) trait On<T> {
     fn on(self, action: &'static str, path: &Path) -> Result<T, StoreError>;
 }

@@ -1,4 +1,4 @@
-//! The bytes of a records file: two headers, then records. No I/O here.
+//! The format of a records file: two headers, then records. No I/O.
 //!
 //! ```text
 //! 0     header   magic[8] | version u32 | record length u32 | token key id[32] | expires u64 | 0 u32 | CRC-32 u32
@@ -7,30 +7,28 @@
 //! 8192  records  key[16] | CRC-32 of the key u32
 //! ```
 //!
-//! Integers are little-endian. There are two headers, a page apart, so that moving the expiry rewrites one while the
-//! other stays whole; the valid one with the later expiry counts.
+//! Integers are little-endian. The two headers lie a page apart, so that moving the expiry rewrites one while the other stays
+//! intact; the valid header with the later expiry counts.
 
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
 use std::cmp::Ordering;
 
-/// Where the two headers stand.
+/// Offsets of the two headers.
 pub(crate) const HEADERS: [u64; 2] = [0, 4096];
-/// The length of a header in bytes.
 pub(crate) const HEADER_LEN: usize = 64;
-/// Where the first record stands.
+/// Offset of the first record.
 pub(crate) const RECORDS: u64 = 8192;
-/// The length of a record in bytes.
 pub(crate) const RECORD_LEN: usize = 20;
-/// The version this code writes and reads.
+/// The version that this code writes and reads.
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"PSTSPENT";
 
-/// The first 128 bits of a spent key: all that is kept of it, in memory and on disk.
+/// The first 128 bits of a spent key: the only part kept in memory and on disk.
 ///
-/// Half a SHA-256 is enough. A collision can only refuse, never admit. Making one for another client's token takes a
-/// second preimage (2^128 tries against a nonce that no one else has seen), and every try that counts must be a token
-/// the issuer signed. Two tokens of one's own that collide (2^64 tries) are worth one token between them.
+/// Half a SHA-256 is enough. A collision can only refuse, never admit. To collide with another client's token an attacker needs
+/// a second preimage (2^128 tries against an unknown nonce), and every try that counts must be a token that the issuer signed.
+/// Two own tokens that collide (2^64 tries) are worth one token together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ShortKey(pub(crate) u128);
 
@@ -42,14 +40,13 @@ impl ShortKey {
     }
 }
 
-/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) key: TokenKeyId,
     pub(crate) expires: UnixSeconds,
 }
 
-/// Why 64 bytes are not a header.
+/// The reason why 64 bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFault {
     /// No magic, a wrong checksum, or a record length that version 1 does not have.
@@ -75,7 +72,7 @@ impl Header {
         if bytes[..8] != MAGIC {
             return Err(HeaderFault::Broken);
         }
-        // The version comes before the checksum: a later layout may keep its checksum elsewhere.
+        // The version is checked before the checksum: a later layout may place its checksum elsewhere.
         let version = u32_at(bytes, 8);
         match version.cmp(&VERSION) {
             Ordering::Equal => {}
@@ -96,14 +93,14 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// What 20 bytes among the records turned out to be.
+/// The classification of 20 bytes among the records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// A record as it was written.
+    /// An intact record.
     Whole(ShortKey),
-    /// Zeros: a place that was reserved and never written.
+    /// Zeros: a reserved place that was never written.
     Hole,
-    /// A wrong checksum: torn or changed. The bytes where the key stood are kept, for refusing is safe.
+    /// A wrong checksum: torn or changed. The bytes in place of the key are kept, because refusing is safe.
     Damaged(ShortKey),
 }
 
@@ -121,7 +118,7 @@ impl Record {
         key.copy_from_slice(&bytes[..16]);
         let short = ShortKey(u128::from_le_bytes(key));
         if u32_at(bytes, 16) == crc32fast::hash(&key) {
-            Self::Whole(short) // sixteen zeros have another checksum than four zeros, so a hole does not come here
+            Self::Whole(short) // a hole never matches: the CRC of sixteen zeros is not zero
         } else if *bytes == [0; RECORD_LEN] {
             Self::Hole
         } else {

@@ -1,4 +1,4 @@
-//! The set of spent keys in memory: 256 shards, 17 bytes a bucket.
+//! The in-memory set of spent keys: 256 shards, 17 bytes per bucket.
 
 use super::format::ShortKey;
 use hashbrown::HashTable;
@@ -8,19 +8,19 @@ use std::hash::{BuildHasher, RandomState};
 
 const SHARDS: usize = 256;
 
-/// A set of keys that many threads add to at once.
+/// A set of keys for concurrent insertion by many threads.
 ///
-/// Keys are hashed with SipHash under a random key of this process: clients choose their nonces, so the bits of a
-/// spent key can be ground, and a table indexed by them could be flooded into one bucket.
+/// Keys are hashed with SipHash under a random key of this process: clients choose their nonces and can search for spent keys
+/// with chosen bits, so a table indexed by those bits could be flooded into one bucket.
 ///
-/// A table grows by doubling, shard by shard, so growing a set of four million stops one shard for the time it takes to
-/// move 16,000 keys, and not all callers for the time of four million.
+/// Tables grow by doubling, shard by shard: growing a set of four million keys blocks one shard while 16,000 keys move, not all
+/// callers while four million do.
 pub(crate) struct Index {
     hasher: RandomState,
     shards: Box<[Shard]>,
 }
 
-/// A cache line each, so that cores working on neighbouring shards do not take turns.
+/// A shard on its own cache line, so that cores working on neighbouring shards do not contend.
 #[repr(align(64))]
 #[derive(Default)]
 struct Shard(Mutex<HashTable<ShortKey>>);
@@ -30,7 +30,7 @@ impl Index {
         Self { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
 
-    /// Adds a key; false when it was there already.
+    /// Adds a key; returns `false` if it was present.
     pub(crate) fn insert(&self, key: ShortKey) -> bool {
         let hash = self.hasher.hash_one(key);
         let mut table = self.shard(hash).lock();
@@ -43,8 +43,8 @@ impl Index {
         }
     }
 
-    /// Adds many keys at once, a shard after the other. Several times faster than one by one when there are millions:
-    /// a shard's table fits the processor's cache, and its lock is taken once.
+    /// Adds many keys, shard by shard. For millions of keys several times faster than one by one: a shard's table fits the
+    /// processor's cache, and its lock is taken once.
     pub(crate) fn insert_all(&self, keys: impl IntoIterator<Item = ShortKey>) {
         let mut by_shard: Vec<Vec<(u64, ShortKey)>> = vec![Vec::new(); SHARDS];
         for key in keys {
@@ -65,7 +65,7 @@ impl Index {
         self.shard(hash).lock().find(hash, |other| *other == key).is_some()
     }
 
-    /// Makes room for about `keys` keys in all, so that loading them moves none twice.
+    /// Makes room for about `keys` keys in total, so that loading them moves none twice.
     pub(crate) fn reserve(&self, keys: usize) {
         for shard in &self.shards {
             shard.0.lock().reserve(keys / SHARDS, |other| self.hasher.hash_one(other));
@@ -76,7 +76,7 @@ impl Index {
         self.shards.iter().map(|shard| shard.0.lock().len()).sum()
     }
 
-    /// Bytes allocated.
+    /// Returns the number of bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let tables: usize = self.shards.iter().map(|shard| shard.0.lock().allocation_size()).sum();
         tables + SHARDS * size_of::<Shard>()
@@ -87,7 +87,7 @@ impl Index {
     }
 }
 
-/// Bits 32 to 39 choose the shard: the table within takes its bucket from the low bits and its tag from the top.
+/// Selects the shard by bits 32 to 39: the table within takes its bucket from the low bits and its tag from the top.
 fn shard_of(hash: u64) -> usize {
     (hash >> 32) as usize % SHARDS
 }

@@ -1,4 +1,4 @@
-//! One epoch: its file, its set of keys, and the order in which the two are written.
+//! One epoch: its file, its set of keys, and the order in which both are written.
 
 use super::directory::Directory;
 use super::error::{On, StoreError};
@@ -15,39 +15,39 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes read at a time while loading: 512 Ki records, 10 MiB.
+/// Bytes read at once while loading: 512 Ki records, 10 MiB.
 const CHUNK: usize = RECORD_LEN << 19;
 
-/// The largest block that padding is measured by: network filesystems name a megabyte.
+/// Upper limit for the block size that padding is based on: network file systems report a megabyte.
 const LARGEST_BLOCK: u64 = 64 * 1024;
 
-/// With more damaged records than this, and more than whole ones, the file is something else than records.
+/// A file with more damaged records than this, and more damaged than whole ones, is not a records file.
 const DAMAGE_LIMIT: u64 = 1000;
 
 /// The records of one live epoch.
 pub(crate) struct EpochLog {
-    key: TokenKeyId,
-    file: File,
+    pub(crate) key: TokenKeyId,
+    pub(crate) file: File,
     index: Index,
     expires: AtomicU64,
-    /// Where the next record goes: reserved by adding, so that writers never meet and a write that failed or fell
-    /// short leaves a gap of one record and moves nothing else.
+    /// Offset of the next record. Writers reserve their place by adding, so they never overlap, and a failed or short write
+    /// leaves a gap of one record and moves no other record.
     next: AtomicU64,
-    /// A record could not be written: padding has to be written before further records.
+    /// A record could not be written: padding must be written before further records.
     full: AtomicBool,
-    /// Where the padding goes, while it cannot be written.
+    /// Offset reserved for the padding while it cannot be written.
     trial: Mutex<Option<u64>>,
     /// Something was written since the last sync began.
     dirty: AtomicBool,
-    /// The expiry in each of the two headers; `None` where it is broken.
+    /// The expiry in each of the two headers; `None` if that header is broken.
     headers: Mutex<[Option<UnixSeconds>; 2]>,
-    found: Found,
-    /// What binds its tokens, and the id of that.
-    mark: Option<Mark>,
+    pub(crate) found: Found,
+    /// The mark that binds its tokens, and the id of the mark.
+    pub(crate) mark: Option<Mark>,
     id: RwLock<Option<(Marks, MarkId)>>,
 }
 
-/// What was found while loading.
+/// Counts of the records found while loading.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Found {
     pub(crate) whole: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Found {
 }
 
 impl EpochLog {
-    /// The first bytes of a new file: both headers, and its mark.
+    /// Returns the first bytes of a new file: both headers and the mark.
     pub(crate) fn first_bytes(epoch: &Epoch, origin: Option<&Origin>) -> Vec<u8> {
         let mut bytes = vec![0; RECORDS as usize];
         for at in HEADERS {
@@ -69,7 +69,7 @@ impl EpochLog {
         bytes
     }
 
-    /// An epoch without records, over a file with [`EpochLog::first_bytes`] in it.
+    /// Creates an epoch without records over a file that begins with [`EpochLog::first_bytes`].
     pub(crate) fn new(epoch: &Epoch, file: File, mark: Option<Mark>) -> Self {
         Self {
             key: epoch.key,
@@ -87,16 +87,15 @@ impl EpochLog {
         }
     }
 
-    /// Opens the file of a key and reads its headers, but no record yet. Where it is not the file that its mark was given
-    /// to, it gets another one; else the records move to a new file, so that a copy made before is of another.
+    /// Opens the file of a key and reads its headers, but no record yet. A file other than the one that its mark was drawn for
+    /// gets a new mark. Otherwise the records move to a new file, so that an earlier copy no longer matches its mark.
     pub(crate) fn open(key: TokenKeyId, directory: &Directory) -> Result<Self, StoreError> {
         let path = &directory.records(key);
         let mut file = OpenOptions::new().read(true).write(true).open(path).on("open", path)?;
         let meta = file.metadata().on("read", path)?;
-        let len = meta.len();
-        if len < RECORDS {
-            let why = format!("it ends after {len} bytes, within its header");
-            return Err(StoreError::Damaged { path: path.to_owned(), why });
+        let damaged = |why: String| Err(StoreError::Damaged { path: path.to_owned(), why });
+        if meta.len() < RECORDS {
+            return damaged(format!("it ends after {} bytes, within its header", meta.len()));
         }
         let mut headers = [None; 2];
         for (at, expires) in HEADERS.into_iter().zip(&mut headers) {
@@ -104,10 +103,7 @@ impl EpochLog {
             file.read_exact_at(&mut bytes, at).on("read", path)?;
             match Header::decode(&bytes) {
                 Ok(header) if header.key == key => *expires = Some(header.expires),
-                Ok(_) => {
-                    let why = "its header names another key than its file name".to_owned();
-                    return Err(StoreError::Damaged { path: path.to_owned(), why });
-                }
+                Ok(_) => return damaged("its header names another key than its file name".to_owned()),
                 Err(HeaderFault::Newer(version)) => {
                     return Err(StoreError::Newer { path: path.to_owned(), version });
                 }
@@ -115,12 +111,11 @@ impl EpochLog {
             }
         }
         let Some(expires) = headers.into_iter().flatten().max() else {
-            let why = "both its headers are broken".to_owned();
-            return Err(StoreError::Damaged { path: path.to_owned(), why });
+            return damaged("both its headers are broken".to_owned());
         };
         let mut origin = [0; ORIGIN_LEN];
         file.read_exact_at(&mut origin, ORIGIN).on("read", path)?;
-        let is_wiped = headers[0].is_none(); // zeros there may have been a mark
+        let is_wiped = headers[0].is_none(); // zeros there may replace a mark
         let mark = match Origin::read(&origin, &meta) {
             Read::Unmarked if !is_wiped => None,
             Read::Marked(mark) => {
@@ -134,10 +129,9 @@ impl EpochLog {
         Ok(log)
     }
 
-    /// Reads all records into memory.
     pub(crate) fn load(&mut self, path: &Path) -> Result<(), StoreError> {
         let meta = self.file.metadata().on("read", path)?;
-        // Reserves by the blocks that the file really has: the length may include holes.
+        // Reserves by the allocated blocks: the length may include holes.
         let records = meta.len().min(meta.blocks().saturating_mul(512)) / RECORD_LEN as u64;
         self.index.reserve(usize::try_from(records).unwrap_or(0));
 
@@ -145,7 +139,7 @@ impl EpochLog {
         let mut at = RECORDS;
         loop {
             let read = read_up_to(&self.file, &mut chunk, at).on("read", path)?;
-            // A last record that was cut short: what is missing reads as zeros, and its place is not used again.
+            // A truncated last record: its missing bytes count as zeros, and its place is not used again.
             let rounded = read.next_multiple_of(RECORD_LEN);
             chunk[read..rounded].fill(0);
             self.take_in(chunk[..rounded].as_chunks().0);
@@ -180,16 +174,7 @@ impl EpochLog {
         }));
     }
 
-    pub(crate) fn key(&self) -> TokenKeyId {
-        self.key
-    }
-
-    /// The mark that binds its tokens, if one does.
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        self.mark
-    }
-
-    /// Whether its tokens carry the mark with this id.
+    /// Returns `true` if its tokens carry the mark with this id.
     pub(crate) fn knows(&self, id: MarkId, marks: &Marks) -> bool {
         let Some(mark) = self.mark else { return false };
         if let Some((of, known)) = &*self.id.read()
@@ -197,7 +182,7 @@ impl EpochLog {
         {
             return *known == id;
         }
-        let known = (marks.id)(self.key, mark); // the first time, or others since
+        let known = (marks.id)(self.key, mark); // the first call, or other marks since
         *self.id.write() = Some((marks.clone(), known));
         known == id
     }
@@ -210,8 +195,8 @@ impl EpochLog {
         self.index.contains(key)
     }
 
-    /// Spends a key, in the order that makes it safe: memory (one caller wins, all others are refused from here on),
-    /// then the file, and only then may the caller answer. False when the key was spent before.
+    /// Spends a key in the only safe order: memory first (one caller wins, all others are refused from here on), then the file,
+    /// and only then the answer. Returns `false` if the key was spent before.
     ///
     /// A record that cannot be written leaves the key spent in memory: refusing is safe.
     pub(crate) fn spend(&self, key: ShortKey) -> io::Result<bool> {
@@ -220,16 +205,16 @@ impl EpochLog {
         }
         let at = self.next.fetch_add(RECORD_LEN as u64, Ordering::Relaxed);
         let written = self.file.write_all_at(&Record::encode(key), at);
-        // What a failed write left is promised to no caller, so it asks for no sync, which might fail on such a disk and stop
-        // the store for good.
+        // A failed write was promised to no caller, so it requests no sync: on such a disk the sync might fail too and stop the
+        // store permanently.
         let outcome = if written.is_ok() { &self.dirty } else { &self.full };
         outcome.store(true, Ordering::Release);
         written.map(|()| true)
     }
 
-    /// Tests whether records can be written again after a failure, by padding of more than a block of the disk: the
-    /// rest of a block in use may be writable although no new block is free. The place is kept until the padding is
-    /// written, so that a disk that stays full does not make the file longer with each trial.
+    /// Tests whether records can be written again after a failure, with padding of more than one disk block: the rest of a used
+    /// block may be writable although no new block is free. The place stays reserved until the padding is written, so that a
+    /// full disk does not lengthen the file with each trial.
     pub(crate) fn try_to_write(&self) -> io::Result<()> {
         if !self.full.load(Ordering::Acquire) {
             return Ok(());
@@ -245,9 +230,10 @@ impl EpochLog {
         Ok(())
     }
 
-    /// Moves the expiry to a later second, durably. The header that is not rewritten stays whole.
+    /// Moves the expiry to a later second, durably. The header that is not rewritten stays intact.
     ///
-    /// A failed sync concerns all callers' records and is reported by the system only once: `sync_failed` passes it on.
+    /// A failed sync affects the records of all callers and is reported by the system only once: `sync_failed` is called with
+    /// it.
     pub(crate) fn extend(
         &self,
         expires: UnixSeconds,
@@ -257,7 +243,7 @@ impl EpochLog {
         if expires <= self.expires() {
             return Ok(());
         }
-        let older = usize::from(headers[1] < headers[0]); // a broken one is the oldest
+        let older = usize::from(headers[1] < headers[0]); // a broken header counts as the oldest
         let header = Header { key: self.key, expires };
         headers[older] = None;
         self.file.write_all_at(&header.encode(), HEADERS[older])?;
@@ -267,18 +253,10 @@ impl EpochLog {
         Ok(())
     }
 
-    /// Syncs what has been written, if anything has.
+    /// Syncs if anything was written since the last sync.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        // Taken before the sync: a write that comes meanwhile raises it again.
+        // Cleared before the sync: a concurrent write sets it again.
         if self.dirty.swap(false, Ordering::AcqRel) { self.file.sync_data() } else { Ok(()) }
-    }
-
-    pub(crate) fn found(&self) -> Found {
-        self.found
-    }
-
-    pub(crate) fn file(&self) -> &File {
-        &self.file
     }
 
     pub(crate) fn records(&self) -> usize {
@@ -294,7 +272,7 @@ impl EpochLog {
     }
 }
 
-/// Gives a file another mark, durably.
+/// Gives a file a new mark, durably.
 fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
     let origin = Origin::draw(meta);
     file.write_all_at(&origin.encode(), ORIGIN)?;
@@ -307,7 +285,7 @@ fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
     Ok(origin.mark())
 }
 
-/// The bytes of records in a file of `len` bytes, and room for one more, so that its end is noticed in one reading.
+/// Returns the bytes of records in a file of `len` bytes plus one record, so that one read detects the end.
 fn records_bytes(len: u64) -> usize {
     let records = len.saturating_sub(RECORDS) / RECORD_LEN as u64 + 1;
     usize::try_from(records).map_or(CHUNK, |records| records.saturating_mul(RECORD_LEN))

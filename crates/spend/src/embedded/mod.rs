@@ -1,6 +1,5 @@
-//! The store for one process: a set in memory, and a file of records for each token key.
+//! The store for one process: an in-memory set, and a file of records per token key.
 
-mod ancestors;
 mod directory;
 mod endings;
 mod error;
@@ -33,27 +32,27 @@ use sync::{Syncer, Work};
 
 /// The embedded store: one process, one directory.
 ///
-/// * A record has left the process before its spend is answered: `kill -9` makes nothing re-spendable. What power loss
-///   can cost is [`Fsync`]'s choice.
+/// * A record has left the process before its spend is answered: after `kill -9` no token can be spent again. [`Fsync`]
+///   determines the cost of power loss.
 /// * A record takes 20 bytes on disk and 20 to 39 in memory (a set of 16-byte keys that grows by doubling).
-/// * An epoch is dropped whole when it has been over for an hour by the wall clock and the monotonic one, and its key is
-///   refused from then on for ever: the tombstone stays in the directory.
-/// * With [`Fsync::Interval`] a spend never waits for another thread: it is one `pwrite` on the caller's, about a
-///   microsecond, after which the future is ready at its first poll. The first spend of an epoch, and one that moves
-///   its expiry, create or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
+/// * An epoch is dropped as a whole after it has been over for an hour by both the wall clock and the monotonic clock. Its key
+///   is then refused permanently: the tombstone stays in the directory.
+/// * With [`Fsync::Interval`] a spend never waits for another thread: it is one `pwrite` on the caller's thread, about a
+///   microsecond, and the future is ready at its first poll. The first spend of an epoch, and one that moves its expiry, create
+///   or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
 ///
-/// Dropping the store moves the records to new files (`origin` says why), syncs a last time and unlocks the directory.
+/// Dropping the store moves the records to new files (`origin` gives the reason), syncs a last time and unlocks the directory.
 pub struct Embedded {
-    // Dropped in this order: the thread first, which syncs the epochs, and the directory's lock last.
+    // Drop order: first the thread, which syncs the epochs; last the directory's lock.
     syncer: Syncer,
     epochs: Arc<RwLock<Epochs>>,
-    /// Held while epochs are created, extended or dropped, and never while one is spent from.
+    /// Held while epochs are created, extended or dropped, never during a spend from an existing epoch.
     changes: Mutex<Changes>,
     directory: Arc<Directory>,
     marks: RwLock<Option<Marks>>,
 }
 
-/// What the syncing thread works on.
+/// The work of the sync thread.
 struct Disk {
     epochs: Arc<RwLock<Epochs>>,
     directory: Arc<Directory>,
@@ -67,59 +66,57 @@ impl Work for Disk {
 
     fn try_to_write(&self) -> Result<(), StoreError> {
         self.directory.try_to_write()?;
-        let live = self.epochs.read().live.clone(); // a statement: writing takes a while
-        live.iter().try_for_each(|log| log.try_to_write().on("write", &self.directory.records(log.key())))
+        let live = self.epochs.read().live.clone(); // a separate statement releases the lock: writing is slow
+        live.iter().try_for_each(|log| log.try_to_write().on("write", &self.directory.records(log.key)))
     }
 }
 
 #[derive(Default)]
 struct Epochs {
-    /// Few (a key and its predecessor or two), so a list.
+    /// A list, because there are few: a key and a predecessor or two.
     live: Vec<Arc<EpochLog>>,
-    /// Dropped, but their tombstones may not be on disk yet: a spend that began before may still wait for its record's sync.
+    /// Dropped, but their tombstones may not be on disk yet: an earlier spend may still wait for the sync of its record.
     leaving: Vec<Arc<EpochLog>>,
     retired: HashSet<TokenKeyId>,
 }
 
-/// What is known of epochs that come and go.
+/// The state of epochs that are being opened or dropped.
 #[derive(Default)]
 struct Changes {
     endings: Endings,
-    /// Those that were over when the store was opened, and when they end. Their records are not in memory.
+    /// Epochs that were over when the store was opened, and their ends. Their records are not in memory.
     unloaded: Vec<(TokenKeyId, UnixSeconds)>,
-    /// Dropped, and not yet turned into tombstones on disk.
+    /// Dropped, but not yet turned into tombstones on disk.
     unfinished: Vec<TokenKeyId>,
 }
 
 /// The size and state of an embedded store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Spent keys held.
+    /// Spent keys in memory.
     pub records: u64,
-    /// Bytes the sets of keys take in memory.
+    /// Bytes of memory that the sets of keys take.
     pub memory_bytes: u64,
-    /// Bytes the records files have.
+    /// Bytes of the records files.
     pub file_bytes: u64,
     /// Live epochs.
     pub epochs: u64,
-    /// Dropped epochs, whose keys are refused for ever.
+    /// Dropped epochs, whose keys are refused permanently.
     pub retired: u64,
-    /// Records with a wrong checksum found when the store was opened. A crash in the middle of writing leaves one for
-    /// each spend that was not answered; more of them is a disk that changes what it was given.
+    /// Records with a wrong checksum, found when the store was opened. A crash during writing leaves one per unanswered spend;
+    /// more of them mean a disk that corrupts data.
     pub damaged: u64,
-    /// Places without a record found when the store was opened: writes that failed, or that power loss undid.
+    /// Places without a record, found when the store was opened: failed writes, or writes undone by power loss.
     pub holes: u64,
 }
 
 impl Embedded {
-    /// Opens the store in `directory`, which is created if need be (mode 0700, files 0600), and reads all records of
-    /// epochs that have not expired by `now`. The others stay on disk, unread, until [`Embedded::drop_expired`] confirms
-    /// that they are over or a spend shows that they are not. Blocks on the disk; a million records take about a tenth
-    /// of a second.
+    /// Opens the store in `directory`, creates the directory if missing (mode 0700, files 0600), and reads all records of epochs
+    /// that have not expired by `now`. The other epochs stay on disk, unread, until [`Embedded::drop_expired`] confirms that
+    /// they are over or a spend shows that they are not. Blocks on the disk; a million records take about a tenth of a second.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] when another process has it open; otherwise whatever keeps it from reading every record
-    /// it once wrote.
+    /// [`StoreError::InUse`] if another process has it open; otherwise the reason why some record cannot be read.
     pub fn open(directory: &Path, fsync: Fsync, now: UnixSeconds) -> Result<Self, StoreError> {
         let (directory, contents) = Directory::take(directory)?;
         let (mut epochs, mut changes) = (Epochs::default(), Changes::default());
@@ -146,62 +143,55 @@ impl Embedded {
         Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory, marks: RwLock::default() })
     }
 
-    /// Binds tokens to the files that record them: a key that begins here gets a mark, and its tokens are void once another
-    /// file takes the place of the one that knew it.
-    #[must_use]
-    pub fn bound_by(self, marks: Marks) -> Self {
-        self.bind(marks);
-        self
-    }
-
-    /// Binds tokens so from now on. Keys that began before keep the mark they began with.
+    /// Binds tokens to the files that record them: a key that begins from now on gets a mark, and its tokens become void if
+    /// another file replaces the one that knew the mark. Keys that began earlier keep their marks.
     pub fn bind(&self, marks: Marks) {
         *self.marks.write() = Some(marks);
     }
 
-    /// Spends that begin from now on reach the disk so.
+    /// Changes how spends from now on reach the disk.
     pub fn sync(&self, fsync: Fsync) {
         self.syncer.set(fsync);
     }
 
-    /// Begins these epochs with a mark where they have no records yet. Blocks on the disk, once for each. What fails is tried
-    /// again with the next call, and is not ready until then.
+    /// Begins these epochs, with a mark, unless they have records already. Blocks on the disk once per new epoch. A failure is
+    /// retried by the next call; until then the store is not ready.
     pub fn offer(&self, epochs: &[Epoch]) {
         for epoch in epochs {
             let is_new = matches!(self.epochs.read().find(epoch.key), Ok(None)); // the lock must not last into `change`
             if is_new {
-                _ = self.change(epoch); // reported where it failed
+                _ = self.change(epoch); // failures are reported inside
             }
         }
     }
 
-    /// What binds the tokens of a key.
+    /// Returns the mark that binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Binding {
         match self.epochs.read().find(key) {
-            Ok(Some(log)) => log.mark().map_or(Binding::Unknown, Binding::Offered),
+            Ok(Some(log)) => log.mark.map_or(Binding::Unknown, Binding::Offered),
             _ => Binding::Unknown,
         }
     }
 
-    /// Drops every epoch that has been over for an hour by both clocks, as far as calls to this show: its file becomes a
-    /// tombstone, its memory is freed. Returns how many. Blocks on the disk: call it on a blocking thread, every minute
-    /// or so, with both clocks read just now. Until then, expired epochs refuse all the same.
+    /// Drops every epoch that has been over for an hour by both clocks, as observed by the calls to this: turns its file into a
+    /// tombstone and frees its memory. Returns the number dropped. Blocks on the disk: call it on a blocking thread, about once
+    /// a minute, with current readings of both clocks. Until then, expired epochs refuse all the same.
     ///
     /// # Errors
-    /// When the disk refuses. The epoch at fault refuses all the same, and the next call tries again.
+    /// The disk failed. The affected epoch still refuses, and the next call retries.
     pub fn drop_expired(&self, now: UnixSeconds, monotonic: Instant) -> Result<usize, StoreError> {
         let mut changes = self.changes.lock();
         let Changes { endings, unloaded, unfinished } = &mut *changes;
         let mut over: Vec<_> =
-            self.epochs.read().live.iter().filter(|log| now >= log.expires()).map(|log| log.key()).collect();
+            self.epochs.read().live.iter().filter(|log| now >= log.expires()).map(|log| log.key).collect();
         over.extend(unloaded.iter().filter(|(_, expires)| now >= *expires).map(|(key, _)| *key));
         for key in endings.confirmed(&over, Reading { wall: now, monotonic }) {
             unfinished.push(key);
             unloaded.retain(|(known, _)| *known != key);
             let mut epochs = self.epochs.write();
             epochs.retired.insert(key);
-            let gone = epochs.live.extract_if(.., |log| log.key() == key).collect::<Vec<_>>();
+            let gone = epochs.live.extract_if(.., |log| log.key == key).collect::<Vec<_>>();
             epochs.leaving.extend(gone);
         }
         let (mut dropped, mut refused) = (0, None);
@@ -216,10 +206,10 @@ impl Embedded {
             }
         });
         let mut epochs = self.epochs.write();
-        let gone: Vec<_> = epochs.leaving.extract_if(.., |log| !unfinished.contains(&log.key())).collect();
-        drop(epochs); // before the memory is freed, which takes a while
+        let gone: Vec<_> = epochs.leaving.extract_if(.., |log| !unfinished.contains(&log.key)).collect();
+        drop(epochs); // before the memory is freed, which is slow
         drop(gone);
-        // The clock has been set back since the store was opened: read here, they delay no spend.
+        // The clock was set back since the store was opened. Loading the records here delays no spend.
         let ahead = unloaded.iter().filter(|(_, expires)| now < *expires).map(|(key, _)| *key);
         for key in ahead.collect::<Vec<_>>() {
             self.load(key, unloaded)?;
@@ -227,7 +217,7 @@ impl Embedded {
         refused.map_or(Ok(dropped), Err)
     }
 
-    /// Reads the records of an epoch that was over when the store was opened, if it is one.
+    /// Reads the records of an epoch that was over when the store was opened. `None` if `key` is no such epoch.
     fn load(
         &self,
         key: TokenKeyId,
@@ -242,7 +232,8 @@ impl Embedded {
         Ok(Some(log))
     }
 
-    /// What the store holds. Takes each shard's lock for a moment: fit for a scrape every second, not for a request.
+    /// Returns the size and state of the store. Takes each shard's lock for a moment: suited to a scrape every second, not to
+    /// each request.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (live, retired) = {
@@ -254,15 +245,15 @@ impl Embedded {
             stats.records += log.records() as u64;
             stats.memory_bytes += log.memory_bytes() as u64;
             stats.file_bytes += log.file_bytes();
-            stats.damaged += log.found().damaged;
-            stats.holes += log.found().holes;
+            stats.damaged += log.found.damaged;
+            stats.holes += log.found.holes;
         }
         stats
     }
 
-    /// The log to spend from: the existing one, its expiry moved if `epoch` has a later one, or a new one.
+    /// Returns the log to spend from: the existing one, with its expiry moved if `epoch` has a later one, or a new one.
     fn log_for(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
-        let found = self.epochs.read().find(epoch.key)?; // a statement: the lock must not last into `change`
+        let found = self.epochs.read().find(epoch.key)?; // the lock must not last into `change`
         match found {
             Some(log) if epoch.expires <= log.expires() => Ok(log),
             _ => self.change(epoch),
@@ -273,7 +264,7 @@ impl Embedded {
     #[cold]
     fn change(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
         let mut changes = self.changes.lock();
-        // Another caller may have been here first, to create it or to drop it.
+        // Another caller may have created or dropped it before the lock was taken.
         let mut found = self.epochs.read().find(epoch.key)?;
         if found.is_none() {
             found = self.load(epoch.key, &mut changes.unloaded).map_err(|error| error.unknown())?;
@@ -294,22 +285,12 @@ impl Embedded {
         Ok(log)
     }
 
-    /// Whether marks bind tokens: always but in tests of the records alone.
+    /// Returns `true` if marks bind tokens: always, except in tests of the records alone.
     fn is_bound(&self) -> bool {
         self.marks.read().is_some()
     }
 
-    /// Whether a spend could be answered now, as far as is known: two atomic loads. After a failed write it could not,
-    /// until a trial write succeeds; one is made every second, and costs no token.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn serving(&self) -> Result<(), Unknown> {
-        self.syncer.intact()?;
-        self.syncer.room()
-    }
-
-    /// Whether the store has dropped the records of this key, so that it refuses all of its tokens for ever.
+    /// Returns `true` if the store has dropped the records of this key and so refuses all of its tokens permanently.
     #[must_use]
     pub fn has_retired(&self, key: TokenKeyId) -> bool {
         self.epochs.read().retired.contains(&key)
@@ -324,11 +305,11 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         if self.syncer.intact().is_err() {
-            return; // what the disk holds is not known
+            return; // the state of the disk is unknown
         }
         for log in &self.epochs.read().live {
-            if let Some(mark) = log.mark() {
-                _ = self.directory.move_records(log.key(), log.file(), mark); // nothing is written after it
+            if let Some(mark) = log.mark {
+                _ = self.directory.move_records(log.key, &log.file, mark); // nothing is written afterwards
             }
         }
     }
@@ -336,7 +317,7 @@ impl Drop for Embedded {
 
 impl Epochs {
     fn find(&self, key: TokenKeyId) -> Result<Option<Arc<EpochLog>>, Unknown> {
-        match self.live.iter().find(|log| log.key() == key) {
+        match self.live.iter().find(|log| log.key == key) {
             Some(log) => Ok(Some(Arc::clone(log))),
             None if self.retired.contains(&key) => Err(Unknown::EpochRetired),
             None => Ok(None),
@@ -379,8 +360,11 @@ impl SpendStore for Embedded {
         Ok(Spend::Admitted)
     }
 
-    async fn ready(&self) -> Result<(), Unknown> {
-        self.serving()
+    /// Costs two atomic loads. After a failed write the store does not serve until a trial write succeeds; one is made every
+    /// second, and costs no token.
+    fn serving(&self) -> Result<(), Unknown> {
+        self.syncer.intact()?;
+        self.syncer.room()
     }
 }
 

@@ -1,55 +1,54 @@
-//! The mark of a records file, and what shows that it is still the file to which the mark was given.
+//! The mark of a records file, bound to the identity of the file.
 //!
-//! Records that were emptied, restored or copied may lack what was spent since. So a file that is not the one that its mark
-//! was given to gets another mark, and tokens that were requested before are void. A file is known by its inode and by when
-//! it came to be: a reboot keeps both, a copy has its own. A backup that is written back into the same file (`cp` over it) is
-//! noticed because the records move to a new file at each start and at each clean stop: what was saved before is of another.
-//! Not noticed is a copy that was made after the last start and is written back into the same file before the next one.
+//! Files that were emptied, restored or copied may lack records of later spends. So a file other than the one that its mark was
+//! drawn for gets a new mark, which voids the tokens requested before. A file is identified by its inode and birth time: a
+//! reboot keeps both, and a copy has others. A backup written back into the same file (`cp` over it) is detected because the
+//! records move to a new file at each start and at each clean stop: an earlier backup belongs to another file. Not detected: a
+//! copy made after the last start and written back into the same file before the next start.
 //!
 //! ```text
 //! 64   magic[8] | mark[16] | inode u64 | born seconds u64 | born nanoseconds u32 | CRC-32 u32
 //! ```
 //!
-//! It stands behind the first header, where files without a mark have zeros. Integers are little-endian.
+//! The origin follows the first header; files without a mark have zeros there. Integers are little-endian.
 
 use postern_token::Mark;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;
 
-/// Where it stands.
+/// Offset of the origin in the file.
 pub(crate) const ORIGIN: u64 = 64;
-/// Its length in bytes.
 pub(crate) const ORIGIN_LEN: usize = 48;
 
 const MAGIC: [u8; 8] = *b"PSTNMARK";
 const CHECKSUM: usize = ORIGIN_LEN - 4;
 
-/// A mark, and the file that it was given to.
+/// A mark, and the identity of the file it was drawn for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     mark: Mark,
     file: [u8; 20],
 }
 
-/// What the bytes behind a header say.
+/// The content of the origin field of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     /// The file has no mark.
     Unmarked,
-    /// It has this mark.
+    /// The file has this mark.
     Marked(Mark),
-    /// It is another file than the one that had the mark, or the mark cannot be read.
+    /// The mark was drawn for another file, or cannot be read.
     Moved,
 }
 
 impl Origin {
-    /// A new mark for a file.
+    /// Draws a new mark for a file.
     pub(crate) fn draw(file: &Metadata) -> Self {
         Self::of(Mark::new(rand::random()), file)
     }
 
-    /// The mark that a file before had.
+    /// Binds an existing mark to a file.
     pub(crate) fn of(mark: Mark, file: &Metadata) -> Self {
         Self { mark, file: identity(file) }
     }
@@ -68,7 +67,7 @@ impl Origin {
         bytes
     }
 
-    /// Reads what is in a file.
+    /// Parses the bytes of an origin and compares them with the identity of `file`.
     pub(crate) fn read(bytes: &[u8; ORIGIN_LEN], file: &Metadata) -> Read {
         if *bytes == [0; ORIGIN_LEN] {
             return Read::Unmarked;
@@ -82,7 +81,7 @@ impl Origin {
     }
 }
 
-/// Inode and time of birth; zeros for the latter where the file system keeps none.
+/// Returns inode and birth time; zeros for the birth time if the file system does not record it.
 fn identity(file: &Metadata) -> [u8; 20] {
     let born = file.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     let mut bytes = [0; 20];

@@ -11,20 +11,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How often writing is tried again while it fails.
+/// Interval between trial writes while writing fails.
 const RETRY: Duration = Duration::from_secs(1);
-/// The shortest time between two log lines about it: a disk that is full intermittently must not fill the log.
+/// Minimum interval between two log lines about failed writes: an intermittently full disk must not fill the log.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// When records are forced from the system's cache onto the disk. A crash of the process (`kill -9`) costs nothing
-/// either way: every record has left the process before its spend is answered. The difference is a crash of the
+/// The moment at which records move from the system's cache to the disk. A crash of the process (`kill -9`) costs nothing with
+/// either setting: every record has left the process before its spend is answered. The settings differ only for a crash of the
 /// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
-    /// Before each answer; one sync serves all spends that wait. Power loss costs nothing that was answered.
+    /// Before each answer; one sync serves all waiting spends. Power loss costs no answered spend.
     Always,
-    /// In the background at this interval, while answers go out at once. Power loss may make re-spendable what was
-    /// admitted in the last interval, and in the time a sync takes. At least a millisecond.
+    /// In the background at this interval (at least a millisecond), while answers do not wait. After power loss, tokens admitted
+    /// during the last interval or a sync may be spent again.
     Interval(Duration),
 }
 
@@ -42,7 +42,7 @@ fn millis(fsync: Fsync) -> u64 {
     }
 }
 
-/// Syncs the logs it is given until dropped, and then once more.
+/// The handle of the sync thread. Dropping it syncs once more and ends the thread.
 pub(crate) struct Syncer {
     shared: Arc<Shared>,
     synced: watch::Receiver<u64>,
@@ -53,9 +53,9 @@ pub(crate) struct Syncer {
 struct Shared {
     /// The interval in milliseconds; 0 is [`Fsync::Always`].
     interval: AtomicU64,
-    /// Spends whose records have been written, under [`Fsync::Always`]: a spend's ticket is its number.
+    /// Number of written records under [`Fsync::Always`]; a spend's ticket is its number.
     written: AtomicU64,
-    /// A sync failed, and no later sync is trusted.
+    /// A sync failed; no later sync is trusted.
     failed: AtomicBool,
     room: Room,
     order: Mutex<Order>,
@@ -65,21 +65,20 @@ struct Shared {
 #[derive(Default)]
 struct Order {
     sync: bool,
-    /// Nothing can be written: a trial write is made every second.
+    /// Nothing can be written: the thread makes a trial write every second.
     retry: bool,
     stop: bool,
 }
 
-/// What the thread works on.
+/// The work of the thread.
 pub(crate) trait Work: Send + 'static {
-    /// The logs with records that callers may wait for.
+    /// Returns the logs with records that callers may wait for.
     fn logs(&self) -> Vec<Arc<EpochLog>>;
-    /// Writes as much as a record needs, and more; none of it is a record.
+    /// Writes more than a record needs, but no record.
     fn try_to_write(&self) -> Result<(), StoreError>;
 }
 
 impl Syncer {
-    /// Starts the thread.
     pub(crate) fn start(fsync: Fsync, work: impl Work) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared { interval: millis(fsync).into(), ..Shared::default() });
         let (sender, synced) = watch::channel(0);
@@ -91,23 +90,23 @@ impl Syncer {
         Ok(Self { shared, synced, thread: Some(thread) })
     }
 
-    /// Spends that begin from now on are synced so; those that wait for a sync get it.
+    /// Changes the setting for spends from now on; spends that already wait for a sync get it.
     pub(crate) fn set(&self, fsync: Fsync) {
         self.shared.interval.store(millis(fsync), Ordering::Release);
         self.shared.ring(|order| order.sync = true);
     }
 
-    /// Whether every sync so far succeeded.
+    /// Returns `Ok` if every sync so far succeeded.
     pub(crate) fn intact(&self) -> Result<(), Unknown> {
         if self.shared.failed.load(Ordering::Acquire) { Err(Unknown::SyncFailed) } else { Ok(()) }
     }
 
-    /// Whether writing works, as far as is known.
+    /// Returns `Ok` unless a write failed and no trial write has succeeded since.
     pub(crate) fn room(&self) -> Result<(), Unknown> {
         self.shared.room.known()
     }
 
-    /// Records a failed write, and returns its meaning for a spend.
+    /// Records a failed write, and returns `reason`.
     pub(crate) fn no_room(&self, reason: Unknown, error: &dyn std::fmt::Display) -> Unknown {
         if self.shared.room.failed(reason, error) {
             self.shared.ring(|order| order.retry = true);
@@ -115,8 +114,8 @@ impl Syncer {
         reason
     }
 
-    /// Returns when what the caller has just written is as durable as the policy promises: at once with an interval,
-    /// after the next sync otherwise. Dropping the future takes the caller off the list and has no other effect.
+    /// Waits until the caller's last write is as durable as the setting promises: not at all with an interval, otherwise for the
+    /// next sync. Dropping the future only removes the caller from the waiters.
     pub(crate) async fn durable(&self) -> Result<(), Unknown> {
         if self.shared.interval().is_none() {
             let ticket = self.shared.written.fetch_add(1, Ordering::AcqRel) + 1;
@@ -144,7 +143,7 @@ impl Drop for Syncer {
 }
 
 impl Shared {
-    /// The time between two syncs; none where each answer waits for one.
+    /// Returns the interval between two syncs; `None` if each answer waits for a sync.
     fn interval(&self) -> Option<Duration> {
         match self.interval.load(Ordering::Acquire) {
             0 => None,
@@ -156,8 +155,8 @@ impl Shared {
         let mut tried = Instant::now();
         loop {
             let stop = self.next_order(self.interval());
-            // In this order: a ticket that is out by now has its record written and its log marked and listed. (One that is no
-            // longer listed has its tombstone on disk, which keeps the key spent.)
+            // Order matters: when a ticket is visible, its record is written and its log is marked dirty and listed. (A log that
+            // is no longer listed has its tombstone on disk, which keeps the key spent.)
             let ticket = self.written.load(Ordering::Acquire);
             for log in work.logs() {
                 if let Err(error) = log.sync() {
@@ -182,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a reason to sync; true when it is the last.
+    /// Waits for a reason to sync; returns `true` if it is the last.
     fn next_order(&self, interval: Option<Duration>) -> bool {
         let retry = self.room.known().is_err().then_some(RETRY);
         let longest = interval.into_iter().chain(retry).min();
@@ -201,9 +200,8 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// After a failed sync the system may have thrown the pages away and call the next sync a success, so no later
-    /// success is believed (<https://wiki.postgresql.org/wiki/Fsync_Errors>): all answers are unknown until the store
-    /// is opened again.
+    /// Records a failed sync. The system may then discard the pages and report the next sync as a success, so no later success
+    /// is trusted (<https://wiki.postgresql.org/wiki/Fsync_Errors>): all answers are unknown until the store is reopened.
     fn fail(&self, error: &io::Error) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             tracing::error!(%error, "a sync of the double-spend store failed: every spend is refused until it is opened again; check the disk");
@@ -211,7 +209,8 @@ impl Shared {
     }
 }
 
-/// Whether records can be written: the result of the last write, or of a later trial write. Reading it costs one atomic load while writes succeed.
+/// The outage of writing: begins with a failed write and ends with a successful trial write. Reading it costs one atomic load
+/// while writes succeed.
 #[derive(Default)]
 struct Room {
     missing: AtomicBool,
@@ -221,14 +220,14 @@ struct Room {
 #[derive(Default)]
 struct Outage {
     reason: Option<Unknown>,
-    /// What was logged last, and when.
+    /// The last logged reason, and its time.
     logged: Option<(Unknown, Instant)>,
-    /// Its end is still to be logged.
+    /// The end of the outage is still to be logged.
     open: bool,
 }
 
 impl Room {
-    /// Why nothing can be written, by the last result.
+    /// Returns the reason of the current outage as an error.
     fn known(&self) -> Result<(), Unknown> {
         if !self.missing.load(Ordering::Acquire) {
             return Ok(());
@@ -236,7 +235,7 @@ impl Room {
         self.state.lock().reason.map_or(Ok(()), Err)
     }
 
-    /// Records a failed write. Returns true for the first failure: from then on trial writes are needed.
+    /// Records a failed write. Returns `true` for the first failure: from then on trial writes are needed.
     fn failed(&self, reason: Unknown, error: &dyn std::fmt::Display) -> bool {
         let mut state = self.state.lock();
         state.reason = Some(reason);
@@ -256,7 +255,7 @@ impl Room {
         new
     }
 
-    /// A trial write succeeded.
+    /// Records a successful trial write.
     fn found(&self) {
         let mut state = self.state.lock();
         state.reason = None;
@@ -280,7 +279,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    /// A disk without room for the first trial write, and how often it was looked at and tried.
+    /// A disk without room for the first trial write, with counts of the syncs and of the trial writes.
     #[derive(Clone, Default)]
     struct Full(Arc<(AtomicUsize, AtomicUsize)>);
 

@@ -1,4 +1,4 @@
-//! What only an insider can stage: a disk whose syncs or writes fail.
+//! Tests that need private access: a disk whose syncs or writes fail.
 
 use super::*;
 use crate::{Backend, Store};
@@ -13,7 +13,7 @@ fn key(number: u8) -> SpentKey {
     SpentKey::derive(TokenType::BlindRsa2048, EPOCH.key, Nonce([number; 32]))
 }
 
-/// A store with an epoch whose file takes every write and fails every sync, as `/dev/null` does (EINVAL).
+/// Opens a store with an epoch whose file accepts every write and fails every sync, as `/dev/null` does (EINVAL).
 fn on_a_bad_disk(fsync: Fsync) -> (tempfile::TempDir, Embedded) {
     let directory = tempfile::tempdir().unwrap();
     let store = Embedded::open(directory.path(), fsync, NOW).unwrap();
@@ -26,8 +26,8 @@ fn on_a_bad_disk(fsync: Fsync) -> (tempfile::TempDir, Embedded) {
 async fn with_fsync_always_a_failed_sync_is_never_an_admission() {
     let (_directory, store) = on_a_bad_disk(Fsync::Always);
     assert_eq!(store.spend(&key(1), &EPOCH, NOW).await, Err(Unknown::SyncFailed));
-    assert_eq!(store.ready().await, Err(Unknown::SyncFailed));
-    // Neither the key itself, nor others, nor other epochs whose own files are well.
+    assert_eq!(store.serving(), Err(Unknown::SyncFailed));
+    // Refused: the key itself, other keys, and other epochs with intact files.
     let other = Epoch { key: TokenKeyId([2; 32]), ..EPOCH };
     for (key, epoch) in [(key(1), EPOCH), (key(2), EPOCH), (key(3), other)] {
         assert_eq!(store.spend(&key, &epoch, NOW).await, Err(Unknown::SyncFailed));
@@ -42,7 +42,7 @@ async fn with_an_interval_a_failed_sync_stops_admissions_once_noticed() {
     // The first spend is answered before the disk is synced, or just after. Then the sync thread detects the failure.
     _ = store.spend(&key(1), &EPOCH, NOW).await;
     let deadline = Instant::now() + Duration::from_secs(30);
-    while store.ready().await.is_ok() {
+    while store.serving().is_ok() {
         assert!(Instant::now() < deadline, "the failed sync was not noticed");
         tokio::task::yield_now().await;
     }
@@ -57,7 +57,7 @@ async fn a_sync_that_fails_while_an_expiry_moves_is_not_forgotten() {
     assert_eq!(store.spend(&key(2), &EPOCH, NOW).await, Err(Unknown::SyncFailed));
 }
 
-/// A spend that is dropped while it waits for the sync leaves its key spent and no caller waiting.
+/// A spend dropped while it waits for the sync leaves its key spent, and the next spend does not wait for it.
 #[tokio::test]
 async fn a_spend_dropped_while_it_waits_stays_spent() {
     let directory = tempfile::tempdir().unwrap();
@@ -75,37 +75,34 @@ async fn a_spend_dropped_while_it_waits_stays_spent() {
     assert_eq!(store.spend(&key(101), &EPOCH, NOW).await, Ok(Spend::Admitted));
 }
 
-/// The log of [`EPOCH`] on this file takes the place of the one before.
+/// Replaces the log of [`EPOCH`] with an empty one on this file.
 fn put_on(store: &Embedded, file: File) {
     store.epochs.write().live = vec![Arc::new(EpochLog::new(&EPOCH, file, None))];
 }
 
-/// A file whose writes fail, as on a full disk.
+/// Opens a file whose writes fail, as on a full disk.
 fn full() -> File {
     OpenOptions::new().read(true).write(true).open("/dev/full").unwrap()
 }
 
-/// The first failure wakes the thread that tries again: no sync is due for an hour, or until a spend asks for one.
+/// The first failure wakes the thread that retries: no sync is due for an hour, or until a spend requests one.
 #[tokio::test]
 async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
     for fsync in [Fsync::Interval(Duration::from_secs(3600)), Fsync::Always] {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Embedded::open(directory.path(), fsync, NOW).unwrap());
         let (backend, chosen) = (Backend::Embedded(Arc::clone(&store)), Store::Embedded(Arc::clone(&store)));
-        assert_eq!((backend.ready().await, chosen.ready().await, chosen.serving()), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((backend.ready(), chosen.serving()), (Ok(()), Ok(())));
         put_on(&store, full());
         assert_eq!(store.spend(&key(1), &EPOCH, NOW).await, Err(Unknown::DiskFull));
         assert_eq!(store.check(&key(1), &EPOCH).await, Ok(Hint::Spent), "the key stays spent");
         let no_room = Err(Unknown::DiskFull);
-        assert_eq!(
-            (backend.ready().await, chosen.ready().await, chosen.serving()),
-            (no_room, no_room, no_room)
-        );
-        // The thread that the failure woke syncs what was written: nothing, and `/dev/full` refuses every sync.
+        assert_eq!((backend.ready(), chosen.serving()), (no_room, no_room));
+        // The thread, woken by the failure, syncs only written records: there are none, and `/dev/full` fails every sync.
         store.epochs.read().live[0].sync().unwrap();
         put_on(&store, tempfile::tempfile().unwrap());
         let deadline = Instant::now() + Duration::from_secs(30);
-        while store.ready().await.is_err() {
+        while store.serving().is_err() {
             assert!(Instant::now() < deadline, "no trial write was made");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -113,7 +110,7 @@ async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
     }
 }
 
-/// A trial write succeeds only where a record could be written, to the files and to the directory.
+/// A trial write succeeds only if a record could be written, to the files and to the directory.
 #[tokio::test]
 async fn a_trial_write_tests_the_directory_and_each_file_that_failed() {
     let (directory, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

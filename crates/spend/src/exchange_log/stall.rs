@@ -1,63 +1,46 @@
-//! What a slow exchange waited for, inferred from its times and the kernel's facts.
+//! The cause of a slow exchange, inferred from its timestamps and the kernel's TCP facts.
 
 use super::Exchange;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The 40 ms for which Linux delays an acknowledgement, as they look from outside: timers fire late, never early, and a
-/// delay of 40 ms may have begun a little before the write was recorded here.
+/// Linux delays an acknowledgement by 40 ms. Seen from outside the delay varies: timers fire late, never early, and the delay
+/// may have begun slightly before the write was recorded here.
 const DELAYED_ACK: RangeInclusive<Duration> = Duration::from_millis(35)..=Duration::from_millis(60);
-/// With a longer way to the peer, 40 ms may be the way.
+/// With a longer round trip, 40 ms may be the network.
 const NEAR: Duration = Duration::from_millis(5);
 
-/// What a slow exchange most probably waited for. A reading of the moments, and not a proof: where two things held it
-/// up, the longer one is named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stall {
-    /// Its turn to be written: for a connection of the pool, behind other commands, or for room in the socket.
-    Queue,
-    /// A segment that TCP had to send again. The count is the connection's since it began, so one that lost a segment
-    /// once is suspected ever after.
-    Retransmission,
-    /// An acknowledgement that the other side of a small write held back (Nagle's algorithm): about 40 ms from the
-    /// write to the reply, to a peer that is near and lost nothing.
-    DelayedAck,
-    /// The peer: it, or what is behind it, took its time.
-    Server,
-    /// The caller itself: the reply was there, and this process was busy with something else. Of a pooled connection
-    /// also the rest of a reply that came in pieces.
-    Caller,
-}
-
-impl Stall {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Queue, Self::Retransmission, Self::DelayedAck, Self::Server, Self::Caller];
-
-    /// One snake_case word, for a metric's label or an attribute of a span.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Retransmission => "retransmission",
-            Self::DelayedAck => "delayed_ack",
-            Self::Server => "server",
-            Self::Caller => "caller",
-        }
+words! {
+    /// The most probable cause of a slow exchange. An estimate from the timestamps, not a proof: of two causes the longer one is
+    /// reported.
+    Stall {
+        /// Waiting to be written: for a pooled connection, behind other commands, or for space in the socket.
+        Queue = "queue",
+        /// A segment that TCP retransmitted. The count covers the connection's lifetime, so a connection that once lost a segment
+        /// stays suspect.
+        Retransmission = "retransmission",
+        /// An acknowledgement that the peer delayed after a small write (Nagle's algorithm): about 40 ms from the write to the
+        /// reply, with a near peer and no loss.
+        DelayedAck = "delayed_ack",
+        /// The peer, or a server behind it, was slow.
+        Server = "server",
+        /// The caller: the reply had arrived, and this process was busy. For a pooled connection, also the rest of a reply that
+        /// came in pieces.
+        Caller = "caller",
     }
 }
 
 impl Exchange {
-    /// How long the caller waited.
+    /// Returns the time that the caller waited.
     #[must_use]
     pub fn took(&self) -> Duration {
         self.finished.saturating_duration_since(self.began)
     }
 
-    /// What it waited for, if it took longer than `slow` (or has the facts that are read of slow ones alone).
+    /// Returns the cause if the exchange took longer than `slow` (or has TCP facts, which are read for slow exchanges only).
     ///
-    /// The longest of the three intervals decides: up to the write, from there to the reply, and from the reply to the
-    /// caller. Without facts, as over a Unix socket, what the peer's kernel did is put down to the server.
+    /// The longest of three intervals decides: start to write, write to reply, reply to caller. Without TCP facts, as over a
+    /// Unix socket, delays in the peer's kernel count as the server's.
     #[must_use]
     pub fn stall(&self, slow: Duration) -> Option<Stall> {
         if self.took() <= slow && self.tcp.is_none() {
@@ -76,7 +59,7 @@ impl Exchange {
         }
         Some(match self.tcp {
             Some(tcp) if tcp.retransmits > 0 => Stall::Retransmission,
-            // The shortest round trip: the delayed acknowledgements themselves drive the smoothed one up.
+            // The shortest round trip: delayed acknowledgements inflate the smoothed one.
             Some(tcp) if tcp.rtt_min < NEAR && DELAYED_ACK.contains(&answered) => Stall::DelayedAck,
             _ => Stall::Server,
         })
@@ -101,7 +84,7 @@ mod tests {
         unsent: 0,
     };
 
-    /// An exchange with its moments in milliseconds from the beginning.
+    /// An exchange with its moments in milliseconds since the start.
     fn exchange(written: Option<u64>, first_byte: Option<u64>, finished: u64) -> Exchange {
         let began = Instant::now();
         let at = |milliseconds| began + Duration::from_millis(milliseconds);
@@ -150,7 +133,7 @@ mod tests {
         let lossy = TcpFacts { retransmits: 1, ..FACTS };
         assert_eq!(stall(Some(0), Some(44), 44, lossy), Stall::Retransmission);
         assert_eq!(stall(Some(0), None, 200, lossy), Stall::Retransmission);
-        // But not when the command was not even written, or the reply long there.
+        // But not if the command was never written, or the reply had arrived long before.
         assert_eq!(stall(None, None, 200, lossy), Stall::Queue);
         assert_eq!(stall(Some(0), Some(1), 200, lossy), Stall::Caller);
     }

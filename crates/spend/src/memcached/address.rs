@@ -1,4 +1,4 @@
-//! Where a memcached, mcrouter or twemproxy listens, and connections to it.
+//! Addresses of memcached, mcrouter or twemproxy, and connections to them.
 
 use postern_lookup::Lookup;
 use postern_tcp_info::{TcpFacts, tcp_info};
@@ -6,19 +6,17 @@ use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Keep-alive probes a silent peer after this time, and gives up after three more of the interval.
+/// Idle time before keep-alive probes a silent peer, interval between probes, and number of probes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(1), 3);
 
 /// An address of the store: `HOST:PORT`, `[IPv6]:PORT` or `unix:/PATH`.
@@ -35,7 +33,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Why a text is no address.
+/// The error for a text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an address of a memcached: write \"host:port\", \"[ipv6]:port\" or \"unix:/path\"")]
 pub struct AddressError(String);
@@ -70,12 +68,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// How to speak TLS to the store.
+/// TLS settings for connections to the store.
 #[derive(Clone)]
 pub struct Tls {
     /// The trusted certificates, and the client certificate if the server requires one.
     pub config: Arc<ClientConfig>,
-    /// The name that the certificate must be for; `None` takes the address's host.
+    /// The name that the certificate must match; `None` uses the host of the address.
     pub server_name: Option<String>,
 }
 
@@ -86,25 +84,25 @@ impl fmt::Debug for Tls {
 }
 
 impl Address {
-    /// Opens a connection. Segments are sent as they are written (`TCP_NODELAY`), so that no command can wait for an
-    /// acknowledgement; keep-alive detects a peer that vanished. `lookup` is of this address. The caller limits the
-    /// time, to `patience`.
+    /// Opens a connection. `TCP_NODELAY` sends segments as they are written, so no command waits for an acknowledgement;
+    /// keep-alive detects a peer that vanished. `lookup` belongs to this address. The caller limits the total time, to
+    /// `patience`.
     pub(super) async fn connect(
         &self,
         tls: Option<&Tls>,
         lookup: &Lookup,
         patience: Duration,
     ) -> io::Result<Stream> {
-        let stream = match self {
+        let stream: Stream = match self {
             Self::Tcp { host, port } => {
                 let stream = lookup.connect(host, *port, patience).await?;
                 stream.set_nodelay(true)?;
                 let (idle, interval, retries) = KEEPALIVE;
                 let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
                 SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(retries))?;
-                Stream::Tcp(stream)
+                Box::new(stream)
             }
-            Self::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
         };
         let Some(tls) = tls else { return Ok(stream) };
         let name = match (&tls.server_name, self) {
@@ -112,73 +110,31 @@ impl Address {
             (None, Self::Unix(_)) => "localhost".to_owned(),
         };
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
-        let secured = TlsConnector::from(Arc::clone(&tls.config)).connect(name, stream).await?;
-        Ok(Stream::Tls(Box::new(secured)))
+        Ok(Box::new(TlsConnector::from(Arc::clone(&tls.config)).connect(name, stream).await?))
     }
 }
 
-/// A connection of a simulated network.
-pub trait Connection: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin> Connection for T {}
-
-/// A connection.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<TlsStream<Stream>>),
-    Simulated(Box<dyn Connection>),
-}
-
-impl Stream {
-    /// What the kernel knows of the connection, where it is one of TCP.
-    pub(crate) fn tcp_facts(&self) -> Option<TcpFacts> {
-        match self {
-            Self::Tcp(stream) => tcp_info(&SockRef::from(stream)).ok(),
-            Self::Unix(_) | Self::Simulated(_) => None,
-            Self::Tls(stream) => stream.get_ref().0.tcp_facts(),
-        }
+/// A connection: of the network, or of a simulated one.
+pub trait Connection: AsyncRead + AsyncWrite + fmt::Debug + Send + Sync + Unpin {
+    /// Returns the kernel's facts about the connection; `None` if it is not TCP.
+    fn tcp_facts(&self) -> Option<TcpFacts> {
+        None
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Simulated(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
+pub(crate) type Stream = Box<dyn Connection>;
+
+impl Connection for TcpStream {
+    fn tcp_facts(&self) -> Option<TcpFacts> {
+        tcp_info(&SockRef::from(self)).ok()
     }
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Simulated(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
+impl Connection for UnixStream {}
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Simulated(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Simulated(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+impl Connection for TlsStream<Stream> {
+    fn tcp_facts(&self) -> Option<TcpFacts> {
+        self.get_ref().0.tcp_facts()
     }
 }
 

@@ -1,17 +1,17 @@
-//! Buckets: groups of records that routers keep on one server, so that a record there can witness for the others.
+//! Buckets: groups of records that routers keep on one server, so that one record can witness for the others.
 
 use super::protocol::{RecordKey, Value};
 use postern_token::{MarkId, SpentKey, UnixSeconds};
 
-/// How many buckets there are. A loss is as fine as a bucket; a mark has a witness in each.
+/// The number of buckets. The granularity of a loss is a bucket; a mark has a witness in each.
 pub const BUCKETS: u16 = 1_024;
 
-/// A group of records whose keys begin alike, `|<label>|#|`. Routers choose the server by the label alone.
+/// A group of records whose keys begin with `|<label>|#|`. Routers select the server by the label alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Bucket(u16);
 
 impl Bucket {
-    /// Where the record of a token lies.
+    /// Returns the bucket of a token's record.
     pub(crate) fn of(key: &[u8; 32]) -> Self {
         Self(u16::from_be_bytes([key[16], key[17]]) % BUCKETS)
     }
@@ -20,10 +20,11 @@ impl Bucket {
         (0..BUCKETS).map(Self)
     }
 
-    /// Four characters that spread over the servers by any hash, also one that barely mixes, such as twemproxy's FNV-1a.
+    /// Returns four characters that spread over the servers by any hash, also by one that barely mixes, such as twemproxy's
+    /// FNV-1a.
     pub(crate) fn label(self) -> [u8; 4] {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        // A permutation of 24 bits: odd factors and shifts to the right can be undone, so no two labels are alike.
+        // A permutation of 24 bits: odd factors and right shifts are invertible, so all labels differ.
         let mut bits = u32::from(self.0) + 1;
         for factor in [0x009E_3779_u32, 0x0085_EBCB, 0x00C2_B2AF] {
             bits = bits.wrapping_mul(factor) & 0x00FF_FFFF;
@@ -37,8 +38,7 @@ impl Bucket {
     }
 }
 
-/// The record of a token that a mark binds, the one that witnesses for it, and the one that takes this back: all in one
-/// bucket.
+/// The keys of a token's record, of the witness for it, and of the record that revokes the witness: all in one bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct Bound {
     pub(crate) record: RecordKey,
@@ -52,43 +52,43 @@ impl Bound {
         Self { record: Self::record(key), witness: witness(bucket, mark), closed: closed(bucket, mark) }
     }
 
-    /// The record of a token, whatever its mark.
+    /// Returns the key of a token's record, which does not depend on the mark.
     pub(crate) fn record(key: &SpentKey) -> RecordKey {
         Bucket::of(key.as_bytes()).record(first_half(key.as_bytes()))
     }
 }
 
-/// The record by which a bucket shows that a mark is known there.
+/// Returns the key of the witness: the record that shows that a bucket knows a mark.
 pub(crate) fn witness(bucket: Bucket, mark: &MarkId) -> RecordKey {
     bucket.record(first_half(mark.as_bytes()))
 }
 
-/// The record by which a bucket shows that its witness proves nothing any more.
+/// Returns the key of the record that revokes the witness of a bucket.
 pub(crate) fn closed(bucket: Bucket, mark: &MarkId) -> RecordKey {
     let mut name = *first_half(mark.as_bytes());
     name.iter_mut().for_each(|byte| *byte = !*byte); // no other half of a digest is its complement
     bucket.record(&name)
 }
 
-/// A record of a bucket that is never read for a spend, so that it ages as spent records do. Where it is missing beside its
-/// witness, records are lost without a trace: the store evicts, or a router parts the bucket.
+/// Returns the key of a record that no spend reads, so that it ages like spent records. If it is missing next to its witness,
+/// records disappear undetected: the store evicts, or a router splits the bucket.
 pub(crate) fn sentinel(bucket: Bucket, mark: &MarkId) -> RecordKey {
     bucket.record(mark.as_bytes().last_chunk().unwrap_or(&[0; 16]))
 }
 
-/// A value that is a second: that of a witness is when it ends, that of a sentinel when it was written.
+/// Encodes a second as a value: the end of a witness, or the time at which a sentinel was written.
 pub(crate) fn second_value(second: UnixSeconds) -> Value {
     let seconds = second.0.min((1 << 40) - 1).to_be_bytes();
     Value::of_bucket([seconds[3], seconds[4], seconds[5], seconds[6], seconds[7]])
 }
 
-/// The second that a value is.
+/// Decodes the second in a value.
 pub(crate) fn second(value: &Value) -> Option<UnixSeconds> {
     let [a, b, c, d, e] = value.decode()?;
     Some(UnixSeconds(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])))
 }
 
-/// 128 bits name a record: a collision, which cannot be aimed, refuses a token.
+/// Returns the 128 bits that name a record: a collision, which cannot be aimed, refuses a token.
 fn first_half(digest: &[u8; 32]) -> &[u8; 16] {
     digest.first_chunk().unwrap_or(&[0; 16])
 }

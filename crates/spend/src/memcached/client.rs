@@ -1,14 +1,13 @@
 //! The store as one runtime uses it.
 
 use super::bucket::Bound;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, EndpointHealth, Unfit};
 use super::epochs::Epochs;
-use super::failure::Failure;
 use super::marked::Marked;
 use super::options::{Options, Transport};
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
-use super::protocol::{Command, Reply};
+use super::protocol::{Command, Failure, NOT_CONNECTED, Reply};
 use super::stats::Counters;
 use super::undo::{Undo, is_undone};
 use super::verdicts::Verdicts;
@@ -23,53 +22,33 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// The error while there is no connection. Readiness reports the cause.
-pub(super) const NOT_CONNECTED: Unknown = Unknown::Unavailable(std::io::ErrorKind::NotConnected);
-
 /// Connections of one runtime to the shared store, made by [`Memcached::client`](super::Memcached::client).
 ///
-/// Clones share the connections. They close when the last clone is dropped.
+/// Clones share the connections. Dropping the last clone closes them.
 #[derive(Clone)]
 pub struct Client(Arc<ClientState>);
 
 pub(super) struct ClientState {
     pub(super) store: Arc<SharedStore>,
-    endpoints: Vec<EndpointClient>,
-    /// The endpoint that the next command to each replica considers first.
+    /// One for each endpoint of the store.
+    links: Vec<Link>,
+    /// For each replica, the endpoint that its next command considers first.
     turns: [AtomicUsize; REPLICAS],
 }
 
-/// The connections to one endpoint.
-pub(super) struct EndpointClient {
-    endpoint: Arc<Endpoint>,
-    transport: TransportClient,
-}
-
-enum TransportClient {
+enum Link {
     Pipelined(Pipelined),
     Pooled(Pooled),
 }
 
 impl Client {
-    /// Starts the connections, on the present runtime.
     pub(super) fn start(store: &Arc<SharedStore>) -> Self {
-        let limits = store.options.limits();
-        let endpoints = store.endpoints.iter().map(|endpoint| {
-            let transport = match &store.options.transport {
-                Transport::Pipelined { connections, queue } => {
-                    TransportClient::Pipelined(Pipelined::start(endpoint, *connections, *queue, limits))
-                }
-                Transport::Pooled(pool) => {
-                    TransportClient::Pooled(Pooled::start(endpoint, pool, limits, &store.counters))
-                }
-            };
-            EndpointClient { endpoint: Arc::clone(endpoint), transport }
+        let links = store.endpoints.iter().map(|endpoint| match &store.options.transport {
+            Transport::Pipelined { queue } => Link::Pipelined(Pipelined::start(endpoint, *queue)),
+            Transport::Pooled(pool) => Link::Pooled(Pooled::start(endpoint, pool, &store.counters)),
         });
-        let client = Arc::new(ClientState {
-            store: Arc::clone(store),
-            endpoints: endpoints.collect(),
-            turns: Default::default(),
-        });
+        let links = links.collect();
+        let client = Arc::new(ClientState { store: Arc::clone(store), links, turns: Default::default() });
         store.used_by(Arc::downgrade(&client));
         Self(client)
     }
@@ -89,11 +68,11 @@ impl Client {
         let mark = store.arranged(&epoch.mark.ok_or(Unknown::Unmarked)?);
         let state = store.epochs.enter(epoch.key, epoch.expires);
         if state.is_known_spent(key) {
-            store.counters.cache_hit();
+            store.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Spend::AlreadySpent);
         }
-        if !store.marked.is_offered(epoch.key, mark) {
-            store.counters.older_mark();
+        if store.marked.offered(epoch.key) != Some(mark) {
+            store.counters.older_marks.fetch_add(1, Ordering::Relaxed);
         }
         let verdict = self.0.vote(key, &mark, &state, log).await?;
         if verdict == Spend::Void {
@@ -104,94 +83,88 @@ impl Client {
     }
 }
 
-impl Client {
-    /// Whether a verdict can be expected now, as far as this process knows. Cheap enough to call on each request.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn serving(&self) -> Result<(), Unknown> {
-        self.0.store.intact()?;
-        if !self.0.up() {
-            return Err(self.0.store.failure());
-        }
-        self.0.store.verdicts.expected()
-    }
-}
-
 impl ClientState {
-    /// Sends a command that may be repeated through the endpoint with the fewest outstanding commands, then through the
-    /// others.
-    async fn send(&self, command: &Command, log: &mut ExchangeLog) -> Result<Reply, Failure> {
-        let mut failure = Failure::NotSent(NOT_CONNECTED);
-        let mut tried = 0_u64;
-        while let Some((index, link)) = self.next(None, tried) {
+    /// Sends commands in one write through the endpoint, of `replica` if one is given, with the fewest outstanding commands.
+    /// Tries the others only while no byte was sent, or if the commands may be repeated: a `get` may, an `add` may not.
+    pub(super) async fn send<const N: usize>(
+        &self,
+        replica: Option<usize>,
+        commands: [&Command; N],
+        log: &mut ExchangeLog,
+    ) -> Result<[Reply; N], Failure> {
+        let (verb, mut failure, mut tried) = (Verb::of(commands[0]), Failure::NotSent(NOT_CONNECTED), 0_u64);
+        while let Some((index, link)) = self.next(replica, tried) {
             tried |= 1 << index;
-            let mut entry = log.begin(Verb::of(command), u8::try_from(index).ok());
-            let result = link.exchange([command], &mut entry).await.map(|[reply]| reply);
-            entry.end(Ended::of(&result));
-            self.store.counters.command(command, &result);
+            let mut entry = log.begin(verb, u8::try_from(index).ok());
+            let result = link.exchange(commands, &mut entry).await;
+            entry.end(Ended::of(&result.map(|replies| replies[0])));
+            // The third command of a spend is read together with the second: the two count as one.
+            for (index, command) in commands.into_iter().enumerate().take(2) {
+                self.store.counters.command(command, &result.map(|replies| replies[index]));
+            }
             match result {
-                Ok(reply) => return Ok(reply),
-                Err(reason) => failure = reason,
+                Err(reason @ Failure::NotSent(_)) => failure = reason,
+                Err(reason) if verb == Verb::Get => failure = reason,
+                answered => return answered,
             }
         }
         if tried == 0 {
-            log.begin(Verb::of(command), None).end(Ended::Refused);
-            self.store.counters.command(command, &Err(failure));
+            log.begin(verb, None).end(Ended::Refused);
+            self.store.counters.command(commands[0], &Err(failure));
         }
         Err(failure)
     }
 
-    /// The endpoint with the fewest outstanding commands among those that are up and not tried yet, and lead to this
-    /// replica if one is given; round robin among equals.
-    pub(super) fn next(&self, replica: Option<usize>, tried: u64) -> Option<(usize, &EndpointClient)> {
-        let count = self.endpoints.len();
+    /// Returns the endpoint with the fewest outstanding commands among those that are up, not tried yet, and lead to `replica`
+    /// if one is given; round robin among equals.
+    fn next(&self, replica: Option<usize>, tried: u64) -> Option<(usize, &Link)> {
+        let count = self.links.len();
         let turn = &self.turns[replica.unwrap_or_default()];
         let turn = if count > 1 { turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         (0..count)
             .map(|offset| (turn.wrapping_add(offset)) % count)
-            .filter(|index| tried & (1 << index) == 0 && self.endpoints[*index].is_up())
-            .filter(|index| {
-                replica.is_none_or(|replica| self.endpoints[*index].endpoint.replica() == replica)
-            })
-            .map(|index| (index, &self.endpoints[index]))
-            .min_by_key(|(_, link)| link.outstanding())
+            .filter(|index| tried & (1 << index) == 0 && self.links[*index].is_up())
+            .filter(|index| replica.is_none_or(|replica| self.store.endpoints[*index].replica == replica))
+            .map(|index| (index, &self.links[index]))
+            .min_by_key(|(_, link)| link.load().0)
     }
 
-    /// Whether as many replicas as decide have an endpoint that is up.
-    pub(super) fn up(&self) -> bool {
+    /// Returns `true` if a majority of the replicas has an endpoint that is up.
+    fn is_up(&self) -> bool {
         let replicas = &self.store.options.replicas;
         let is_up = |replica: &usize| {
-            self.endpoints.iter().any(|link| link.endpoint.replica() == *replica && link.is_up())
+            let mut links = self.store.endpoints.iter().zip(&self.links);
+            links.any(|(endpoint, link)| endpoint.replica == *replica && link.is_up())
         };
         (0..replicas.count()).filter(is_up).count() >= replicas.majority()
     }
 }
 
-impl EndpointClient {
-    /// Sends all commands in one write on one connection; all have a reply, or none counts.
-    pub(super) async fn exchange<const N: usize>(
+impl Link {
+    /// Sends all commands in one write on one connection. Returns all replies, or an error if any is missing.
+    async fn exchange<const N: usize>(
         &self,
         commands: [&Command; N],
         entry: &mut Entry<'_>,
     ) -> Result<[Reply; N], Failure> {
-        match &self.transport {
-            TransportClient::Pipelined(pipelined) => pipelined.exchange(commands, entry).await,
-            TransportClient::Pooled(pooled) => pooled.exchange(commands, entry).await,
+        match self {
+            Self::Pipelined(pipelined) => pipelined.exchange(commands, entry).await,
+            Self::Pooled(pooled) => pooled.exchange(commands, entry).await,
         }
     }
 
     fn is_up(&self) -> bool {
-        match &self.transport {
-            TransportClient::Pipelined(pipelined) => pipelined.is_up(),
-            TransportClient::Pooled(pooled) => pooled.is_up(),
+        match self {
+            Self::Pipelined(pipelined) => pipelined.is_up(),
+            Self::Pooled(pooled) => pooled.is_up(),
         }
     }
 
-    fn outstanding(&self) -> usize {
-        match &self.transport {
-            TransportClient::Pipelined(pipelined) => pipelined.outstanding(),
-            TransportClient::Pooled(pooled) => pooled.outstanding(),
+    /// Returns the number of outstanding commands, and its maximum.
+    fn load(&self) -> (usize, usize) {
+        match self {
+            Self::Pipelined(pipelined) => pipelined.load(),
+            Self::Pooled(pooled) => pooled.load(),
         }
     }
 }
@@ -205,16 +178,16 @@ impl SpendStore for Client {
     ) -> Result<Hint, Unknown> {
         let client = &*self.0;
         client.store.intact()?;
-        if let Some(known) = client.store.epochs.find(epoch.key)
-            && known.is_known_spent(key)
-        {
-            client.store.counters.cache_hit();
+        let known = client.store.epochs.find(epoch.key);
+        if known.as_ref().is_some_and(|known| known.is_known_spent(key)) {
+            client.store.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Hint::Spent);
         }
         let command = Command::Get(Bound::record(key));
-        match client.send(&command, log).await.map_err(Failure::unknown)? {
+        let [reply] = client.send(None, [&command], log).await?;
+        match reply {
             Reply::Hit(_) => {
-                if let Some(known) = client.store.epochs.find(epoch.key) {
+                if let Some(known) = known {
                     known.remember_spent(key);
                 }
                 Ok(Hint::Spent)
@@ -239,46 +212,68 @@ impl SpendStore for Client {
         verdict
     }
 
-    async fn ready(&self) -> Result<(), Unknown> {
-        self.serving()
+    fn serving(&self) -> Result<(), Unknown> {
+        let Self(client) = self;
+        client.store.intact()?;
+        client.store.expects_verdict(client.is_up())
     }
 }
 
-/// What all clients of the store share.
+/// The part of a replica's records for which it has no vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Away {
+    /// Some servers behind its address do not answer.
+    InPart,
+    /// It does not answer, or takes no record.
+    Wholly,
+}
+
+/// The state that all clients of the store share.
 pub(super) struct SharedStore {
-    pub(super) options: Options,
+    pub(super) options: Arc<Options>,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
     pub(super) epochs: Epochs,
     pub(super) counters: Arc<Counters>,
     pub(super) clients: Mutex<Vec<Weak<ClientState>>>,
     pub(super) verdicts: Verdicts,
     pub(super) marked: Marked,
-    /// What the watch's last rounds could not read of the first replica.
-    pub(super) round: Mutex<Round>,
-    /// Replicas that did not answer in the last one, in whole or in part, or took no record.
-    pub(super) away: Mutex<[bool; REPLICAS]>,
-    /// Replicas that answered a spend with an error, until the watch has written to them again.
-    pub(super) rejecting: [AtomicBool; REPLICAS],
-    /// Replicas with a memcached that evicts: no mark is planted there.
-    pub(super) evicting: [AtomicBool; REPLICAS],
-    /// Replicas with a router that keeps records of one bucket on several servers: no mark is planted there.
-    pub(super) parting: [AtomicBool; REPLICAS],
-    /// When each replica was last found to have lost records and kept the witnesses beside them.
-    pub(super) closed: Mutex<[Option<Instant>; REPLICAS]>,
-    /// Two replicas lead to the same servers.
-    pub(super) overlaps: AtomicBool,
-    /// Two addresses of one replica lead to different records.
-    pub(super) apart: AtomicBool,
-    /// The watch has ended by a panic: nothing is admitted any more.
-    pub(super) ended: AtomicBool,
-    /// Wakes the watch.
+    pub(super) seen: Seen,
     pub(super) wake_watch: Arc<Notify>,
-    /// Where a simulation runs it.
+    /// The simulated network, in a simulation.
     pub(super) world: Option<Arc<dyn World>>,
 }
 
-/// The records that the watch read, and those without an answer. They are distributed over the servers
-/// behind a router as spent records are, so this is also the share of spends that get no verdict.
+/// The last observations of the watch.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The reads by the watch of the first replica in its last rounds, and those without an answer.
+    pub(super) round: Mutex<Round>,
+    /// Replicas that did not answer the last round, in whole or in part, or took no record.
+    pub(super) away: Mutex<[Option<Away>; REPLICAS]>,
+    /// Replicas that answered a spend with an error, until the watch writes to them successfully.
+    pub(super) rejecting: [AtomicBool; REPLICAS],
+    /// For each replica, the reason why no mark is planted there.
+    pub(super) unfit: Mutex<[Option<Unfit>; REPLICAS]>,
+    /// For each replica, the last time it was found to have lost records and kept the witnesses next to them.
+    pub(super) closed: Mutex<[Option<Instant>; REPLICAS]>,
+    /// Two replicas lead to the same servers.
+    pub(super) overlaps: AtomicBool,
+    /// Every token of a key is void, and no further mark may follow.
+    pub(super) used_up: AtomicBool,
+    /// Two addresses of one replica lead to different records.
+    pub(super) apart: AtomicBool,
+    /// Times that the store was found not to serve, and the number of them at the beginning of the last round that looked at the
+    /// marks.
+    pub(super) outages: AtomicUsize,
+    /// `true` if the store was last found not to serve.
+    is_down: AtomicBool,
+    pub(super) looked: AtomicUsize,
+    /// The watch has panicked: nothing is admitted any more.
+    pub(super) ended: AtomicBool,
+}
+
+/// Counts of records that the watch read, and of those without an answer. The records spread over the servers behind a router
+/// like spent records, so their ratio is also the share of spends without a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Records requested.
@@ -288,55 +283,97 @@ pub struct Round {
 }
 
 impl SharedStore {
-    /// Whether addresses lead where they should, and the watch goes on.
+    /// Returns `Ok` if the addresses lead to the expected records and the watch runs.
     pub(super) fn intact(&self) -> Result<(), Unknown> {
-        if self.ended.load(Ordering::Relaxed) {
+        if self.seen.ended.load(Ordering::Relaxed) {
             return Err(Unknown::Unwatched);
         }
-        let is_astray = self.apart.load(Ordering::Relaxed) || self.overlaps.load(Ordering::Relaxed);
-        if is_astray { Err(Unknown::Unproven) } else { Ok(()) }
+        let is_astray = self.seen.apart.load(Ordering::Relaxed) || self.seen.overlaps.load(Ordering::Relaxed);
+        if is_astray { Err(Unknown::Astray) } else { Ok(()) }
     }
 
-    /// The id of a mark of a key in this arrangement of replicas.
+    /// Returns the id of a key's mark in this arrangement of replicas.
     pub(super) fn mark_id(&self, key: TokenKeyId, mark: Mark) -> MarkId {
         self.arranged(&(self.options.marks.id)(key, mark))
     }
 
-    /// A mark is one of one replica, or of three: gateways of both kinds in one fleet share no witness and no offer.
+    /// Derives the id of a mark for one replica or for three, so that gateways of both kinds in one fleet share no witness and
+    /// no offer.
     fn arranged(&self, mark: &MarkId) -> MarkId {
         if is_undone(Undo::SharedNames) { *mark } else { mark.arranged(self.options.replicas.count() as u8) }
     }
 
-    /// A token of this mark was void: the watch looks why, if the mark is on offer.
+    /// Records a void token, and wakes the watch if its mark is on offer.
     fn void(&self, key: TokenKeyId, mark: MarkId) {
         if self.marked.suspect(key, mark) {
             self.wake_watch.notify_one();
         }
     }
 
-    /// Registers a client, for as long as it lives.
+    /// Registers a client until the client is dropped.
     fn used_by(&self, client: Weak<ClientState>) {
         let mut clients = self.clients.lock();
         clients.retain(|known| known.strong_count() > 0);
         clients.push(client);
     }
 
-    /// Whether each client has an endpoint that is up. A client without one refuses every request, whatever the others
-    /// have: a pool serves no request before it is warm.
-    pub(super) fn serves(&self) -> Result<(), Unknown> {
-        self.intact()?;
-        // The last reference may be one of these: it is dropped outside of the lock.
-        let clients: Vec<Arc<ClientState>> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
-        let all = !clients.is_empty() && clients.iter().all(|client| client.up());
-        if !all {
-            return Err(self.failure());
-        }
-        self.verdicts.expected()
+    /// Returns the clients in use. The last reference to one may be among these: it must be dropped outside of the lock.
+    fn clients(&self) -> Vec<Arc<ClientState>> {
+        self.clients.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Why there is no connection, by the first endpoint without one.
-    pub(super) fn failure(&self) -> Unknown {
+    /// Returns the health of each address. The load is read from the clients, so that a command updates no counter.
+    pub(super) fn endpoints_health(&self) -> Vec<EndpointHealth> {
+        let (clients, unfit) = (self.clients(), *self.seen.unfit.lock());
+        let health = |(index, endpoint): (usize, &Arc<Endpoint>)| {
+            let connections = endpoint.connections();
+            EndpointHealth {
+                address: endpoint.address.clone(),
+                replica: endpoint.replica,
+                connections,
+                outstanding: clients.iter().map(|client| client.links[index].load().0).sum(),
+                capacity: clients.iter().map(|client| client.links[index].load().1).sum(),
+                connect_failures: endpoint.connect_failures.load(Ordering::Relaxed),
+                rejects: self.seen.rejecting[endpoint.replica].load(Ordering::Relaxed),
+                unfit: unfit[endpoint.replica],
+                failure: (connections == 0).then(|| endpoint.failure()),
+            }
+        };
+        self.endpoints.iter().enumerate().map(health).collect()
+    }
+
+    /// Returns `Ok` if each client has a majority of replicas that is up, and verdicts are expected. A client without
+    /// connections refuses every request, whatever the others have: a pool serves no request before it is warm. A store that was
+    /// found not to serve is seen by the watch, from the moment at which it can again, before it serves: its marks may be gone.
+    pub(super) fn serves(&self) -> Result<(), Unknown> {
+        self.intact()?;
+        let clients = self.clients();
+        let is_up = !clients.is_empty() && clients.iter().all(|client| client.is_up());
+        let expected = self.expects_verdict(is_up);
+        let was_down = self.seen.is_down.swap(expected.is_err(), Ordering::Relaxed);
+        if expected.is_err() || was_down {
+            let is_seen = self.is_seen();
+            self.seen.outages.fetch_add(1, Ordering::Relaxed);
+            if is_seen || expected.is_ok() {
+                self.wake_watch.notify_one();
+            }
+        }
+        expected?;
+        if self.is_seen() { Ok(()) } else { Err(Unknown::Unmarked) }
+    }
+
+    /// Returns `true` if the watch has looked at the marks since the store was last found not to serve.
+    pub(super) fn is_seen(&self) -> bool {
+        self.seen.outages.load(Ordering::Relaxed) == self.seen.looked.load(Ordering::Relaxed)
+    }
+
+    /// Returns `Ok` if a client that `is_up` can expect a verdict; otherwise the reason, of a client that is not up that of the
+    /// first endpoint without a connection.
+    fn expects_verdict(&self, is_up: bool) -> Result<(), Unknown> {
+        if is_up {
+            return self.verdicts.expected();
+        }
         let lost = self.endpoints.iter().find(|endpoint| endpoint.connections() == 0);
-        lost.or(self.endpoints.first()).map_or(NOT_CONNECTED, |endpoint| endpoint.failure())
+        Err(lost.or(self.endpoints.first()).map_or(NOT_CONNECTED, |endpoint| endpoint.failure()))
     }
 }

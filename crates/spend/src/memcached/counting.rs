@@ -1,34 +1,33 @@
-//! Counters that the processes of a fleet share. They are approximate, and nothing here decides about admission: a counter
-//! that cannot be reached has no total, and what was to be added to it is lost.
+//! Counters that the processes of a fleet share. They are approximate, and no admission depends on them: an unreachable counter
+//! has no total, and its increment is lost.
 //!
-//! A round is one write of `incr`; counters that are missing are made by `add`, and those that another process made
-//! meanwhile are incremented once more. mcrouter and twemproxy serve both commands.
+//! A round is one write of `incr`; missing counters are created by `add`, and those that another process created in between are
+//! incremented again. mcrouter and twemproxy serve both commands.
 
 use super::address::Stream;
 use super::endpoint::Endpoint;
-use super::failure::broken;
+use super::protocol::NOT_CONNECTED;
+use super::serial::ask;
 use crate::Unknown;
-use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// The longest line that is read of a reply.
+/// The longest reply line that is read.
 const LONGEST_LINE: usize = 512;
 
-/// What to add to one counter.
+/// An increment of one counter. It has no `Debug`, which would show the key.
 pub struct Increment {
-    /// Its key: up to 250 bytes without spaces or control characters.
+    /// The counter's key: up to 250 bytes without spaces or control characters.
     pub key: String,
-    /// How much.
+    /// The amount.
     pub by: u32,
 }
 
-/// Counters in the servers of a store, over a connection of their own, so that no spend waits behind them.
+/// Counters in the servers of a store, over a separate connection, so that no spend waits behind them.
 pub struct FleetCounters {
-    /// Those of the first replica: they lead to one set of records. The first is used next.
+    /// The endpoints of the first replica, all of which lead to one set of records. The first is used next.
     endpoints: Vec<Arc<Endpoint>>,
     connection: Option<Stream>,
 }
@@ -41,25 +40,24 @@ enum Command {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
-    /// The counter's value.
     Total(u64),
-    /// `incr` found none, or `add` found one.
+    /// `incr` found no counter, or `add` found one.
     Other,
-    /// The server could not do it.
+    /// The server returned an error.
     Refused,
 }
 
 impl FleetCounters {
     pub(super) fn new(endpoints: &[Arc<Endpoint>]) -> Self {
-        let endpoints = endpoints.iter().filter(|endpoint| endpoint.replica() == 0).cloned().collect();
+        let endpoints = endpoints.iter().filter(|endpoint| endpoint.replica == 0).cloned().collect();
         Self { endpoints, connection: None }
     }
 
-    /// Adds to each counter and returns its total, none where the server gave none. A counter that is new ends after
-    /// `expires`, of less than 30 days.
+    /// Adds to each counter and returns its total, `None` if the server returned none. A new counter ends after `expires`, of
+    /// less than 30 days.
     ///
     /// # Errors
-    /// No answer within `patience`, or no connection. What was to be added may have been, or not.
+    /// No answer within `patience`, or no connection. The increments may or may not have been applied.
     pub async fn add(
         &mut self,
         increments: &[Increment],
@@ -75,18 +73,16 @@ impl FleetCounters {
     }
 
     async fn round(&mut self, increments: &[Increment], expires: u64) -> Result<Vec<Option<u64>>, Unknown> {
-        // Not kept while replies are outstanding: a round that ends early drops it.
+        // Taken while replies are outstanding: a round that ends early drops the connection.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.endpoints.first().ok_or(NO_ENDPOINT)?.connect().await?.into_stream(),
+            None => self.endpoints.first().ok_or(NOT_CONNECTED)?.connect().await?.stream,
         };
         let totals = count(&mut connection, increments, expires).await?;
         self.connection = Some(connection);
         Ok(totals)
     }
 }
-
-const NO_ENDPOINT: Unknown = Unknown::Unavailable(io::ErrorKind::NotConnected);
 
 async fn count(
     connection: &mut Stream,
@@ -98,24 +94,23 @@ async fn count(
     for command in [Command::Incr, Command::Add, Command::Incr] {
         let mut sent = Vec::with_capacity(open.len() * 80);
         open.iter().for_each(|&index| command.encode(&increments[index], expires, &mut sent));
-        connection.write_all(&sent).await.map_err(|error| broken(&error))?;
-        connection.flush().await.map_err(|error| broken(&error))?;
-        let mut replies = Replies { connection: &mut *connection, unread: Vec::new() };
-        let mut left = Vec::new();
+        let is_whole = |answer: &[u8]| answer.iter().filter(|byte| **byte == b'\n').count() >= open.len();
+        let answer = ask(connection, &sent, open.len() * LONGEST_LINE, is_whole).await?;
+        let (mut lines, mut left) = (answer.split("\r\n"), Vec::new());
         for &index in &open {
-            match command.reply(replies.line().await?, &increments[index])? {
+            match command.reply(lines.next().unwrap_or_default(), &increments[index])? {
                 Reply::Total(total) => totals[index] = Some(total),
                 Reply::Other => left.push(index),
                 Reply::Refused => {}
             }
         }
-        if !replies.unread.is_empty() {
-            return Err(Unknown::Garbled); // they belong to no command
-        }
-        if left.is_empty() {
-            break;
+        if !lines.eq([""]) {
+            return Err(Unknown::Garbled); // these bytes belong to no command
         }
         open = left;
+        if open.is_empty() {
+            break;
+        }
     }
     Ok(totals)
 }
@@ -130,9 +125,8 @@ impl Command {
         };
     }
 
-    fn reply(self, line: Vec<u8>, increment: &Increment) -> Result<Reply, Unknown> {
-        let text = std::str::from_utf8(&line).map_err(|_| Unknown::Garbled)?;
-        match (self, text) {
+    fn reply(self, line: &str, increment: &Increment) -> Result<Reply, Unknown> {
+        match (self, line) {
             (Self::Incr, "NOT_FOUND") | (Self::Add, "NOT_STORED") => Ok(Reply::Other),
             (Self::Add, "STORED") => Ok(Reply::Total(increment.by.into())),
             (_, "SERVER_ERROR") => Ok(Reply::Refused),
@@ -145,46 +139,6 @@ impl Command {
     }
 }
 
-/// Lines that a server sends.
-struct Replies<'a> {
-    connection: &'a mut Stream,
-    unread: Vec<u8>,
-}
-
-impl Replies<'_> {
-    /// The next one, without its end.
-    async fn line(&mut self) -> Result<Vec<u8>, Unknown> {
-        loop {
-            if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\r\n") {
-                let rest = self.unread.split_off(end + 2);
-                let mut line = std::mem::replace(&mut self.unread, rest);
-                line.truncate(end);
-                return Ok(line);
-            }
-            if self.unread.len() > LONGEST_LINE {
-                return Err(Unknown::Garbled);
-            }
-            if self.connection.read_buf(&mut self.unread).await.map_err(|error| broken(&error))? == 0 {
-                return Err(Unknown::Unavailable(io::ErrorKind::UnexpectedEof));
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Increment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Increment(redacted)")
-    }
-}
-
-impl fmt::Debug for FleetCounters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FleetCounters")
-            .field("is_connected", &self.connection.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +146,7 @@ mod tests {
     #[test]
     fn replies_are_those_of_their_command_or_end_the_connection() {
         let increment = Increment { key: "k".into(), by: 7 };
-        let reply = |command: Command, line: &str| command.reply(line.into(), &increment);
+        let reply = |command: Command, line: &str| command.reply(line, &increment);
         assert_eq!(reply(Command::Incr, "12"), Ok(Reply::Total(12)));
         assert_eq!(reply(Command::Add, "STORED"), Ok(Reply::Total(7)));
         assert_eq!(reply(Command::Incr, "NOT_FOUND"), Ok(Reply::Other));

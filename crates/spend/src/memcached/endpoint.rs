@@ -1,175 +1,165 @@
-//! One address of the store, and the way to a connection that may be trusted.
+//! One address of the store, and answering connections to it.
 
-use super::address::{Address, Stream, Tls};
-use super::protocol::{Command, Kind, RecordKey, Reply};
+use super::address::Address;
+use super::options::Options;
+use super::protocol::{Command, Kind, NOT_CONNECTED, RecordKey, Reply};
 use super::serial::SerialConnection;
 use super::world::{World, jittered, random_bytes};
 use crate::Unknown;
 use parking_lot::Mutex;
 use postern_lookup::Lookup;
-use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The first pause between two attempts to connect, and the longest: a store that is back is in use within a second.
+/// The first and the longest pause between attempts to connect: a store that is back is in use within a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
-/// No longer: an address may be another server's a minute later, and two replicas that lead to one server would be one.
+/// The lifetime of a lookup. Short, because an address may belong to another server a minute later, and two replicas that lead
+/// to one server would be one.
 const LOOKUP_KEPT: Duration = Duration::from_secs(1);
 
-/// An address of the store.
 pub(crate) struct Endpoint {
-    address: Address,
+    pub(crate) address: Address,
     lookup: Lookup,
-    /// The number of the replica that it leads to.
-    replica: usize,
-    network: Network,
-    /// Whether the others decide while it is away.
-    votes: bool,
+    /// The number of its replica.
+    pub(crate) replica: usize,
+    pub(crate) options: Arc<Options>,
+    /// The simulated network, in a simulation.
+    pub(crate) world: Option<Arc<dyn World>>,
     connections: AtomicUsize,
-    /// What carries clients' commands. `health` reads the load from here, so that a command updates no counter.
-    carriers: Mutex<Vec<Weak<dyn Carrier>>>,
-    /// Attempts of clients to connect, and those that failed.
-    connects: AtomicU64,
-    connect_failures: AtomicU64,
-    /// Why the last attempt to connect failed, or the last connection.
+    /// Clients' failed attempts to connect.
+    pub(crate) connect_failures: AtomicU64,
+    /// The reason of the last failed attempt to connect, or of the last lost connection.
     failure: Mutex<Unknown>,
-    /// Whether its loss was logged and its return was not.
+    /// `true` if a loss was logged and the recovery was not.
     lost: AtomicBool,
 }
 
-/// How one address of the store is.
+/// The state of one address of the store.
 #[derive(Clone, Debug)]
 pub struct EndpointHealth {
     /// The address.
     pub address: Address,
-    /// The number of the replica that it leads to; 0 where there is one.
+    /// The number of its replica; 0 if there is one.
     pub replica: usize,
-    /// Connections to it that can be used.
+    /// Usable connections to it.
     pub connections: usize,
-    /// Commands without a reply, of all clients: those that wait to be written too, but not those that wait for a
-    /// connection of a pool.
+    /// Commands of all clients without a reply, including those waiting to be written, but not those waiting for a pooled
+    /// connection.
     pub outstanding: usize,
-    /// The most of them: the sizes of all clients' pools, or of their connections' queues.
+    /// The maximum of `outstanding`: the sizes of all clients' pools, or of their connections' queues.
     pub capacity: usize,
-    /// Attempts of clients to connect since the store was opened.
-    pub connects: u64,
-    /// Those that failed: no connection in time, or no answer over it.
+    /// Clients' failed attempts to connect since the store was opened: no connection in time, or no answer over it.
     pub connect_failures: u64,
-    /// Its replica rejects records, as one does that is out of memory.
+    /// `true` if its replica rejects records, as one that is out of memory does.
     pub rejects: bool,
-    /// Its replica has a memcached that drops records when it is full.
-    pub evicts: bool,
-    /// Its replica has a router that keeps records of one bucket on several servers.
-    pub parts: bool,
-    /// How the last connection failed; `None` while there is one.
+    /// The reason why no mark is planted at its replica.
+    pub unfit: Option<Unfit>,
+    /// The failure of the last connection; `None` while there is a connection.
     pub failure: Option<Unknown>,
 }
 
-/// How connections are made.
-pub(crate) struct Network {
-    pub(crate) tls: Option<Tls>,
-    /// How long one may take.
-    pub(crate) patience: Duration,
-    /// The network of a simulation, in the place of the machine's.
-    pub(crate) world: Option<Arc<dyn World>>,
+/// The reason why a replica could lose records and keep their witnesses, so that spent tokens would be good again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// A memcached drops records when it is full.
+    Evicts,
+    /// A router keeps records of one bucket on several servers.
+    Parts,
+    /// Nothing proves that a router keeps records of a bucket on one server.
+    Hides,
 }
 
-/// Carries commands to an endpoint: a pipeline or a pool.
-pub(crate) trait Carrier: Send + Sync {
-    /// Commands without a reply.
-    fn outstanding(&self) -> usize;
-    /// The most of them.
-    fn capacity(&self) -> usize;
+impl Unfit {
+    /// The predicate of a sentence about the address, with the remedy.
+    #[must_use]
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::Evicts => {
+                "is a memcached that drops records when it is full, so no mark is planted there: start it with -M"
+            }
+            Self::Parts => {
+                "is a router that keeps records of one bucket on several servers, so no mark is planted there: twemproxy needs \
+                 hash_tag: \"||\", memcached's own proxy filter = \"stop\" and filter_conf = \"|#|\", and mcrouter a hash that \
+                 stops at |#|, as it does by default"
+            }
+            Self::Hides => {
+                "is a router that does not show whether it keeps records of a bucket on one server, so no mark is planted there: \
+                 start the memcacheds behind it without -C, and let it pass gets"
+            }
+        }
+    }
 }
 
-/// Reads of records that are not there, to see whether the store answers: they spread over the servers behind a router.
+/// Returns reads of random, absent records, to test whether the store answers: they spread over the servers behind a router.
 pub(crate) fn reads() -> [Command; 8] {
     std::array::from_fn(|_| Command::Get(RecordKey::new(Kind::Probe, &random_bytes())))
 }
 
-/// Whether one of the servers answered.
+/// Returns `true` if one of the servers answered.
 pub(crate) fn is_answer(replies: &[Reply]) -> bool {
     replies.iter().any(|reply| matches!(reply, Reply::Hit(_) | Reply::Miss))
 }
 
 impl Endpoint {
-    pub(crate) fn new((replica, address): (usize, Address), network: Network, votes: bool) -> Self {
+    pub(crate) fn new(
+        (replica, address): (usize, &Address),
+        options: &Arc<Options>,
+        world: Option<&Arc<dyn World>>,
+    ) -> Self {
         Self {
-            address,
+            address: address.clone(),
             lookup: Lookup::keeping(LOOKUP_KEPT),
             replica,
-            network,
-            votes,
+            options: Arc::clone(options),
+            world: world.cloned(),
             connections: AtomicUsize::new(0),
-            carriers: Mutex::default(),
-            connects: AtomicU64::new(0),
             connect_failures: AtomicU64::new(0),
-            failure: Mutex::new(Unknown::Unavailable(io::ErrorKind::NotConnected)),
+            failure: Mutex::new(NOT_CONNECTED),
             lost: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    pub(crate) fn replica(&self) -> usize {
-        self.replica
-    }
-
-    pub(crate) fn is_simulated(&self) -> bool {
-        self.network.world.is_some()
-    }
-
-    /// A connection that has carried nothing yet.
+    /// Opens a connection that has carried nothing yet.
     pub(crate) async fn connect(&self) -> Result<SerialConnection, Unknown> {
-        let Network { tls, patience, world } = &self.network;
-        match world {
-            None => {
-                let connecting = self.address.connect(tls.as_ref(), &self.lookup, *patience);
-                SerialConnection::open(connecting, *patience).await
+        let Options { tls, connect_timeout, .. } = &*self.options;
+        let connecting = async {
+            match &self.world {
+                None => self.address.connect(tls.as_ref(), &self.lookup, *connect_timeout).await,
+                Some(world) => world.connect(&self.address).await,
             }
-            Some(world) => {
-                let connecting = async { world.connect(&self.address).await.map(Stream::Simulated) };
-                SerialConnection::open(connecting, *patience).await
-            }
-        }
+        };
+        SerialConnection::open(connecting, *connect_timeout).await
     }
 
-    /// A connection over which the store has just answered. Neither an accepted connection nor `version` shows that: a frozen
-    /// server's kernel accepts connections, and mcrouter answers `version` itself.
-    pub(crate) async fn connect_proven(self: &Arc<Self>) -> Result<(Stream, Connected), Unknown> {
-        self.connects.fetch_add(1, Ordering::Relaxed);
+    /// Opens a connection and proves it with an answer from the store. Neither an accepted connection nor `version` is a proof:
+    /// the kernel of a frozen server accepts connections, and mcrouter answers `version` itself.
+    pub(crate) async fn connect_answering(
+        self: &Arc<Self>,
+    ) -> Result<(SerialConnection, Connected), Unknown> {
         let connected = self.connect_and_read().await;
-        if connected.is_err() {
-            self.connect_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok((connected?, self.connected()))
-    }
-
-    async fn connect_and_read(&self) -> Result<Stream, Unknown> {
-        let mut connection = self.connect().await?;
-        let answers = connection.exchange(&reads()).await?;
-        if is_answer(&answers) { Ok(connection.into_stream()) } else { Err(Unknown::Rejected) }
-    }
-
-    /// Counts a connection until the result is dropped.
-    fn connected(self: &Arc<Self>) -> Connected {
+        let connection =
+            connected.inspect_err(|_| _ = self.connect_failures.fetch_add(1, Ordering::Relaxed))?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         if self.lost.swap(false, Ordering::Relaxed) {
             tracing::info!(address = %self.address, "this address of the double-spend store answers again");
         }
-        Connected(Arc::clone(self))
+        Ok((connection, Connected(Arc::clone(self))))
     }
 
-    /// A connection failed or could not be made. Logs it once per outage.
+    async fn connect_and_read(&self) -> Result<SerialConnection, Unknown> {
+        let mut connection = self.connect().await?;
+        let answers = connection.exchange(&reads()).await?;
+        if is_answer(&answers) { Ok(connection) } else { Err(Unknown::Rejected) }
+    }
+
+    /// Records a lost connection or a failed attempt. Logs it once per outage.
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
-            let meanwhile = if self.votes {
+            let meanwhile = if self.options.replicas.are_three() {
                 "where its replica has no other address, the other two replicas decide until then, as long as both answer"
             } else {
                 "checks that no other address can answer are refused until then"
@@ -179,35 +169,9 @@ impl Endpoint {
         }
     }
 
-    /// Why there is no connection, when there is none.
+    /// Returns the last failure, which is the reason while there is no connection.
     pub(crate) fn failure(&self) -> Unknown {
         *self.failure.lock()
-    }
-
-    /// A client's pipeline or pool, for as long as it lives.
-    pub(crate) fn carried_by(&self, carrier: Weak<dyn Carrier>) {
-        let mut carriers = self.carriers.lock();
-        carriers.retain(|known| known.strong_count() > 0);
-        carriers.push(carrier);
-    }
-
-    pub(crate) fn health(&self) -> EndpointHealth {
-        let connections = self.connections();
-        // The last reference may be one of these: it is dropped outside of the lock.
-        let carriers: Vec<Arc<dyn Carrier>> = self.carriers.lock().iter().filter_map(Weak::upgrade).collect();
-        EndpointHealth {
-            address: self.address.clone(),
-            replica: self.replica,
-            connections,
-            outstanding: carriers.iter().map(|carrier| carrier.outstanding()).sum(),
-            capacity: carriers.iter().map(|carrier| carrier.capacity()).sum(),
-            connects: self.connects.load(Ordering::Relaxed),
-            connect_failures: self.connect_failures.load(Ordering::Relaxed),
-            rejects: false,
-            evicts: false,
-            parts: false,
-            failure: (connections == 0).then(|| self.failure()),
-        }
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -219,7 +183,7 @@ impl Endpoint {
     }
 }
 
-/// A connection in use.
+/// A connection in use, counted until dropped.
 pub(crate) struct Connected(Arc<Endpoint>);
 
 impl Drop for Connected {
@@ -228,7 +192,7 @@ impl Drop for Connected {
     }
 }
 
-/// Pauses that grow, each shortened at random by up to a half, so that a fleet does not come back in step.
+/// Growing pauses, each randomly shortened by up to a half, so that a fleet does not reconnect in step.
 pub(crate) struct Backoff(Duration);
 
 impl Backoff {

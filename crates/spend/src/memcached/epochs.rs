@@ -1,9 +1,10 @@
-//! The epochs that this process knows: when their records expire, and which keys are known spent.
+//! The epochs known to this process: the expiry of their records, and their keys known to be spent.
 
-use super::cache::SpentCache;
 use crate::embedded::ShortKey;
-use parking_lot::RwLock;
+use hashbrown::HashTable;
+use parking_lot::{Mutex, RwLock};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,12 +16,12 @@ pub(crate) struct EpochState {
 }
 
 impl EpochState {
-    /// The expiry of records that are written now.
+    /// Returns the expiry of records that are written now.
     pub(crate) fn expires(&self) -> UnixSeconds {
         UnixSeconds(self.expires.load(Ordering::Acquire))
     }
 
-    /// Lets records that are written from now on last at least this long.
+    /// Moves the expiry of later records to `expires`, if that is later.
     pub(crate) fn prolong(&self, expires: UnixSeconds) {
         if self.expires() < expires {
             self.expires.fetch_max(expires.0, Ordering::AcqRel);
@@ -40,14 +41,14 @@ impl EpochState {
     }
 }
 
-/// All of them: few, so a list.
+/// All known epochs: few, so a list.
 pub(crate) struct Epochs {
     list: RwLock<Vec<Arc<EpochState>>>,
     cache_bytes: usize,
 }
 
 impl Epochs {
-    /// `cache_bytes` is what the keys known to be spent may take for each epoch.
+    /// `cache_bytes` limits the memory for spent keys, per epoch.
     pub(crate) fn new(cache_bytes: usize) -> Self {
         Self { list: RwLock::default(), cache_bytes }
     }
@@ -56,7 +57,7 @@ impl Epochs {
         self.list.read().iter().find(|epoch| epoch.key == key).cloned()
     }
 
-    /// The epoch, added to the list if need be. Its records last until `expires` at least.
+    /// Returns the epoch, and adds it if it is new. Its records last until `expires` at least.
     pub(crate) fn enter(&self, key: TokenKeyId, expires: UnixSeconds) -> Arc<EpochState> {
         if let Some(known) = self.find(key) {
             known.prolong(expires);
@@ -73,14 +74,79 @@ impl Epochs {
         epoch
     }
 
-    /// Keys known to be spent, of all epochs.
+    /// Returns the number of keys known to be spent, of all epochs.
     pub(crate) fn remembered(&self) -> usize {
         self.list.read().iter().map(|epoch| epoch.remembered()).sum()
     }
 
-    /// Forgets epochs that have expired.
+    /// Forgets expired epochs, and returns their number.
     pub(crate) fn drop_expired(&self, now: UnixSeconds) -> usize {
         self.list.write().extract_if(.., |epoch| now >= epoch.expires()).count()
+    }
+}
+
+const SHARDS: usize = 16;
+/// Memory per entry: a 16-byte key and a byte of the table, which is at least 7/16 full when it is replaced.
+const BYTES_PER_KEY: usize = 40;
+
+/// A set of keys known to be spent, in bounded memory: a replay of one is refused without a store command. A spent key never
+/// becomes unspent while the epoch lives, so entries never become stale. The set keeps the latest keys in two generations, and
+/// drops the older generation when the younger is full.
+struct SpentCache {
+    hasher: RandomState,
+    shards: Box<[Mutex<Generations>]>,
+    /// Keys in one generation of one shard.
+    capacity: usize,
+}
+
+#[derive(Default)]
+struct Generations {
+    young: HashTable<ShortKey>,
+    old: HashTable<ShortKey>,
+}
+
+impl SpentCache {
+    /// Creates a cache of at most about `bytes`; 0 keeps nothing.
+    fn new(bytes: usize) -> Self {
+        let capacity = bytes / BYTES_PER_KEY / SHARDS / 2;
+        Self { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Mutex::default()).collect(), capacity }
+    }
+
+    fn contains(&self, key: ShortKey) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let shard = self.shard(hash).lock();
+        let found = |table: &HashTable<ShortKey>| table.find(hash, |other| *other == key).is_some();
+        found(&shard.young) || found(&shard.old)
+    }
+
+    fn insert(&self, key: ShortKey) {
+        if self.capacity == 0 {
+            return;
+        }
+        let hash = self.hasher.hash_one(key);
+        let mut shard = self.shard(hash).lock();
+        let forgotten = if shard.young.len() >= self.capacity {
+            let full = std::mem::take(&mut shard.young);
+            std::mem::replace(&mut shard.old, full)
+        } else {
+            HashTable::new()
+        };
+        shard.young.entry(hash, |other| *other == key, |other| self.hasher.hash_one(other)).or_insert(key);
+        drop(shard);
+        drop(forgotten); // outside of the lock: freeing memory is slow
+    }
+
+    fn len(&self) -> usize {
+        let count = |shard: &Mutex<Generations>| {
+            let shard = shard.lock();
+            shard.young.len() + shard.old.len()
+        };
+        self.shards.iter().map(count).sum()
+    }
+
+    /// Selects the shard by bits that the tables within do not use.
+    fn shard(&self, hash: u64) -> &Mutex<Generations> {
+        &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }
 
@@ -128,5 +194,25 @@ mod tests {
         assert_eq!(epochs.drop_expired(UnixSeconds(100)), 1, "the latest expiry counts");
         assert!(epochs.find(KEY).is_none() && epochs.find(other).is_some());
         assert_eq!((epochs.drop_expired(UnixSeconds(200)), epochs.remembered()), (1, 0));
+    }
+
+    #[test]
+    fn what_was_put_in_last_is_there_and_memory_is_bounded() {
+        let cache = SpentCache::new(64 * 1024);
+        let keys = 100_000_u128;
+        for key in 0..keys {
+            cache.insert(ShortKey(key));
+            assert!(cache.contains(ShortKey(key)));
+        }
+        assert!(cache.len() * BYTES_PER_KEY <= 64 * 1024, "{} keys", cache.len());
+        assert!((keys - 500..keys).all(|key| cache.contains(ShortKey(key))));
+        assert!(!cache.contains(ShortKey(0)));
+    }
+
+    #[test]
+    fn a_cache_of_no_bytes_keeps_nothing() {
+        let cache = SpentCache::new(0);
+        cache.insert(ShortKey(1));
+        assert_eq!(cache.len(), 0);
     }
 }

@@ -1,61 +1,60 @@
-//! What a server of the store says of itself, for operators, and whether a mark may be planted there. No verdict hangs on it.
+//! Inspection of a store's server, for operators, and checks whether a mark may be planted there. No verdict depends on it.
 
 use super::address::{Address, Stream, Tls};
 use super::bucket::Bucket;
-use super::endpoint::{is_answer, reads};
-use super::serial::SerialConnection;
+use super::endpoint::{Unfit, is_answer, reads};
+use super::serial::{self, SerialConnection};
 use super::world::random_bytes;
 use crate::Unknown;
 use postern_lookup::Lookup;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// The most that is read of an answer, in bytes: memcached's settings are a few kilobytes.
+/// The longest answer that is read, in bytes: memcached's settings are a few kilobytes.
 const MOST: usize = 64 << 10;
 
-/// A server, or a router before servers.
+/// A server, or a router in front of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// How long reads of records took, the connection apart.
+    /// Duration of some reads of records, without connecting.
     pub took: Duration,
-    /// What it answers to `version`; `None` where it does not. A router answers with its own.
+    /// The answer to `version`; `None` if there is none. A router returns its own version.
     pub version: Option<String>,
-    /// What a memcached answers to `stats` and `stats settings`; `None` behind a router.
+    /// The state of a memcached, from `stats`, `stats settings` and `stats items`; `None` behind a router.
     pub memcached: Option<Memory>,
 }
 
 /// The state of a memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Whether it drops records when it is full.
+    /// `true` if it evicts records when it is full.
     pub evicts: bool,
-    /// Records that it has dropped since it was started.
+    /// Records evicted since it started.
     pub evicted: u64,
-    /// Records that it has rejected since it was started, for want of memory.
+    /// Records rejected for lack of memory since it started.
     pub rejected: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that it may use.
+    /// Limit of the bytes in use.
     pub most: u64,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: u64,
-    /// Connections that it takes.
+    /// Maximum number of connections.
     pub most_connections: u64,
     /// Its clock, in seconds since 1970.
     pub time: u64,
-    /// Its process.
+    /// Its process id.
     pub pid: u64,
-    /// How long it has run, in seconds.
+    /// Its uptime, in seconds.
     pub uptime: u64,
 }
 
-/// Reads what is at `address`, each step within `patience`.
+/// Inspects the server at `address`. Each step may take `patience`.
 ///
 /// # Errors
-/// [`Unknown`], as for a command of a client.
+/// [`Unknown`], as for a client's command.
 pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -> Result<Server, Unknown> {
     let lookup = Lookup::keeping(Duration::ZERO);
     let mut connection = SerialConnection::open(address.connect(tls, &lookup, patience), patience).await?;
@@ -65,7 +64,7 @@ pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -
     if !is_answer(&answers) {
         return Err(Unknown::Rejected);
     }
-    let mut stream = connection.into_stream();
+    let mut stream = connection.stream;
     let version = ask(&mut stream, "version", "\r\n", patience).await;
     let version = version.and_then(|answer| Some(answer.strip_prefix("VERSION ")?.trim().to_owned()));
     // A router answers for itself, or closes the connection.
@@ -75,15 +74,29 @@ pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -
     Ok(Server { took, version, memcached })
 }
 
-/// The three numbers of memcached's version; `None` of other programs, such as "mcrouter 36.0.0".
+/// Parses the three numbers of memcached's version; `None` for other programs, such as "mcrouter 36.0.0".
 #[must_use]
 pub fn release(version: &str) -> Option<[u32; 3]> {
     let mut numbers = version.split(['.', '_', '-']).map(|number| number.parse().ok());
     Some([numbers.next()??, numbers.next()??, numbers.next()??])
 }
 
+/// Returns the settings of a memcached; `None` if there is no answer, as from a router that closes the connection.
+pub(crate) async fn settings(stream: &mut Stream, patience: Duration) -> Option<String> {
+    ask(stream, "stats settings", "END\r\n", patience).await
+}
+
+/// Returns `true` if a memcached with these settings evicts records when it is full. `None` for a router, which lacks the
+/// setting, and for memcached's own proxy, which is one.
+pub(crate) fn evicts(settings: &str) -> Option<bool> {
+    let settings = values(settings);
+    let evictions = settings.get("evictions")?;
+    (settings.get("proxy_enabled") != Some(&"yes")).then_some(*evictions != "off")
+}
+
 async fn memory(stream: &mut Stream, patience: Duration) -> Option<Memory> {
-    let settings = ask(stream, "stats settings", "END\r\n", patience).await?;
+    let settings = settings(stream, patience).await?;
+    let evicts = evicts(&settings)?;
     let state = ask(stream, "stats", "END\r\n", patience).await?;
     let items = ask(stream, "stats items", "END\r\n", patience).await?;
     let (settings, state) = (values(&settings), values(&state));
@@ -91,7 +104,7 @@ async fn memory(stream: &mut Stream, patience: Duration) -> Option<Memory> {
         |(name, number): (&&str, &&str)| name.ends_with(":outofmemory").then(|| number.parse().ok());
     let number = |of: &HashMap<&str, &str>, name| of.get(name)?.parse::<u64>().ok();
     Some(Memory {
-        evicts: *settings.get("evictions")? != "off",
+        evicts,
         evicted: number(&state, "evictions")?,
         rejected: values(&items).iter().filter_map(of_class).flatten().fold(0, u64::saturating_add),
         used: number(&state, "bytes")?,
@@ -104,64 +117,70 @@ async fn memory(stream: &mut Stream, patience: Duration) -> Option<Memory> {
     })
 }
 
-/// Whether what is at the end of a connection says that it drops records when it is full. A router does not. `None` where the
-/// connection is of no use afterwards: a router may close one that brings what it does not know.
-pub(crate) async fn evicts(connection: &mut SerialConnection, patience: Duration) -> Option<bool> {
-    let settings = ask(connection.stream(), "stats settings", "END\r\n", patience).await?;
-    Some(values(&settings).get("evictions").is_some_and(|evictions| *evictions != "off"))
-}
-
-/// Whether a router keeps records of one bucket on several servers. A memcached numbers what it stores, and `gets` shows the
-/// number, so records written one after another are in order on one server, and on several hardly ever. `false` where that
-/// cannot be seen: a router refuses `gets`, a server is down, or does not number (`-C`). `None` as for [`evicts`].
-pub(crate) async fn parts(connection: &mut SerialConnection, patience: Duration) -> Option<bool> {
-    for bucket in Bucket::all().step_by(256) {
-        let numbers = numbers(connection.stream(), bucket, patience).await?;
-        if numbers.iter().any(|number| *number > 0) && numbers.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Some(true);
+/// Returns `Ok` if a router is seen to keep each bucket on one server. A memcached without `-C` numbers the records that it
+/// stores, and `gets` returns the number, so records written one after another are in order on one server, and on several hardly
+/// ever. `None` if no record is stored.
+pub(crate) async fn buckets(stream: &mut Stream, patience: Duration) -> Option<Result<(), Unfit>> {
+    let mut evidence = None;
+    'buckets: for bucket in Bucket::all().step_by(256) {
+        let keys: [String; RECORDS] = std::array::from_fn(|_| bucket.record(&random_bytes()).to_string());
+        for key in &keys {
+            let reply = ask(stream, &format!("add {key} 0 60 7\r\nordered"), "\r\n", patience).await;
+            match reply.as_deref() {
+                Some("STORED\r\n") => {}
+                Some(_) => continue 'buckets, // its server is down or full
+                None => return evidence,
+            }
+        }
+        let answer = ask_until(stream, &format!("gets {}", keys.join(" ")), is_end_or_error, patience).await;
+        let Some(answer) = answer else { return evidence.or(Some(Err(Unfit::Hides))) };
+        let number = |key: &String| {
+            let mut values =
+                answer.lines().filter_map(|line| line.strip_prefix("VALUE ")?.strip_prefix(key.as_str()));
+            values.next()?.rsplit(' ').next()?.trim_end().parse().ok()
+        };
+        let numbers: Vec<u64> = keys.iter().filter_map(number).collect();
+        if numbers.len() < RECORDS || numbers[0] == 0 {
+            evidence = evidence.or(Some(Err(Unfit::Hides)));
+        } else if numbers.is_sorted_by(|a, b| a < b) {
+            evidence = Some(Ok(()));
+        } else {
+            return Some(Err(Unfit::Parts));
         }
     }
-    Some(false)
+    evidence
 }
 
-/// The numbers of eight records that are written to a bucket one after another, and last for a minute; of none where one is not
-/// stored.
-async fn numbers(stream: &mut Stream, bucket: Bucket, patience: Duration) -> Option<Vec<u64>> {
-    let keys: [String; 8] = std::array::from_fn(|_| bucket.record(&random_bytes()).to_string());
-    for key in &keys {
-        let reply = ask(stream, &format!("add {key} 0 60 7\r\nordered"), "\r\n", patience).await?;
-        if reply != "STORED\r\n" {
-            return Some(Vec::new());
-        }
-    }
-    let answer = ask(stream, &format!("gets {}", keys.join(" ")), "END\r\n", patience).await?;
-    let number = |key: &String| {
-        let mut values =
-            answer.lines().filter_map(|line| line.strip_prefix("VALUE ")?.strip_prefix(key.as_str()));
-        values.next()?.rsplit(' ').next()?.trim_end().parse().ok()
-    };
-    Some(keys.iter().filter_map(number).collect())
+/// Number of records written to a bucket as evidence. They last for a minute.
+const RECORDS: usize = 8;
+
+/// `true` if an answer to `gets` is complete, or is an error.
+fn is_end_or_error(answer: &[u8]) -> bool {
+    answer.ends_with(b"END\r\n")
+        || answer.ends_with(b"\r\n")
+            && ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"]
+                .iter()
+                .any(|error| answer.starts_with(error.as_bytes()))
 }
 
-/// "STAT name value" a line.
+/// Parses lines of "STAT name value".
 fn values(text: &str) -> HashMap<&str, &str> {
     text.lines().filter_map(|line| line.strip_prefix("STAT ")?.trim_end().split_once(' ')).collect()
 }
 
-/// The answer to a command, up to its `end`; `None` where there is none.
+/// Returns the answer to a command, up to its `end`; `None` if there is none.
 async fn ask(stream: &mut Stream, command: &str, end: &str, patience: Duration) -> Option<String> {
-    let asking = async {
-        stream.write_all(format!("{command}\r\n").as_bytes()).await.ok()?;
-        stream.flush().await.ok()?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(end.as_bytes()) {
-            if answer.len() > MOST || stream.read_buf(&mut answer).await.ok()? == 0 {
-                return None;
-            }
-        }
-        String::from_utf8(answer).ok()
-    };
-    timeout(patience, asking).await.ok().flatten()
+    ask_until(stream, command, |answer| answer.ends_with(end.as_bytes()), patience).await
+}
+
+async fn ask_until(
+    stream: &mut Stream,
+    command: &str,
+    is_whole: impl Fn(&[u8]) -> bool,
+    patience: Duration,
+) -> Option<String> {
+    let command = format!("{command}\r\n");
+    timeout(patience, serial::ask(stream, command.as_bytes(), MOST, is_whole)).await.ok()?.ok()
 }
 
 impl fmt::Display for Server {
@@ -178,6 +197,19 @@ impl fmt::Display for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_proxy_of_memcached_is_a_router() {
+        let settings = |more: &str| format!("STAT maxconns 1024\r\n{more}END\r\n");
+        for (more, expected) in [
+            ("STAT evictions off\r\n", Some(false)),
+            ("STAT evictions on\r\nSTAT proxy_enabled no\r\n", Some(true)),
+            ("STAT evictions on\r\nSTAT proxy_enabled yes\r\n", None),
+            ("", None),
+        ] {
+            assert_eq!(evicts(&settings(more)), expected, "{more}");
+        }
+    }
 
     #[test]
     fn versions_are_read_of_memcached_alone() {

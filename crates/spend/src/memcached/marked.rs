@@ -1,43 +1,35 @@
-//! The keys whose tokens a mark binds, and the mark of each that is offered now.
+//! The keys whose tokens are bound by marks, and the mark of each that is on offer.
 
 use super::bucket::BUCKETS;
 use crate::Binding;
 use parking_lot::RwLock;
 use postern_token::{Mark, MarkId, TokenKeyId};
 
-/// The keys, as the watch finds them and callers use them: few, so a list.
+/// The keys, written by the watch and read by callers: few, so a list.
 #[derive(Default)]
 pub(super) struct Marked(RwLock<Vec<MarkedKey>>);
 
 struct MarkedKey {
     key: TokenKeyId,
-    binding: Binding,
-    /// The id of the mark that is offered.
-    id: Option<MarkId>,
+    /// The mark on offer, and its id.
+    offered: Option<(Mark, MarkId)>,
     /// A token of that mark was void: records may be lost.
     suspect: bool,
-    /// Buckets that no longer know it.
+    /// Buckets whose tokens are void: too few replicas know the mark.
     torn: usize,
-    /// Buckets in which some replica does not know it.
+    /// Buckets in which some replica does not know the mark.
     lacking: usize,
 }
 
 impl Marked {
-    /// Watches these keys, and no others. True if one of them is new.
+    /// Watches exactly these keys. Returns `true` if one of them is new.
     pub(super) fn watch(&self, keys: &[TokenKeyId]) -> bool {
         let mut list = self.0.write();
         list.retain(|known| keys.contains(&known.key));
         let before = list.len();
         for &key in keys {
             if !list.iter().any(|known| known.key == key) {
-                list.push(MarkedKey {
-                    key,
-                    binding: Binding::Unknown,
-                    id: None,
-                    suspect: false,
-                    torn: 0,
-                    lacking: 0,
-                });
+                list.push(MarkedKey { key, offered: None, suspect: false, torn: 0, lacking: 0 });
             }
         }
         list.len() > before
@@ -47,64 +39,57 @@ impl Marked {
         self.0.read().iter().map(|known| known.key).collect()
     }
 
-    /// Unknown for a key that is not watched, and while no token of its mark could be admitted.
+    /// Returns the mark of a key. `Binding::Unknown` if the key is not watched, or if no token of its mark could be admitted.
     pub(super) fn binding(&self, key: TokenKeyId) -> Binding {
-        let list = self.0.read();
-        let known = list.iter().find(|known| known.key == key && known.torn < usize::from(BUCKETS));
-        known.map_or(Binding::Unknown, |known| known.binding)
+        let offered = self.find(key, |known| known.offered.filter(|_| known.torn < usize::from(BUCKETS)));
+        offered.flatten().map_or(Binding::Unknown, |(mark, _)| Binding::Offered(mark))
+    }
+
+    fn find<T>(&self, key: TokenKeyId, read: impl FnOnce(&MarkedKey) -> T) -> Option<T> {
+        self.0.read().iter().find(|known| known.key == key).map(read)
+    }
+
+    fn change<T>(&self, key: TokenKeyId, change: impl FnOnce(&mut MarkedKey) -> T) -> Option<T> {
+        self.0.write().iter_mut().find(|known| known.key == key).map(change)
+    }
+
+    /// Returns the id of the mark of this key that is on offer.
+    pub(super) fn offered(&self, key: TokenKeyId) -> Option<MarkId> {
+        self.find(key, |known| known.offered).flatten().map(|(_, id)| id)
     }
 
     pub(super) fn offer(&self, key: TokenKeyId, mark: Mark, id: MarkId) {
-        if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
-            (known.binding, known.id, known.suspect) = (Binding::Offered(mark), Some(id), false);
-            (known.torn, known.lacking) = (0, 0);
-        }
+        let offered = Some((mark, id));
+        self.change(key, |known| *known = MarkedKey { key, offered, suspect: false, torn: 0, lacking: 0 });
     }
 
-    /// Whether a mark of this key is offered.
-    pub(super) fn has_offer(&self, key: TokenKeyId) -> bool {
-        self.0.read().iter().any(|known| known.key == key && known.id.is_some())
-    }
-
-    /// Whether tokens are requested for this mark now.
-    pub(super) fn is_offered(&self, key: TokenKeyId, mark: MarkId) -> bool {
-        self.0.read().iter().any(|known| known.key == key && known.id == Some(mark))
-    }
-
-    /// Whether tokens are requested for another mark now.
-    pub(super) fn is_superseded(&self, key: TokenKeyId, mark: MarkId) -> bool {
-        self.0.read().iter().any(|known| known.key == key && known.id.is_some_and(|id| id != mark))
-    }
-
-    /// Sets in how many buckets tokens of the mark on offer are void, and how many some replica no longer knows it.
+    /// Sets the number of buckets in which tokens of the mark on offer are void, and in which some replica does not know the
+    /// mark.
     pub(super) fn set_torn(&self, key: TokenKeyId, void: usize, lacking: usize) {
-        if let Some(known) = self.0.write().iter_mut().find(|known| known.key == key) {
-            (known.torn, known.lacking) = (void, lacking);
-        }
+        self.change(key, |known| (known.torn, known.lacking) = (void, lacking));
     }
 
-    /// Of the mark that has lost most, how many buckets no longer know it.
+    /// Returns the largest number of void buckets over all keys.
     pub(super) fn torn(&self) -> usize {
         self.0.read().iter().map(|known| known.torn).max().unwrap_or(0)
     }
 
-    /// Of the mark that fewest replicas know, how many buckets some replica lacks.
+    /// Returns the largest number of lacking buckets over all keys.
     pub(super) fn lacking(&self) -> usize {
         self.0.read().iter().map(|known| known.lacking).max().unwrap_or(0)
     }
 
-    /// A token of this mark was void. True if that is the mark on offer, so that the watch should look.
+    /// Records a void token. Returns `true` if its mark is on offer and not under suspicion yet, so that the watch must look.
     pub(super) fn suspect(&self, key: TokenKeyId, mark: MarkId) -> bool {
-        let mut list = self.0.write();
-        let offered = list.iter_mut().find(|known| known.key == key && known.id == Some(mark));
-        offered.is_some_and(|known| !std::mem::replace(&mut known.suspect, true))
+        let is_news = |known: &mut MarkedKey| {
+            known.offered.is_some_and(|(_, id)| id == mark) && !std::mem::replace(&mut known.suspect, true)
+        };
+        self.change(key, is_news).unwrap_or(false)
     }
 
-    /// Whether that was so since the last call.
+    /// Returns and clears the suspicion.
     pub(super) fn take_suspicion(&self, key: TokenKeyId) -> bool {
-        let mut list = self.0.write();
-        let known = list.iter_mut().find(|known| known.key == key);
-        known.is_some_and(|known| std::mem::take(&mut known.suspect))
+        self.change(key, |known| std::mem::take(&mut known.suspect)).unwrap_or(false)
     }
 }
 
@@ -120,7 +105,7 @@ mod tests {
         MarkId::derive("a", FIRST, ChallengeDigest([byte; 32]))
     }
 
-    /// Both keys are watched, and each offers a mark of its own.
+    /// Watches both keys, each with its own mark on offer.
     fn offering() -> Marked {
         let marked = Marked::default();
         assert!(marked.watch(&[FIRST, SECOND]));
@@ -144,12 +129,9 @@ mod tests {
     #[test]
     fn a_mark_is_offered_for_its_own_key_only() {
         let marked = offering();
-        assert!(marked.is_offered(FIRST, id(1)) && marked.is_offered(SECOND, id(2)));
-        assert!(!marked.is_offered(FIRST, id(2)) && !marked.is_offered(SECOND, id(1)));
-        assert!(!marked.is_offered(FIRST, id(3)));
-        assert!(marked.is_superseded(FIRST, id(3)) && !marked.is_superseded(FIRST, id(1)));
+        assert_eq!((marked.offered(FIRST), marked.offered(SECOND)), (Some(id(1)), Some(id(2))));
         marked.watch(&[SECOND]);
-        assert!(!marked.is_superseded(FIRST, id(3)), "there is no other to request tokens for");
+        assert_eq!(marked.offered(FIRST), None);
     }
 
     #[test]

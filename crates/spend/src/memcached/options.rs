@@ -1,50 +1,51 @@
-//! What an operator chooses about the shared store.
+//! The options of the shared store.
 
 use super::address::{Address, Tls};
 use super::votes::{REPLICAS, majority};
 use crate::Marks;
 use std::time::Duration;
 
-/// The most addresses: they are endpoints of one store, not its servers.
+/// The maximum number of addresses: they are endpoints of one store, not its servers.
 const MOST_ADDRESSES: usize = 32;
 
-/// How to reach and use the shared store.
+/// The options of the shared store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the records lie.
+    /// The addresses of the records.
     pub replicas: Replicas,
     /// TLS to all addresses.
     pub tls: Option<Tls>,
-    /// How commands travel.
+    /// The transport of commands.
     pub transport: Transport,
-    /// How long a command may take. What takes longer is unknown, and its connection is closed.
+    /// The timeout of a command. A command that exceeds it is unknown, and its connection is closed.
     pub timeout: Duration,
-    /// What takes longer has the connection's `TCP_INFO` read, for the exchange log.
+    /// The duration above which an exchange is slow: the exchange log then includes the connection's `TCP_INFO`.
     pub slow: Duration,
-    /// How long connecting may take, and then the first reads.
+    /// The timeout for connecting, and then for the first reads.
     pub connect_timeout: Duration,
-    /// How often the watch looks after the marks.
+    /// The interval between two rounds of the watch.
     pub interval: Duration,
-    /// How much earlier a witness ends than the records it stands for: a server's clock that is ahead removes it first.
+    /// The time by which a witness ends before the records it stands for, so that a server whose clock is ahead removes it
+    /// first.
     pub clock_tolerance: Duration,
-    /// How tokens are bound to the memory that records them.
+    /// The binding of tokens to the memory that records them.
     pub marks: Marks,
-    /// RAM for the cache of spent keys, in bytes for each epoch.
+    /// Memory for the cache of spent keys, in bytes per epoch.
     pub cache_bytes: usize,
 }
 
-/// Where the records lie.
+/// The addresses of the records.
 #[derive(Clone, Debug)]
 pub enum Replicas {
     /// One set of records: addresses that lead to it, at least one.
     One(Vec<Address>),
-    /// Three sets with the same records, for each the addresses that lead to it. Two of them decide, each by its own record
-    /// and witness. Needs the pipelined transport.
+    /// Three sets with the same records, and the addresses that lead to each. Two of them decide, each by its own record and
+    /// witness. Requires the pipelined transport.
     Three([Vec<Address>; 3]),
 }
 
 impl Replicas {
-    /// The addresses, with the number of the replica that each leads to.
+    /// Returns the addresses, each with the number of its replica.
     pub fn addresses(&self) -> impl Iterator<Item = (usize, &Address)> {
         let lists = match self {
             Self::One(addresses) => std::slice::from_ref(addresses),
@@ -64,13 +65,13 @@ impl Replicas {
         if self.are_three() { REPLICAS } else { 1 }
     }
 
-    /// How many decide.
+    /// Returns the number of replicas that decide.
     pub(crate) fn majority(&self) -> usize {
         majority(self.count())
     }
 
-    /// Why these cannot be opened.
-    pub(crate) fn refused(&self) -> Option<String> {
+    /// Returns the reason why these cannot be opened. `None` if they can.
+    pub(crate) fn refused(&self, transport: &Transport) -> Option<String> {
         let number = self.addresses().count();
         if number > MOST_ADDRESSES {
             return Some(format!("at most {MOST_ADDRESSES} addresses are used, and these are {number}"));
@@ -81,48 +82,35 @@ impl Replicas {
             return Some("an address is in two replicas, whose votes would be one".to_owned());
         }
         let reached = |replica| self.addresses().any(|(leads_to, _)| leads_to == replica);
-        (!(0..self.count()).all(reached)).then(|| "each replica needs an address".to_owned())
+        if !(0..self.count()).all(reached) {
+            return Some("each replica needs an address".to_owned());
+        }
+        let is_refused = self.are_three() && matches!(transport, Transport::Pooled(_));
+        is_refused.then(|| "three replicas need the pipelined transport".to_owned())
     }
 }
 
-/// What the time of an exchange is held against.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// [`Options::timeout`].
-    pub(crate) patience: Duration,
-    /// [`Options::slow`].
-    pub(crate) slow: Duration,
-}
-
-impl Options {
-    pub(crate) fn limits(&self) -> Limits {
-        Limits { patience: self.timeout, slow: self.slow }
-    }
-}
-
-/// How commands travel.
+/// The transport of commands.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Connections that carry the commands of all callers at once.
+    /// One connection per address and runtime that carries the commands of all callers at once.
     Pipelined {
-        /// Connections to each address, for each runtime.
-        connections: usize,
-        /// The most commands without an answer on one connection. What comes on top is refused at once.
+        /// The maximum number of commands without a reply. Further commands are refused immediately.
         queue: usize,
     },
-    /// A pool of connections that carry one command at a time.
+    /// A pool of connections that carry one exchange at a time.
     Pooled(Pool),
 }
 
 /// A pool of connections.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Connections to each address, for each runtime.
+    /// Connections per address and runtime.
     pub size: usize,
-    /// How long a command may wait for a connection.
+    /// The timeout for getting a connection.
     pub checkout_timeout: Duration,
-    /// How often each idle connection is proven again.
+    /// The interval at which each idle connection is proven again.
     pub idle_probe: Duration,
-    /// A connection is replaced after this time.
+    /// The age at which a connection is replaced.
     pub max_lifetime: Duration,
 }

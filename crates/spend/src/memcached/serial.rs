@@ -1,34 +1,59 @@
-//! One connection used by one task at a time: by the watch, and to see whether a connection answers before it is used.
+//! A connection used by one task at a time: by the watch, from a pool, and to prove a connection before use.
 
 use super::address::Stream;
-use super::failure::broken;
-use super::protocol::{Command, LONGEST_REPLY, Reply, ReplyKind, parse};
+use super::protocol::{Command, LONGEST_LINE, Reply, parse};
+use super::world::instant;
 use crate::Unknown;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// A connection whose answers are read in order. After an error it is of no use: drop it.
+/// Sends other commands than the store's, and returns their answer once it is whole, of at most about `longest` bytes.
+pub(crate) async fn ask(
+    stream: &mut Stream,
+    commands: &[u8],
+    longest: usize,
+    is_whole: impl Fn(&[u8]) -> bool,
+) -> Result<String, Unknown> {
+    stream.write_all(commands).await?;
+    stream.flush().await?;
+    let mut answer = Vec::new();
+    while !is_whole(&answer) {
+        if answer.len() > longest {
+            return Err(Unknown::Garbled);
+        }
+        if stream.read_buf(&mut answer).await? == 0 {
+            return Err(Unknown::Unavailable(io::ErrorKind::UnexpectedEof));
+        }
+    }
+    String::from_utf8(answer).map_err(|_| Unknown::Garbled)
+}
+
+/// A connection whose answers are read in order. After an error, drop it.
 #[derive(Debug)]
 pub(crate) struct SerialConnection {
-    stream: Stream,
+    /// Use it for other commands than the store's only when every command has been answered.
+    pub(crate) stream: Stream,
     patience: Duration,
-    buffer: Box<[u8; 4 * LONGEST_REPLY]>,
+    buffer: Box<[u8; 4 * LONGEST_LINE]>,
+    /// The moments at which the kernel had the last exchange, and at which the first byte of its replies was read.
+    pub(crate) written: Option<Instant>,
+    pub(crate) first_byte: Option<Instant>,
 }
 
 impl SerialConnection {
-    /// Connects within `patience`, which is also what each later exchange may take.
+    /// Connects within `patience`, which also limits each later exchange.
     pub(crate) async fn open(
         connecting: impl Future<Output = io::Result<Stream>>,
         patience: Duration,
     ) -> Result<Self, Unknown> {
-        let stream = timeout(patience, connecting).await.map_err(|_| Unknown::TimedOut)?;
-        let stream = stream.map_err(|error| broken(&error))?;
-        Ok(Self { stream, patience, buffer: Box::new([0; 4 * LONGEST_REPLY]) })
+        let stream = timeout(patience, connecting).await.map_err(|_| Unknown::TimedOut)??;
+        let buffer = Box::new([0; 4 * LONGEST_LINE]);
+        Ok(Self { stream, patience, buffer, written: None, first_byte: None })
     }
 
-    /// Gives each exchange so much time.
+    /// Changes the time limit of each exchange.
     pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -40,50 +65,43 @@ impl SerialConnection {
         self.exchange_into(commands, &mut replies).await.map(|()| replies)
     }
 
-    /// The same. What came before an error is in `replies`: those to the first commands.
+    /// Does the same as `exchange`. After an error, `replies` contains the replies to the first commands.
     pub(crate) async fn exchange_into(
         &mut self,
         commands: &[Command],
         replies: &mut Vec<Reply>,
     ) -> Result<(), Unknown> {
         let patience = self.patience;
-        timeout(patience, self.send_and_read(commands, replies)).await.unwrap_or(Err(Unknown::TimedOut))
+        let exchange = self.send_and_read(commands, |reply, _| replies.push(reply));
+        timeout(patience, exchange).await.unwrap_or(Err(Unknown::TimedOut))
     }
 
-    /// The stream, for what is no command of the store's. Call it only when every command has been answered.
-    pub(crate) fn stream(&mut self) -> &mut Stream {
-        &mut self.stream
-    }
-
-    /// The stream. Call it only when every command has been answered.
-    pub(crate) fn into_stream(self) -> Stream {
-        self.stream
-    }
-
-    async fn send_and_read(&mut self, commands: &[Command], replies: &mut Vec<Reply>) -> Result<(), Unknown> {
+    /// Does the same without a time limit, and passes on each reply with its bytes.
+    pub(crate) async fn send_and_read(
+        &mut self,
+        commands: &[Command],
+        mut replied: impl FnMut(Reply, &[u8]),
+    ) -> Result<(), Unknown> {
+        (self.written, self.first_byte) = (None, None);
         let mut out = Vec::with_capacity(commands.len() * 100);
         commands.iter().for_each(|command| command.encode(&mut out));
-        self.stream.write_all(&out).await.map_err(|error| broken(&error))?;
-        self.stream.flush().await.map_err(|error| broken(&error))?;
-        let mut pending: std::collections::VecDeque<ReplyKind> =
-            commands.iter().map(Command::reply_kind).collect();
-        let mut filled = 0;
-        while !pending.is_empty() {
-            let read = self.stream.read(&mut self.buffer[filled..]).await.map_err(|error| broken(&error))?;
+        self.stream.write_all(&out).await?;
+        self.stream.flush().await?;
+        self.written = Some(instant());
+        let (mut unanswered, mut filled) = (commands, 0);
+        while !unanswered.is_empty() {
+            let read = self.stream.read(&mut self.buffer[filled..]).await?;
             if read == 0 {
                 return Err(Unknown::Unavailable(io::ErrorKind::UnexpectedEof));
             }
             filled += read;
+            self.first_byte.get_or_insert_with(instant);
             let mut used = 0;
-            while let Some(front) = pending.front() {
-                match parse(front, &self.buffer[used..filled]).map_err(|_| Unknown::Garbled)? {
-                    Some((reply, length)) => {
-                        pending.pop_front();
-                        replies.push(reply);
-                        used += length;
-                    }
-                    None => break,
-                }
+            while let Some((command, rest)) = unanswered.split_first() {
+                let parsed = parse(&command.reply_kind(), &self.buffer[used..filled]);
+                let Some((reply, length)) = parsed.map_err(|_| Unknown::Garbled)? else { break };
+                replied(reply, &self.buffer[used..used + length]);
+                (used, unanswered) = (used + length, rest);
             }
             self.buffer.copy_within(used..filled, 0);
             filled -= used;

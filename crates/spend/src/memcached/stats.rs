@@ -1,7 +1,6 @@
-//! What the store counts: everything since it was opened. Outcomes for the daemon to publish; no names, no labels.
+//! Counters since the store was opened, for the daemon to publish. They have no metric names and no labels.
 
-use super::failure::Failure;
-use super::protocol::{Command, Reply};
+use super::protocol::{Command, Failure, Reply};
 use crate::Unknown;
 use crate::exchange_log::{Ended, Verb};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,10 +33,10 @@ impl Ended {
 #[derive(Default)]
 pub(crate) struct Counters {
     commands: [[AtomicU64; Ended::ALL.len()]; Verb::ALL.len()],
-    cache_hits: AtomicU64,
-    pool_waits: AtomicU64,
-    marks_planted: AtomicU64,
-    older_marks: AtomicU64,
+    pub(crate) cache_hits: AtomicU64,
+    pub(crate) pool_waits: AtomicU64,
+    pub(crate) marks_planted: AtomicU64,
+    pub(crate) older_marks: AtomicU64,
 }
 
 impl Counters {
@@ -45,34 +44,17 @@ impl Counters {
         self.commands[Verb::of(command) as usize][Ended::of(result) as usize].fetch_add(1, Relaxed);
     }
 
-    /// An `add` whose reply was not waited for.
+    /// Counts an `add` whose reply was not waited for.
     pub(crate) fn overtaken(&self) {
         self.commands[Verb::Add as usize][Ended::Overtaken as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn cache_hit(&self) {
-        self.cache_hits.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn pool_waited(&self) {
-        self.pool_waits.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn planted(&self) {
-        self.marks_planted.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn older_mark(&self) {
-        self.older_marks.fetch_add(1, Relaxed);
-    }
-
     pub(crate) fn totals(&self) -> Totals {
-        let mut commands = [[0; Ended::ALL.len()]; Verb::ALL.len()];
-        for (counts, totals) in self.commands.iter().zip(&mut commands) {
-            counts.iter().zip(totals).for_each(|(count, total)| *total = count.load(Relaxed));
-        }
         Totals {
-            commands,
+            commands: self
+                .commands
+                .each_ref()
+                .map(|counts| counts.each_ref().map(|count| count.load(Relaxed))),
             cache_hits: self.cache_hits.load(Relaxed),
             pool_waits: self.pool_waits.load(Relaxed),
             marks_planted: self.marks_planted.load(Relaxed),
@@ -96,7 +78,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// How many commands ended this way.
+    /// Returns the number of commands that ended this way.
     #[must_use]
     pub fn commands(&self, verb: Verb, ended: Ended) -> u64 {
         self.commands[verb as usize][ended as usize]

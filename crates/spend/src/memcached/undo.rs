@@ -1,20 +1,20 @@
-//! Defects that were mended, and that a simulation puts back to show that it finds them. In other builds none can be.
+//! Fixed defects that a simulation restores to prove that it finds them. Other builds cannot have them.
 
-/// A mended defect.
+/// A fixed defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "exported with the feature only"))]
 pub enum Undo {
-    /// The witness of one replica speaks for the record of another, as behind a majority route.
+    /// The witness of one replica counts for the record of another, as behind a majority route.
     WitnessApart,
-    /// The arrangement is no part of a witness's and an offer's name.
+    /// The names of witnesses and offers do not include the arrangement.
     SharedNames,
     /// A witness outlives the records that it stands for.
     LastingWitness,
-    /// A witness that is missing is written again.
+    /// A missing witness is written again.
     WitnessAgain,
     /// A record is admitted without its witness.
     NoWitness,
-    /// Four marks in an hour at most, whatever is void meanwhile.
+    /// At most four marks in an hour, whatever is void.
     FourAnHour,
 }
 
@@ -35,7 +35,7 @@ mod switch {
 
     thread_local!(static UNDONE: Cell<Option<Undo>> = const { Cell::new(None) });
 
-    /// From now on stores on this thread have this defect, or none.
+    /// Gives stores on this thread this defect from now on, or none.
     pub fn undo(defect: Option<Undo>) {
         UNDONE.set(defect);
     }

@@ -1,7 +1,7 @@
-//! Whether the store gives verdicts at all, judged by its last answers to callers and to the watch.
+//! Detection of a store that gives no verdicts, from its last answers to callers and to the watch.
 //!
-//! A connection that stands proves little: behind a router all servers may be down while the router answers each
-//! command with an error. A caller that knows this beforehand refuses without reading a token.
+//! An open connection proves little: behind a router all servers may be down while the router answers each command with an
+//! error. A caller that detects this beforehand refuses without reading a token.
 
 use super::world::{instant, since};
 use crate::Unknown;
@@ -9,23 +9,23 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Spends without a verdict, one after the other, and over how long, from which on none is expected any more. Where one
-/// of three servers is down, a third of the spends fails; in this time and number they all do only when nothing works.
+/// Consecutive failures, and minimum duration, before no verdict is expected any more. While one of three servers is down, a
+/// third of the spends fails; in this time and number all fail only if nothing works.
 const FEW: u32 = 8;
 const LONG: Duration = Duration::from_millis(300);
-/// Rounds of the watch without an answer: one may have met a pause of the server.
+/// Rounds of the watch without an answer before no verdict is expected: a single one may have hit a pause of the server.
 const ROUNDS: u32 = 2;
 
-/// Recent results. Reading them costs a caller two atomic loads while the store works.
+/// The recent results. Reading them costs a caller two atomic loads while the store works.
 pub(super) struct Verdicts {
     opened: Instant,
-    /// Spends without a verdict since the last that had one.
+    /// Consecutive spends without a verdict.
     failed: AtomicU32,
-    /// When the first of them failed, in milliseconds since `opened`.
+    /// Time of the first of these failures, in milliseconds since `opened`.
     since: AtomicU64,
-    /// Rounds of the watch that found no store, since the last that did.
+    /// Consecutive rounds of the watch that found no store.
     silent: AtomicU32,
-    /// Spends fail while the watch can read: it has to write before they are tried again.
+    /// Spends fail while the watch can read: it must write successfully before spends are tried again.
     refuses: AtomicBool,
     reason: Mutex<Unknown>,
 }
@@ -44,8 +44,8 @@ impl Default for Verdicts {
 }
 
 impl Verdicts {
-    /// Records the end of a spend. Returns true when it is the one that shows that none gets a verdict; the watch is
-    /// then woken.
+    /// Records the result of a spend. Returns `true` if it is the one that shows that no spend gets a verdict; the caller then
+    /// wakes the watch.
     pub(super) fn spent<T>(&self, result: &Result<T, Unknown>) -> bool {
         match result {
             Ok(_) => {
@@ -54,7 +54,7 @@ impl Verdicts {
                 }
                 false
             }
-            // The token's fault, a gateway that said so before, or this process's own bounds.
+            // The token's fault, a refusal known before, or this process's own bounds.
             Err(Unknown::EpochRetired | Unknown::Unmarked | Unknown::Unwatched | Unknown::Overloaded) => {
                 false
             }
@@ -75,7 +75,7 @@ impl Verdicts {
         none && !self.refuses.swap(true, Relaxed)
     }
 
-    /// Records a round of the watch: it found the store, or why it did not.
+    /// Records a round of the watch: it found the store, or the reason why not.
     pub(super) fn round(&self, found: Result<(), Unknown>) {
         match found {
             Ok(()) => self.silent.store(0, Relaxed),
@@ -86,12 +86,12 @@ impl Verdicts {
         }
     }
 
-    /// Whether the watch has to write before spends are tried again.
+    /// Returns `true` if the watch must write successfully before spends are tried again.
     pub(super) fn refuses(&self) -> bool {
         self.refuses.load(Relaxed)
     }
 
-    /// The watch has written.
+    /// Records a successful write of the watch.
     pub(super) fn written(&self) {
         self.failed.store(0, Relaxed);
         if self.refuses.swap(false, Relaxed) {
@@ -99,7 +99,7 @@ impl Verdicts {
         }
     }
 
-    /// Whether a verdict can be expected.
+    /// Returns `Ok` if a verdict can be expected.
     pub(super) fn expected(&self) -> Result<(), Unknown> {
         if self.silent.load(Relaxed) < ROUNDS && !self.refuses.load(Relaxed) {
             return Ok(());

@@ -1,25 +1,22 @@
-//! What the replicas' answers to one spend decide together: one of one, or two of three. Without I/O.
+//! The verdict on one spend from the replicas' votes: one of one, or two of three. No I/O.
 //!
-//! A replica's vote is an admission only if it took the record *and* knows the token's mark, which it shows in the same
-//! write. A majority of such votes admits. So an admitted token stands on a majority beside the mark's witnesses, and any
-//! other majority includes one of these: to admit it again, that one would have to lose the record and keep the witness.
-//! Replicas may therefore be lost one after another, without a repair in between.
+//! A replica votes for admission only if it took the record *and* knows the token's mark, both shown in the same write. A
+//! majority of such votes admits. So an admitted token is recorded on a majority next to the mark's witnesses, and any other
+//! majority includes one of these replicas: to admit the token again, that one would have to lose the record and keep the
+//! witness. Replicas may therefore be lost one after another, without a repair in between.
 
 use super::undo::{Undo, is_undone};
 use crate::{Spend, Unknown};
 
-/// The most replicas.
 pub(crate) const REPLICAS: usize = 3;
 
-/// How many of this number of replicas decide.
+/// Returns the number of replicas that decide.
 pub(crate) const fn majority(replicas: usize) -> usize {
     replicas / 2 + 1
 }
 
-/// The answer of one replica.
 pub(super) type Vote = Result<Spend, Unknown>;
 
-/// The votes that have come so far.
 #[derive(Debug)]
 pub(super) struct Votes {
     votes: [Option<Vote>; REPLICAS],
@@ -27,7 +24,6 @@ pub(super) struct Votes {
 }
 
 impl Votes {
-    /// No vote yet, of one replica or of three.
     pub(super) const fn of(replicas: usize) -> Self {
         Self { votes: [None; REPLICAS], replicas }
     }
@@ -44,8 +40,8 @@ impl Votes {
         self.votes.iter().flatten().copied()
     }
 
-    /// The verdict, as soon as no vote that is still to come can change it. `is_superseded` says whether tokens
-    /// are requested for another mark; only votes that decide nothing else make it be called.
+    /// Returns the verdict as soon as no outstanding vote can change it. `is_superseded` returns whether tokens are requested
+    /// for another mark; it is called only if the votes do not decide otherwise.
     pub(super) fn decided(&self, is_superseded: impl FnOnce() -> bool) -> Option<Result<Spend, Unknown>> {
         let of = |wanted| self.cast().filter(|vote| *vote == Ok(wanted)).count();
         let (majority, awaited) = (majority(self.replicas), self.replicas - self.cast().count());
@@ -64,8 +60,8 @@ impl Votes {
         if awaited > 0 {
             return None; // it may report that the token is spent
         }
-        // Both have the record now, and a witness that is missing never returns: the token cannot be admitted any more,
-        // whatever the third has. While its own mark is on offer, another token of it would fare no better.
+        // Both replicas have the record now, and a missing witness never returns: the token cannot be admitted any more,
+        // whatever the third replica has. While the token's own mark is on offer, another token of that mark would do no better.
         if of(Spend::Admitted) > 0 && of(Spend::Void) > 0 && is_superseded() {
             return Some(Ok(Spend::Void));
         }
@@ -74,7 +70,7 @@ impl Votes {
     }
 }
 
-/// What a majority route would do: a witness on one replica and a record on another admit together. In simulations only.
+/// Admits as a majority route would: a witness on one replica and a record on another. In simulations only.
 fn admits_apart(admitted: usize, void: usize, majority: usize) -> bool {
     is_undone(Undo::WitnessApart) && admitted > 0 && admitted + void >= majority
 }
@@ -145,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Where one replica is silent, a token is void only if the other two can never make a majority for it.
+    /// While one replica is silent, a token is void only if the other two can never form a majority for it.
     #[test]
     fn a_token_of_a_superseded_mark_is_void_once_two_replicas_rule_it_out() {
         let [_, admitted, spent, void, unknown] = VOTES;

@@ -1,7 +1,7 @@
-//! The watch: a thread that looks after the marks, and finds out what the store's addresses lead to. It stands beside the
-//! runtimes that spend: no spend hangs on what it finds, because each reads its own witness.
+//! The watch: a thread that maintains the marks and checks the servers behind the store's addresses. It runs independently of
+//! the runtimes that spend: no spend depends on its findings, because each spend reads its own witness.
 
-use super::client::{Round, SharedStore};
+use super::client::{Away, Round, SharedStore};
 use super::endpoint::{is_answer, reads};
 use super::protocol::{Command, Kind, RecordKey, Reply, Value};
 use super::serial::SerialConnection;
@@ -26,16 +26,16 @@ mod sentinels;
 mod witnesses;
 use marking::Marking;
 
-/// The shortest time between two rounds, even if the watch is woken more often.
+/// The minimum interval between two rounds, however often the watch is woken.
 const BREATH: Duration = Duration::from_millis(5);
 /// The pause between attempts while no store has been found; until then every request is refused.
 const SEARCH: Duration = Duration::from_millis(200);
-/// How many rounds are added up, so that what cannot be read is a share that does not flicker.
+/// The number of rounds that are summed, so that the reported share of unreadable records does not flicker.
 const ROUNDS: usize = 10;
-/// How long a record lasts that shows that a server takes records.
+/// The lifetime of the records that test whether a server takes records.
 const BRIEF: Duration = Duration::from_secs(60);
 
-/// The thread. It ends when this is dropped.
+/// The handle of the watch, whose thread ends when this is dropped.
 pub(super) struct Watch(#[expect(dead_code, reason = "dropping it is the signal")] oneshot::Sender<()>);
 
 impl Watch {
@@ -62,13 +62,13 @@ impl Watch {
     }
 }
 
-/// Reports a panic of the thread: no mark would be planted any more, so nothing is admitted.
+/// A guard that reports a panic of the thread: no mark would be planted any more, so nothing is admitted.
 struct Alarm(Arc<SharedStore>);
 
 impl Drop for Alarm {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.ended.store(true, Relaxed);
+            self.0.seen.ended.store(true, Relaxed);
             tracing::error!(
                 "the watch of the double-spend store has ended: every request is refused. Restart the gateway"
             );
@@ -78,21 +78,19 @@ impl Drop for Alarm {
 
 struct Rounds {
     store: Arc<SharedStore>,
-    /// A connection through each endpoint, kept from round to round.
+    /// One connection per endpoint, kept from round to round.
     connections: Vec<Option<SerialConnection>>,
     markings: HashMap<TokenKeyId, Marking>,
-    compared: Option<Compared>,
-    /// What the present round could not read of each replica, and the last ones.
+    /// The endpoints that were compared last, and the time.
+    compared: Option<(Vec<usize>, Instant)>,
+    /// The wall-clock time at which the current round began, and one endpoint of each replica that answered in it.
+    began: UnixSeconds,
+    replicas: Vec<usize>,
+    /// The reads of each replica in the current round, and in the last rounds.
     round: [Round; REPLICAS],
     rounds: VecDeque<[Round; REPLICAS]>,
-    /// Why its last exchange had no reply.
+    /// The reason of the last exchange without a reply.
     failed: Unknown,
-}
-
-/// The last comparison of addresses: which endpoints, and when.
-struct Compared {
-    endpoints: Vec<usize>,
-    at: Instant,
 }
 
 impl Rounds {
@@ -102,6 +100,8 @@ impl Rounds {
             store,
             markings: HashMap::new(),
             compared: None,
+            began: UnixSeconds(0),
+            replicas: Vec::new(),
             round: Default::default(),
             rounds: VecDeque::new(),
             failed: Unknown::Rejected,
@@ -110,23 +110,21 @@ impl Rounds {
 
     async fn run(mut self) {
         loop {
-            (self.round, self.failed) = (Default::default(), Unknown::Rejected);
-            let now = self.now();
-            let answering = self.answering(now).await;
-            let replicas = self.one_of_each(&answering);
-            let is_found = replicas.len() >= self.store.options.replicas.majority();
-            if is_found {
-                // Before what takes long while a server hangs: until then every request is refused.
-                if self.store.verdicts.refuses() && self.can_write(&replicas, now).await {
-                    self.store.verdicts.written();
-                }
+            (self.round, self.failed, self.began) = (Default::default(), Unknown::Rejected, self.now());
+            let outages = self.store.seen.outages.load(Relaxed);
+            let answering = self.answering().await;
+            let is_found = self.replicas.len() >= self.store.options.replicas.majority();
+            // Done before the slow work while a server hangs: until then every request is refused.
+            if is_found && self.store.verdicts.refuses() && self.can_write().await {
+                self.store.verdicts.written();
             }
             self.store.verdicts.round(if is_found { Ok(()) } else { Err(self.failed) });
             if is_found {
-                self.compare_addresses(&answering, now).await;
+                self.compare_addresses(&answering).await;
             }
             if is_found && self.store.intact().is_ok() {
-                self.watch_marks(&replicas, now).await;
+                self.watch_marks().await;
+                self.store.seen.looked.store(outages, Relaxed);
             }
             self.end_round();
             sleep(BREATH).await;
@@ -138,8 +136,8 @@ impl Rounds {
         }
     }
 
-    /// The endpoints that answer.
-    async fn answering(&mut self, now: UnixSeconds) -> Vec<usize> {
+    /// Returns the endpoints that answer, and updates the replicas that do and that are away.
+    async fn answering(&mut self) -> Vec<usize> {
         let mut answering = Vec::new();
         for endpoint in 0..self.store.endpoints.len() {
             let Ok(replies) = self.request(endpoint, &reads()).await else { continue };
@@ -150,52 +148,50 @@ impl Rounds {
             }
         }
         let count = self.store.options.replicas.count();
-        let mut away = std::array::from_fn(|replica| replica < count);
-        for endpoint in self.one_of_each(&answering) {
-            let replica = self.store.endpoints[endpoint].replica();
-            // One replica that lacks servers is said by the share of checks that it refuses.
+        let mut away = std::array::from_fn(|replica| (replica < count).then_some(Away::Wholly));
+        self.replicas.clone_from(&answering);
+        self.replicas.dedup_by_key(|endpoint| self.store.endpoints[*endpoint].replica); // they are listed in this order
+        for endpoint in self.replicas.clone() {
+            let replica = self.replica(endpoint);
+            // With one replica, missing servers show in the share of checks that it refuses.
             let lacks = count > 1 && self.last_rounds(replica).unclear > 0;
-            away[replica] = self.rejects(endpoint, now).await || lacks;
+            away[replica] = match self.rejects(endpoint).await {
+                true => Some(Away::Wholly),
+                false => lacks.then_some(Away::InPart),
+            };
         }
-        *self.store.away.lock() = away;
+        *self.store.seen.away.lock() = away;
         answering
     }
 
-    /// Of these endpoints, the first of each replica.
-    fn one_of_each(&self, endpoints: &[usize]) -> Vec<usize> {
-        let replica = |endpoint: &usize| self.store.endpoints[*endpoint].replica();
-        let mut chosen: Vec<usize> = Vec::new();
-        for endpoint in endpoints {
-            if !chosen.iter().any(|other| replica(other) == replica(endpoint)) {
-                chosen.push(*endpoint);
-            }
-        }
-        chosen
+    fn replica(&self, endpoint: usize) -> usize {
+        self.store.endpoints[endpoint].replica
     }
 
-    /// Whether the replica behind an endpoint rejected a spend, and rejects records still: it can be read, and has no vote.
-    async fn rejects(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
-        let replica = self.store.endpoints[endpoint].replica();
-        if !self.store.rejecting[replica].load(Relaxed) {
+    /// Returns `true` if the replica behind an endpoint rejected a spend and still rejects records: it can be read, and has no
+    /// vote.
+    async fn rejects(&mut self, endpoint: usize) -> bool {
+        let replica = self.replica(endpoint);
+        if !self.store.seen.rejecting[replica].load(Relaxed) {
             return false;
         }
-        let rejects = !self.takes_records(endpoint, now).await;
-        self.store.rejecting[replica].store(rejects, Relaxed);
+        let rejects = !self.takes_records(endpoint).await;
+        self.store.seen.rejecting[replica].store(rejects, Relaxed);
         rejects
     }
 
-    /// Whether as many of the replicas as decide take a record.
-    async fn can_write(&mut self, replicas: &[usize], now: UnixSeconds) -> bool {
+    /// Returns `true` if a majority of the replicas takes a record.
+    async fn can_write(&mut self) -> bool {
         let mut written = 0;
-        for endpoint in replicas {
-            written += usize::from(self.takes_records(*endpoint, now).await);
+        for endpoint in self.replicas.clone() {
+            written += usize::from(self.takes_records(endpoint).await);
         }
         written >= self.store.options.replicas.majority()
     }
 
-    /// Whether one of the servers behind an endpoint takes a record.
-    async fn takes_records(&mut self, endpoint: usize, now: UnixSeconds) -> bool {
-        let (value, expires) = (Value::of_bytes(&random_bytes()), now.saturating_add(BRIEF));
+    /// Returns `true` if one of the servers behind an endpoint takes a record.
+    async fn takes_records(&mut self, endpoint: usize) -> bool {
+        let (value, expires) = (Value::of_bytes(&random_bytes()), self.began.saturating_add(BRIEF));
         let add = |_| Command::Add { key: RecordKey::new(Kind::Probe, &random_bytes()), value, expires };
         let adds: [Command; 8] = std::array::from_fn(add);
         self.request(endpoint, &adds).await.is_ok_and(|replies| replies.contains(&Reply::Stored))
@@ -207,17 +203,18 @@ impl Rounds {
 
     fn pause(&self) -> Duration {
         let interval = self.store.options.interval;
-        if self.store.verdicts.expected().is_err() { interval.min(SEARCH) } else { interval }
+        let is_searched = self.store.verdicts.expected().is_err() || !self.store.is_seen();
+        if is_searched { interval.min(SEARCH) } else { interval }
     }
 
-    /// Counts records read in this round, and those for which the store gave neither a hit nor a miss.
+    /// Counts records read in this round, and those for which the store returned neither a hit nor a miss.
     fn read_in_round(&mut self, endpoint: usize, requested: usize, unclear: usize) {
-        let round = &mut self.round[self.store.endpoints[endpoint].replica()];
+        let round = &mut self.round[self.replica(endpoint)];
         round.requested += requested;
         round.unclear += unclear;
     }
 
-    /// What was read of a replica in this round and the last ones.
+    /// Returns the reads of a replica in this round and the last ones.
     fn last_rounds(&self, replica: usize) -> Round {
         let rounds = self.rounds.iter().chain([&self.round]).map(|round| round[replica]);
         rounds.fold(Round::default(), |sum, round| Round {
@@ -227,14 +224,14 @@ impl Rounds {
     }
 
     fn end_round(&mut self) {
-        *self.store.round.lock() = self.last_rounds(0);
+        *self.store.seen.round.lock() = self.last_rounds(0);
         self.rounds.push_back(self.round);
         if self.rounds.len() == ROUNDS {
             self.rounds.pop_front();
         }
     }
 
-    /// One exchange through an endpoint. Records the failure if no client is connected through it.
+    /// Makes one exchange through an endpoint. Records a failure there if no client is connected through it.
     async fn request(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
@@ -247,7 +244,7 @@ impl Rounds {
         replies
     }
 
-    /// Over a kept connection if it still works. Every command here may be repeated.
+    /// Uses the kept connection if it still works. Every command here may be repeated.
     async fn exchange(&mut self, endpoint: usize, commands: &[Command]) -> Result<Vec<Reply>, Unknown> {
         let mut kept = self.connections[endpoint].take();
         loop {
@@ -262,7 +259,7 @@ impl Rounds {
                     self.connections[endpoint] = Some(connection);
                     return Ok(replies);
                 }
-                // A new connection would time out too. What has no answer in time counts as an error of its server.
+                // A new connection would time out too. Replies missing after the timeout count as errors of their servers.
                 Err(Unknown::TimedOut) if !replies.is_empty() => {
                     replies.resize(commands.len(), Reply::ServerError);
                     return Ok(replies);
@@ -276,7 +273,7 @@ impl Rounds {
 
     async fn connect(&self, endpoint: usize) -> Result<SerialConnection, Unknown> {
         let options = &self.store.options;
-        // Longer than a router waits for a server that hangs, so that its error comes, and the others' replies behind it.
+        // Longer than a router waits for a server that hangs, so that its error arrives, and the other replies behind it.
         let patience = options.timeout + options.connect_timeout;
         Ok(self.store.endpoints[endpoint].connect().await?.with_patience(patience))
     }
@@ -295,7 +292,7 @@ mod tests {
         let options = Options {
             replicas: Replicas::One(vec!["127.0.0.1:9".parse().unwrap()]),
             tls: None,
-            transport: Transport::Pipelined { connections: 1, queue: 1 },
+            transport: Transport::Pipelined { queue: 1 },
             timeout: Duration::from_secs(1),
             slow: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),

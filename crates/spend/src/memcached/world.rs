@@ -1,5 +1,4 @@
-//! What lies outside of the store: the network, the clocks and chance. A simulation puts its own in their place and runs
-//! the lines that ship.
+//! The surroundings of the store: network, clocks and randomness. A simulation replaces them and runs the code that ships.
 
 use super::address::{Address, Connection};
 use postern_token::UnixSeconds;
@@ -14,33 +13,33 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connect
 
 /// A simulated network, and the wall clock of one machine in it.
 ///
-/// Time without a date is tokio's: a runtime with a paused clock simulates it.
+/// The monotonic clock is tokio's: a runtime with a paused clock simulates it.
 pub trait World: Send + Sync {
     /// Opens a connection.
     fn connect<'a>(&'a self, address: &'a Address) -> Connecting<'a>;
 
-    /// The wall clock.
+    /// Returns the wall-clock time.
     fn now(&self) -> UnixSeconds;
 }
 
-/// The monotonic clock: tokio's, which a simulation can pause.
+/// Returns the time of the monotonic clock: tokio's, which a simulation can pause.
 pub(crate) fn instant() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// How long ago that was by the same clock.
+/// Returns the time since `earlier` by the same clock.
 pub(crate) fn since(earlier: Instant) -> Duration {
     instant().saturating_duration_since(earlier)
 }
 
-/// Random bytes, which no other process can guess.
+/// Returns random bytes that no other process can guess.
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     with_chance(|chance| chance.fill_bytes(&mut bytes));
     bytes
 }
 
-/// A time between the half and the whole of `longest`, so that a fleet does not keep step.
+/// Returns a random time between half of `longest` and `longest`, so that a fleet does not act in step.
 pub(crate) fn jittered(longest: Duration) -> Duration {
     with_chance(|chance| longest.mul_f64(rand::RngExt::random_range(chance, 0.5..1.0)))
 }
@@ -55,7 +54,7 @@ pub use seeded::seed;
 #[cfg(feature = "simulation")]
 use seeded::with_chance;
 
-/// Chance that can be repeated, in builds for simulations only.
+/// Reproducible randomness, in builds for simulations only.
 #[cfg(feature = "simulation")]
 mod seeded {
     use rand::rngs::StdRng;
@@ -64,7 +63,7 @@ mod seeded {
 
     thread_local!(static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) });
 
-    /// From now on everything random that stores draw on this thread follows from `seed`.
+    /// Seeds all randomness that stores draw on this thread from now on.
     pub fn seed(seed: u64) {
         SEEDED.set(Some(StdRng::seed_from_u64(seed)));
     }

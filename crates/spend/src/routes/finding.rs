@@ -3,19 +3,19 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The weight of a finding.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// For information.
     Note,
-    /// Admits no token twice, but refuses honest ones, or trusts all that can reach the router.
+    /// No token is admitted twice, but honest ones are refused, or every peer that can reach the router is trusted.
     Warn,
-    /// May admit a token twice, does not load, or is not known.
+    /// May admit a token twice, does not load, or is unknown.
     Refuse,
 }
 
 impl Severity {
-    /// The severity as one word.
+    /// Returns the severity as one word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -29,9 +29,9 @@ impl Severity {
 /// One finding, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Its weight.
+    /// Its severity.
     pub severity: Severity,
-    /// The place in the file: `line 4 column 7`, or `pool spent`. Empty: the file.
+    /// The place in the file: `line 4 column 7`, or `pool spent`. Empty for the whole file.
     pub place: String,
     /// The reason, as a sentence.
     pub reason: String,
@@ -53,16 +53,35 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The findings so far, each once.
+/// The findings so far, without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct Findings(Vec<Finding>);
 
-/// More findings than anyone reads.
+/// The largest number of findings reported.
 const MOST: usize = 100;
-/// Characters of a name that are shown.
+/// Characters shown of a name.
 const LONGEST_NAME: usize = 80;
-/// The time that a gateway waits, unless its file says another.
+/// The gateway's default timeout.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The longest text that is checked. Real configurations are a thousand times smaller.
+pub(super) const LONGEST_TEXT: usize = 4 << 20;
+
+/// Judges a text of bounded length. Returns the findings by descending severity; equal ones stay in the order in which `judge`
+/// found them. An error of `judge` is the reason why the text cannot be read.
+pub(super) fn judged(text: &str, judge: impl FnOnce(&mut Findings) -> Result<(), String>) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    let read = if text.len() > LONGEST_TEXT {
+        Err(format!("it is longer than {} MiB, the most that is checked.", LONGEST_TEXT >> 20))
+    } else {
+        judge(&mut findings)
+    };
+    if let Err(reason) = read {
+        findings.add(Severity::Refuse, "", reason, "");
+    }
+    findings.0.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings.0
+}
 
 impl Findings {
     pub(super) fn add(&mut self, severity: Severity, place: &str, reason: String, instead: &str) {
@@ -73,7 +92,7 @@ impl Findings {
         }
     }
 
-    /// Warns of a router that gives up on a server no sooner than the gateway, or, with `None`, never.
+    /// Warns of a router that gives up on a server no sooner than the gateway (or, with `None`, never).
     pub(super) fn judge_timeout(
         &mut self,
         place: &str,
@@ -97,15 +116,9 @@ impl Findings {
     pub(super) fn refused(&self) -> bool {
         self.0.iter().any(|finding| finding.severity == Severity::Refuse)
     }
-
-    /// The weightiest first; among equals, as they were found.
-    pub(super) fn sorted(mut self) -> Vec<Finding> {
-        self.0.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-        self.0
-    }
 }
 
-/// A name from the file as it may stand in a sentence: short, and without control characters.
+/// Returns a name from the file for use in a sentence: short, and without control characters.
 pub(super) fn shown(name: &str) -> String {
     let mut shown: String = name.chars().take(LONGEST_NAME).flat_map(char::escape_debug).collect();
     if name.chars().nth(LONGEST_NAME).is_some() {

@@ -1,10 +1,10 @@
-//! Whether an mcrouter configuration is fit.
+//! The check of an mcrouter configuration.
 //!
 //! The known ones: a `PoolRoute` over servers that own their keys by a hash of what precedes `|#|`; before it a selector that
-//! passes `add` and `get` alone; before that prefixes, if all of Postern's keys take one of its routes.
+//! passes `add`, `get` and `gets` alone; before that prefixes, if all of Postern's keys take one of its routes.
 
-use super::finding::{Finding, Findings, Severity, shown};
-use super::{LONGEST_TEXT, PARTED};
+use super::PARTED;
+use super::finding::{Finding, Findings, Severity, judged, shown};
 use crate::memcached::KEY_PREFIXES;
 use Severity::{Note, Refuse, Warn};
 use jsonc_parser::ast::{Object, ObjectProp, Value};
@@ -13,36 +13,21 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// mcrouter's own `server_timeout`.
+/// mcrouter's default `server_timeout`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest `server_timeout` and `connect_timeout` that it takes, in milliseconds.
+/// The longest `server_timeout` and `connect_timeout` that mcrouter accepts, in milliseconds.
 const LONGEST_TIMEOUT_MS: u64 = 1_000_000;
-/// The operations that every version knows by name.
-const OPERATIONS: [&str; 15] = [
-    "add",
-    "get",
-    "incr",
-    "append",
-    "cas",
-    "decr",
-    "delete",
-    "gets",
-    "lease-get",
-    "lease-set",
-    "metaget",
-    "prepend",
-    "replace",
-    "set",
-    "touch",
-];
-/// Those that a gateway sends: records, and the counters of the fleet's limits.
-const NEEDED: [&str; 3] = ["add", "get", "incr"];
+/// The operation names known to every version.
+const OPERATIONS: &str =
+    "add append cas decr delete get gets incr lease-get lease-set metaget prepend replace set touch";
+/// Those that a gateway sends: records, evidence that a bucket is on one server, and the counters of the fleet's limits.
+const NEEDED: [&str; 4] = ["add", "get", "gets", "incr"];
 
 const REPLICAS: &str = "Write `PoolRoute|` and the name of one pool. For several copies of each record list three replicas as \
      `store.memcached.replicas` in the gateway's file, with a router of its own for each: the gateway counts their votes.";
 const OF_ITS_OWN: &str = "Leave it out, and give Postern an mcrouter of its own.";
 
-/// JSON with comments and trailing commas, as mcrouter reads it.
+/// JSON with comments and trailing commas, as mcrouter parses it.
 const MCROUTER: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
@@ -56,27 +41,21 @@ const MCROUTER: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// Judges the text of an mcrouter configuration, beside a gateway that waits `patience` for an answer, if that is known; the
-/// weightiest findings come first.
+/// Judges the text of an mcrouter configuration for a gateway that waits `patience` for an answer (`None`: unknown, the default
+/// applies). Returns the findings by descending severity.
 ///
 /// Without a finding of [`Severity::Refuse`] mcrouter loads the file, and each key has one owner. Texts of more than 4 MiB are
 /// refused.
 #[must_use]
 pub fn judge_mcrouter(text: &str, patience: Option<Duration>) -> Vec<Finding> {
-    let mut findings = Findings::default();
-    match parse(text) {
-        Ok(file) => {
-            Judge { text, patience, findings: &mut findings, pools: BTreeMap::new() }.judge_file(&file)
-        }
-        Err(reason) => findings.add(Refuse, "", reason, ""),
-    }
-    findings.sorted()
+    judged(text, |findings| {
+        let file = parse(text)?;
+        Judge { text, patience, findings, pools: BTreeMap::new() }.judge_file(&file);
+        Ok(())
+    })
 }
 
 fn parse(text: &str) -> Result<Value<'_>, String> {
-    if text.len() > LONGEST_TEXT {
-        return Err(format!("it is longer than {} MiB, the most that is checked.", LONGEST_TEXT >> 20));
-    }
     let refused =
         |reason: &dyn std::fmt::Display| format!("it is not the JSON that mcrouter reads: {reason}");
     let parsed =
@@ -92,21 +71,10 @@ struct Judge<'a> {
     pools: BTreeMap<&'a str, usize>,
 }
 
-/// What decides which server has a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Owner {
-    pool: String,
-    hash: String,
-}
+/// The owner of a record: the pool, and the hash that selects its server.
+type Owner<'a> = (&'a str, String);
 
-/// The end of a route.
-#[derive(Clone)]
-enum End {
-    Owner(Owner),
-    /// It reaches no server.
-    Nowhere,
-}
-
+/// Each method returns `None` for a part of the file that it has refused.
 impl<'a> Judge<'a> {
     fn judge_file(&mut self, file: &'a Value<'a>) {
         let owner = self.owner_of_file(file);
@@ -114,34 +82,31 @@ impl<'a> Judge<'a> {
             return;
         }
         match owner {
-            Some(Owner { pool, .. }) => {
-                let count = self.pools.get(pool.as_str()).copied().unwrap_or_default();
-                let reason = format!("an `add` comes to the pool {} ({count} servers).", shown(&pool));
+            Some((pool, _)) => {
+                let count = self.pools.get(pool).copied().unwrap_or_default();
+                let reason = format!("an `add` comes to the pool {} ({count} servers).", shown(pool));
                 self.findings.add(Note, "", reason, "");
             }
             None => self.findings.add(Refuse, "", "it could not be judged.".to_owned(), ""),
         }
     }
 
-    fn owner_of_file(&mut self, file: &'a Value<'a>) -> Option<Owner> {
+    fn owner_of_file(&mut self, file: &'a Value<'a>) -> Option<Owner<'a>> {
         let members = self.object(file, &["pools", "route"])?;
         if let Some(pools) = members.get("pools") {
             for pool in &self.members(&pools.value)?.properties {
                 self.judge_pool(pool);
             }
         }
-        let Some(route) = members.get("route") else {
-            self.refuse(file, "it has no `route`.", REPLICAS);
-            return None;
-        };
-        match kind(&route.value) {
-            Some("PrefixSelectorRoute") => self.owner_by_prefix(&route.value),
-            _ => self.owner_by_operation(&route.value),
+        match members.get("route").map(|route| &route.value) {
+            None => self.refuse(file, "it has no `route`.", REPLICAS),
+            Some(route) if kind(route) == Some("PrefixSelectorRoute") => self.owner_by_prefix(route),
+            Some(route) => self.owner_by_operation(route),
         }
     }
 
-    /// The owner behind a route for each prefix of keys. The longest prefix that a key begins with counts.
-    fn owner_by_prefix(&mut self, route: &'a Value<'a>) -> Option<Owner> {
+    /// Returns the owner behind a selector by key prefix. The longest prefix that matches a key counts.
+    fn owner_by_prefix(&mut self, route: &'a Value<'a>) -> Option<Owner<'a>> {
         let selector = self.object(route, &["type", "policies", "wildcard"])?;
         let mut owners = Vec::new();
         if let Some(policies) = selector.get("policies") {
@@ -163,113 +128,101 @@ impl<'a> Judge<'a> {
         if first.is_none() || KEY_PREFIXES.iter().any(|prefix| taken(prefix) != first) {
             let reason =
                 format!("keys that begin with {} do not all take one route.", KEY_PREFIXES.join(" "));
-            self.refuse(route, &reason, "Give all of them the same route, as `wildcard` or in `policies`.");
-            return None;
+            let instead = "Give all of them the same route, as `wildcard` or in `policies`.";
+            return self.refuse(route, &reason, instead);
         }
         first.cloned()
     }
 
-    /// The owner behind a selector by operation, or behind a pool without one.
-    fn owner_by_operation(&mut self, route: &'a Value<'a>) -> Option<Owner> {
+    /// Returns the owner behind a selector by operation, or behind a pool without a selector.
+    fn owner_by_operation(&mut self, route: &'a Value<'a>) -> Option<Owner<'a>> {
         if kind(route) != Some("OperationSelectorRoute") {
-            return match self.end(route)? {
-                End::Owner(owner) => {
-                    self.warn_of_commands(route);
-                    Some(owner)
-                }
-                End::Nowhere => {
-                    self.refuse(route, "no `add` comes to a server.", REPLICAS);
-                    None
-                }
+            let Some(owner) = self.end(route)? else {
+                return self.refuse(route, "no `add` comes to a server.", REPLICAS);
             };
+            self.warn_of_commands(route);
+            return Some(owner);
         }
         let selector = self.object(route, &["type", "operation_policies", "default_policy"])?;
         let mut ends = BTreeMap::new();
         if let Some(policies) = selector.get("operation_policies") {
             for policy in &self.members(&policies.value)?.properties {
                 let operation = policy.name.as_str();
-                if !OPERATIONS.contains(&operation) {
+                if !OPERATIONS.split(' ').any(|known| known == operation) {
                     let reason = format!("{} is no operation of every mcrouter.", shown(operation));
-                    self.refuse(policy, &reason, "Leave it to `default_policy`.");
-                    return None;
+                    return self.refuse(policy, &reason, "Leave it to `default_policy`.");
                 }
                 ends.insert(operation, self.end(&policy.value)?);
             }
         }
         let default = match selector.get("default_policy") {
-            Some(default) => Some(self.end(&default.value)?),
+            Some(default) => self.end(&default.value)?,
             None => None,
         };
-        let passes =
-            |(operation, end): (&&str, &End)| !NEEDED.contains(operation) && matches!(end, End::Owner(_));
-        if matches!(default, Some(End::Owner(_))) || ends.iter().any(passes) {
+        let passes = |(operation, end): (&&str, &Option<_>)| !NEEDED.contains(operation) && end.is_some();
+        if default.is_some() || ends.iter().any(passes) {
             self.warn_of_commands(route);
         }
-        let owner_for = |operation| match ends.get(operation).or(default.as_ref()) {
-            Some(End::Owner(owner)) => Some(owner.clone()),
-            _ => None,
-        };
-        let (add, get) = (owner_for("add"), owner_for("get"));
+        let [add, get, gets] =
+            ["add", "get", "gets"].map(|operation| ends.get(operation).unwrap_or(&default));
         if add.is_none() || add != get {
             let reason = "an `add` and a `get` do not come to one pool by one hash, so a record would not be found again.";
-            self.refuse(route, reason, "Give `add` and `get` the same `PoolRoute`.");
-            return None;
+            return self.refuse(route, reason, "Give `add`, `get` and `gets` the same `PoolRoute`.");
         }
-        add
+        if gets != add {
+            let reason = "a `gets` does not come to the pool of an `add`, so a gateway cannot see that each bucket is on one \
+                 server, and plants no mark.";
+            return self.refuse(route, reason, "Give `gets` the `PoolRoute` of `add` and `get`.");
+        }
+        add.clone()
     }
 
     fn warn_of_commands(&mut self, route: &Value<'_>) {
         let reason = "it passes every command: whoever reaches the router can `delete` a record, and its token is good again.";
-        let instead = "Write an `OperationSelectorRoute` that passes `add` and `get` alone, with \"ErrorRoute\" as \
+        let instead = "Write an `OperationSelectorRoute` that passes `add`, `get` and `gets` alone, with \"ErrorRoute\" as \
              `default_policy`, as in deploy/mcrouter/single.json.";
         self.findings.add(Warn, &self.place(route), reason.to_owned(), instead);
     }
 
-    /// The end of a route that selects nothing.
-    fn end(&mut self, route: &'a Value<'a>) -> Option<End> {
-        match (kind(route), route) {
-            (Some("PoolRoute"), Value::StringLit(text)) => {
-                let name = text.value.split_once('|').map_or("", |(_, name)| name);
-                self.owner(route, name, None)
+    /// Returns the owner behind a route that selects nothing; `Some(None)` if it leads to no server.
+    fn end(&mut self, route: &'a Value<'a>) -> Option<Option<Owner<'a>>> {
+        let fields = |judge: &mut Self, known: &[&str]| match route {
+            Value::StringLit(_) => Some(None),
+            _ => judge.object(route, known).map(Some),
+        };
+        match kind(route) {
+            Some("PoolRoute") => {
+                let fields = fields(self, &["type", "pool", "hash"])?;
+                let name = match fields {
+                    Some(fields) => fields.get_string("pool").map_or("", |name| &name.value),
+                    None => text(route).and_then(|text| text.split_once('|')).map_or("", |(_, name)| name),
+                };
+                let hash = fields.and_then(|fields| fields.get("hash"));
+                self.owner(route, name, hash.map(|hash| &hash.value)).map(Some)
             }
-            (Some("PoolRoute"), _) => {
-                let fields = self.object(route, &["type", "pool", "hash"])?;
-                let name = fields.get_string("pool").map_or("", |name| &name.value);
-                self.owner(route, name, fields.get("hash").map(|hash| &hash.value))
-            }
-            (Some("ErrorRoute" | "NullRoute"), Value::StringLit(_)) => Some(End::Nowhere),
-            (Some("ErrorRoute" | "NullRoute"), _) => self.object(route, &["type"]).map(|_| End::Nowhere),
-            (Some(kind), _) => {
+            Some("ErrorRoute" | "NullRoute") => fields(self, &["type"]).map(|_| None),
+            Some(kind) => {
                 let reason = format!(
                     "{} is not known to give each key one owner: a token could be admitted twice, or a loss of records go \
                      unseen.",
                     shown(kind)
                 );
-                self.refuse(route, &reason, REPLICAS);
-                None
+                self.refuse(route, &reason, REPLICAS)
             }
-            (None, _) => {
-                self.refuse(route, "mcrouter wants a route here.", REPLICAS);
-                None
-            }
+            None => self.refuse(route, "mcrouter wants a route here.", REPLICAS),
         }
     }
 
-    fn owner(&mut self, route: &Value<'a>, name: &str, hash: Option<&'a Value<'a>>) -> Option<End> {
+    fn owner(&mut self, route: &Value<'a>, name: &'a str, hash: Option<&'a Value<'a>>) -> Option<Owner<'a>> {
         if !self.pools.contains_key(name) {
             let reason =
                 format!("the pool {} is not in this file, so its servers are not known.", shown(name));
-            self.refuse(route, &reason, "Name a pool that is under `pools`.");
-            return None;
+            return self.refuse(route, &reason, "Name a pool that is under `pools`.");
         }
-        let hash = match hash {
-            Some(hash) => self.hash(hash)?,
-            None => String::from("Ch3 "),
-        };
-        Some(End::Owner(Owner { pool: name.to_owned(), hash }))
+        Some((name, hash.map_or_else(|| Some("Ch3 ".to_owned()), |hash| self.hash(hash))?))
     }
 
-    /// The hash that chooses a server, in one spelling.
+    /// Returns the hash that selects a server, in canonical form.
     fn hash(&mut self, hash: &'a Value<'a>) -> Option<String> {
         let fields = match hash {
             Value::Object(_) => Some(self.object(hash, &["hash_func", "salt"])?),
@@ -285,8 +238,7 @@ impl<'a> Judge<'a> {
                 let reason = format!(
                     "this hash does not load, or is not known to keep a bucket on one server: {PARTED}."
                 );
-                self.refuse(hash, &reason, "Leave `hash` out, or write \"Ch3\" or \"Crc32\".");
-                None
+                self.refuse(hash, &reason, "Leave `hash` out, or write \"Ch3\" or \"Crc32\".")
             }
         }
     }
@@ -298,66 +250,64 @@ impl<'a> Judge<'a> {
             self.object(&pool.value, &["servers", "server_timeout", "connect_timeout", "protocol"])?;
         let servers = fields.get_array("servers").map_or(&[][..], |list| &list.elements);
         if servers.is_empty() {
-            self.refuse(pool, "it has no list of `servers`.", "List them, each as `host:port`.");
+            self.refuse::<()>(pool, "it has no list of `servers`.", "List them, each as `host:port`.");
         }
         for server in servers.iter().filter(|server| !text(server).is_some_and(is_server)) {
             let reason = "a server here is a text `host:port`, or `host:port:ascii`.";
-            self.refuse(server, reason, "Write the address of a memcached.");
+            self.refuse::<()>(server, reason, "Write the address of a memcached.");
         }
         self.pools.insert(name, servers.len());
         let mut timeout = DEFAULT_TIMEOUT;
         for key in ["connect_timeout", "server_timeout"] {
             let Some(field) = fields.get(key) else { continue };
             let number = field.value.as_number_lit().and_then(|number| number.value.parse().ok());
-            let Some(number) = number.filter(|number| (1..=LONGEST_TIMEOUT_MS).contains(number)) else {
-                let reason =
-                    format!("`{key}` is no whole number of milliseconds from 1 to {LONGEST_TIMEOUT_MS}.");
-                self.refuse(field, &reason, "Write 50, without quotation marks.");
-                continue;
-            };
-            if key == "server_timeout" {
-                timeout = Duration::from_millis(number);
+            match number.filter(|number| (1..=LONGEST_TIMEOUT_MS).contains(number)) {
+                Some(number) if key == "server_timeout" => timeout = Duration::from_millis(number),
+                Some(_) => {}
+                None => {
+                    let reason =
+                        format!("`{key}` is no whole number of milliseconds from 1 to {LONGEST_TIMEOUT_MS}.");
+                    self.refuse::<()>(field, &reason, "Write 50, without quotation marks.");
+                }
             }
         }
         if let Some(protocol) = fields.get("protocol")
             && !text(&protocol.value).is_some_and(|name| name.eq_ignore_ascii_case("ascii"))
         {
             let reason = "memcached speaks the protocol \"ascii\"; what speaks another one is not known.";
-            self.refuse(protocol, reason, "Leave `protocol` out.");
+            self.refuse::<()>(protocol, reason, "Leave `protocol` out.");
         }
         let place = self.place(pool);
         self.findings.judge_timeout(&place, ("server_timeout", Some(timeout)), self.patience);
         Some(())
     }
 
-    /// An object with each key once. `None`: it was refused.
+    /// Returns an object with unique keys.
     fn members(&mut self, value: &'a Value<'a>) -> Option<&'a Object<'a>> {
         let Value::Object(object) = value else {
-            self.refuse(value, "mcrouter takes an object here.", "Write `{}` with what belongs here.");
-            return None;
+            return self.refuse(
+                value,
+                "mcrouter takes an object here.",
+                "Write `{}` with what belongs here.",
+            );
         };
         let mut keys = BTreeSet::new();
-        for member in &object.properties {
-            if !keys.insert(member.name.as_str()) {
-                let reason = format!("the key {} stands twice in one object.", shown(member.name.as_str()));
-                self.refuse(member, &reason, "Leave one of them out.");
-                return None;
-            }
+        if let Some(member) = object.properties.iter().find(|member| !keys.insert(member.name.as_str())) {
+            let reason = format!("the key {} stands twice in one object.", shown(member.name.as_str()));
+            return self.refuse(member, &reason, "Leave one of them out.");
         }
         Some(object)
     }
 
-    /// An object with no keys but these.
+    /// Returns an object with no keys but `known`.
     fn object(&mut self, value: &'a Value<'a>, known: &[&str]) -> Option<&'a Object<'a>> {
         let object = self.members(value)?;
         let unknown = object.properties.iter().filter(|member| !known.contains(&member.name.as_str()));
         let mut is_known = true;
         for member in unknown {
-            let reason = format!(
-                "`{}` is not known here, so its effect on an `add` is not.",
-                shown(member.name.as_str())
-            );
-            self.refuse(member, &reason, OF_ITS_OWN);
+            let name = shown(member.name.as_str());
+            let reason = format!("`{name}` is not known here, so its effect on an `add` is not.");
+            self.refuse::<()>(member, &reason, OF_ITS_OWN);
             is_known = false;
         }
         is_known.then_some(object)
@@ -369,12 +319,12 @@ impl<'a> Judge<'a> {
             return Some(());
         }
         let reason = format!("{} holds more than letters, digits, and `- _ . |`.", shown(name));
-        self.refuse(at, &reason, "mcrouter may expand it; write another name.");
-        None
+        self.refuse(at, &reason, "mcrouter may expand it; write another name.")
     }
 
-    fn refuse(&mut self, at: &impl Ranged, reason: &str, instead: &str) {
+    fn refuse<T>(&mut self, at: &impl Ranged, reason: &str, instead: &str) -> Option<T> {
         self.findings.add(Refuse, &self.place(at), reason.to_owned(), instead);
+        None
     }
 
     fn place(&self, at: &impl Ranged) -> String {
@@ -384,12 +334,11 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The type of a route, written as an object or in short.
+/// Returns the type of a route, in its object form or its short form.
 fn kind<'a>(route: &'a Value<'a>) -> Option<&'a str> {
     match route {
         Value::Object(fields) => fields.get_string("type").map(|kind| kind.value.as_ref()),
-        Value::StringLit(text) => text.value.split('|').next(),
-        _ => None,
+        _ => text(route)?.split('|').next(),
     }
 }
 
@@ -397,12 +346,12 @@ fn text<'a>(value: &'a Value<'a>) -> Option<&'a str> {
     value.as_string_lit().map(|text| text.value.as_ref())
 }
 
-/// Whether a name is none of what mcrouter's preprocessor expands: `@macro()`, `%parameter%`, `\\`.
+/// Returns `true` if a name contains nothing that mcrouter's preprocessor expands: `@macro()`, `%parameter%`, `\\`.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.|".contains(letter))
 }
 
-/// `host:port` or `[v6]:port`, as every version reads it, with or without `:ascii`.
+/// Returns `true` for `host:port` or `[v6]:port`, as every version parses it, with or without `:ascii`.
 fn is_server(address: &str) -> bool {
     let address = address.strip_suffix(":ascii").unwrap_or(address);
     let Some((host, port)) = address.rsplit_once(':') else { return false };

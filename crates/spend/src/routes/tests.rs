@@ -1,9 +1,10 @@
-//! Files that are fit, those that are not, and those that no router loads.
+//! Files that are fit, files that are not, and files that no router loads.
 
 mod twemproxy;
 
 use super::Severity::{self, Note, Refuse, Warn};
-use super::{Finding, LONGEST_TEXT, judge_mcrouter};
+use super::finding::LONGEST_TEXT;
+use super::{Finding, judge_mcrouter};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn worst(findings: &[Finding]) -> Severity {
     findings.first().map_or(Note, |finding| finding.severity)
 }
 
-/// Findings of `severity`, and none that weighs more; one has each of these parts.
+/// Asserts that the highest severity is `severity`, and that one finding of that severity contains each of `parts`.
 #[track_caller]
 fn expect(findings: &[Finding], severity: Severity, parts: &[&str]) {
     assert_eq!(worst(findings), severity, "{findings:#?}");
@@ -24,7 +25,7 @@ fn expect(findings: &[Finding], severity: Severity, parts: &[&str]) {
     assert!(same.clone().any(|finding| said(&finding)), "none contains {parts:?}: {findings:#?}");
 }
 
-/// A file with two pools and this route.
+/// Returns a file with two pools and this route.
 fn routed(route: &str) -> String {
     let pools = r#"{"A": {"servers": ["10.0.0.1:1", "10.0.0.2:1"], "server_timeout": 50}, "B": {"servers": ["10.0.0.3:1"],
         "server_timeout": 50}}"#;
@@ -33,7 +34,7 @@ fn routed(route: &str) -> String {
 
 fn selected(add: &str, get: &str) -> String {
     routed(&format!(
-        "{{\"type\": \"OperationSelectorRoute\", \"operation_policies\": {{\"add\": {add}, \"get\": {get}}}}}"
+        "{{\"type\": \"OperationSelectorRoute\", \"operation_policies\": {{\"add\": {add}, \"get\": {get}, \"gets\": {get}}}}}"
     ))
 }
 
@@ -59,7 +60,7 @@ fn pools_with_one_owner_for_a_key_are_fit() {
         expect(&judge_mcrouter(&selected(pool, pool), PATIENCE), Note, &["the pool A (2 servers)"]);
     }
     let operations = r#"{"type": "OperationSelectorRoute", "default_policy": {"type": "ErrorRoute"}, "operation_policies":
-        {"add": "PoolRoute|A", "get": "PoolRoute|A", "incr": "PoolRoute|B", "delete": "NullRoute"}}"#;
+        {"add": "PoolRoute|A", "get": "PoolRoute|A", "gets": "PoolRoute|A", "incr": "PoolRoute|B", "delete": "NullRoute"}}"#;
     let prefixes = [
         format!("{{\"type\": \"PrefixSelectorRoute\", \"wildcard\": {operations}}}"),
         format!(
@@ -78,13 +79,13 @@ fn pools_with_one_owner_for_a_key_are_fit() {
 fn a_router_that_passes_more_than_it_need_is_a_warning() {
     let default = r#"{"type": "OperationSelectorRoute", "default_policy": "PoolRoute|A"}"#;
     let deletes = r#"{"type": "OperationSelectorRoute", "default_policy": "ErrorRoute", "operation_policies": {"add":
-        "PoolRoute|A", "get": "PoolRoute|A", "delete": "PoolRoute|B"}}"#;
+        "PoolRoute|A", "get": "PoolRoute|A", "gets": "PoolRoute|A", "delete": "PoolRoute|B"}}"#;
     for route in ["\"PoolRoute|A\"", default, deletes] {
         expect(&judge_mcrouter(&routed(route), PATIENCE), Warn, &["passes every command", "single.json"]);
     }
 }
 
-/// Whatever is not listed is refused, with its place and the way out.
+/// Every route outside the accepted ones is refused, with its place and the remedy.
 #[test]
 fn every_other_route_is_refused_and_sent_to_replicas() {
     let two = r#""children": ["PoolRoute|A", "PoolRoute|B"]"#;
@@ -120,7 +121,7 @@ fn every_other_route_is_refused_and_sent_to_replicas() {
     }
 }
 
-/// These were called fit by a check that listed what is unfit; mcrouter does not load them, or parts a bucket.
+/// A check by a list of unfit options accepted these files; mcrouter does not load them, or splits a bucket.
 #[test]
 fn a_file_that_does_not_load_is_not_fit() {
     let cases = [
@@ -154,6 +155,8 @@ fn a_file_that_does_not_load_is_not_fit() {
         ("\"add\":", "\"adds\":", "adds is no operation"),
         ("\"add\":", "\"set\":", "do not come to one pool"),
         ("\"add\": \"PoolRoute|spent\"", "\"add\": \"ErrorRoute\"", "do not come to one pool"),
+        (",\n      \"gets\": \"PoolRoute|spent\"", "", "plants no mark"),
+        ("\"gets\": \"PoolRoute|spent\"", "\"gets\": \"ErrorRoute\"", "plants no mark"),
         ("\"route\"", "\"routes\"", "`routes` is not known"),
         ("\"route\"", "\"rout\"", "`rout` is not known"),
         ("\"route\"", "\"macros\": {}, \"route\"", "`macros` is not known"),
@@ -197,7 +200,7 @@ fn a_get_comes_to_where_an_add_writes() {
     }
 }
 
-/// A witness is of use only on the server of the records that it stands for.
+/// A witness is useful only on the server of the records that it stands for.
 #[test]
 fn all_of_our_keys_take_one_route() {
     for policies in [
@@ -249,7 +252,7 @@ fn what_is_no_configuration_is_refused_with_a_sentence() {
     expect(&judge_mcrouter(&commented, PATIENCE), Note, &[]);
 }
 
-/// Pieces that take the place of a piece of the file.
+/// Replacements for a part of the file.
 const PIECES: [&str; 18] = [
     "",
     "null",
@@ -274,7 +277,7 @@ const PIECES: [&str; 18] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// Whatever a file is changed into, the answer is findings.
+    /// Every mutation of a file results in findings.
     #[test]
     fn no_mutation_is_a_panic(
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, prop::sample::select(&PIECES[..])), 1..5),

@@ -1,32 +1,20 @@
-//! Whether a twemproxy configuration (`nutcracker.yml`) is fit.
+//! The check of a twemproxy configuration (`nutcracker.yml`).
 //!
-//! twemproxy routes by hash alone, so that few options matter. It refuses to start with an option that it does not know, and
-//! reads `true` and numbers letter by letter, so all of them are texts here.
+//! twemproxy routes by hash alone, so few options matter. It does not start with an unknown option, and compares `true` and
+//! numbers character by character, so all options are strings here.
 
-use super::finding::{Finding, Findings, Severity, shown};
-use super::{LONGEST_TEXT, PARTED};
+use super::PARTED;
+use super::finding::{Finding, Findings, Severity, judged, shown};
 use Severity::{Note, Refuse, Warn};
 use serde::Deserialize;
 use serde_yaml_ng::{Mapping, from_str};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-const HASHES: [&str; 12] = [
-    "crc16",
-    "crc32",
-    "crc32a",
-    "fnv1_32",
-    "fnv1_64",
-    "fnv1a_32",
-    "fnv1a_64",
-    "hsieh",
-    "jenkins",
-    "md5",
-    "murmur",
-    "one_at_a_time",
-];
+const HASHES: &str =
+    "crc16 crc32 crc32a fnv1_32 fnv1_64 fnv1a_32 fnv1a_64 hsieh jenkins md5 murmur one_at_a_time";
 
-/// The options of a pool, as twemproxy 0.5 knows them.
+/// The options of a pool in twemproxy 0.5.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
@@ -47,33 +35,26 @@ struct Options {
     servers: Vec<String>,
 }
 
-/// Judges the text of a twemproxy configuration, beside a gateway that waits `patience` for an answer, if that is known; the
-/// weightiest findings come first.
+/// Judges the text of a twemproxy configuration for a gateway that waits `patience` for an answer (`None`: unknown, the default
+/// applies). Returns the findings by descending severity.
 ///
-/// Every pool is judged. Without a finding of [`Severity::Refuse`] twemproxy loads the file, and each key has one owner.
+/// Judges every pool. Without a finding of [`Severity::Refuse`] twemproxy loads the file, and each key has one owner.
 #[must_use]
 pub fn judge_twemproxy(text: &str, patience: Option<Duration>) -> Vec<Finding> {
-    let mut findings = Findings::default();
-    match pools(text) {
-        Ok(pools) => {
-            for (name, options) in &pools {
-                let place = format!("pool {}", shown(name));
-                Pool { place, options, findings: &mut findings }.judge(patience);
-            }
+    judged(text, |findings| {
+        for (name, options) in &pools(text)? {
+            let place = format!("pool {}", shown(name));
+            Pool { place, options, findings }.judge(patience);
         }
-        Err(reason) => findings.add(Refuse, "", reason, ""),
-    }
-    findings.sorted()
+        Ok(())
+    })
 }
 
 fn pools(text: &str) -> Result<BTreeMap<String, Options>, String> {
-    if text.len() > LONGEST_TEXT {
-        return Err(format!("it is longer than {} MiB, the most that is checked.", LONGEST_TEXT >> 20));
-    }
     let refused = |error| {
         format!("it is no configuration that twemproxy loads, or has options that are not known: {error}.")
     };
-    from_str::<Mapping>(text).map_err(refused)?; // a name that stands twice is an error only here
+    from_str::<Mapping>(text).map_err(refused)?; // only this detects a duplicate name
     let pools: BTreeMap<_, _> = from_str(text).map_err(refused)?;
     if pools.is_empty() { Err("it has no pool.".to_owned()) } else { Ok(pools) }
 }
@@ -102,7 +83,7 @@ impl Pool<'_> {
         self.judge_servers();
     }
 
-    /// Refuses values that twemproxy does not start with.
+    /// Refuses values with which twemproxy does not start.
     fn judge_spelling(&mut self) {
         let options = self.options;
         let is_flag = |text: &String| ["true", "false"].contains(&text.as_str());
@@ -130,7 +111,7 @@ impl Pool<'_> {
         }
     }
 
-    /// Refuses what gives a key, or a bucket, more owners than one.
+    /// Refuses options that give a key or a bucket more than one owner.
     fn judge_owner(&mut self) {
         let Options { auto_eject_hosts, distribution, hash, hash_tag, redis, server_connections, .. } =
             self.options;
@@ -147,7 +128,7 @@ impl Pool<'_> {
             let reason = format!("`hash_tag` is not what encloses the name of a bucket: {PARTED}.");
             self.find(Refuse, &reason, "Write `hash_tag: \"||\"`.");
         }
-        if hash.as_ref().is_some_and(|hash| !HASHES.contains(&hash.as_str())) {
+        if hash.as_ref().is_some_and(|hash| !HASHES.split(' ').any(|known| known == hash)) {
             self.find(Refuse, "`hash` is none that twemproxy knows.", "Write `hash: fnv1a_64`.");
         }
         if !matches!(distribution.as_deref(), None | Some("ketama" | "modula")) {

@@ -175,7 +175,7 @@ pub fn transports() -> [(&'static str, Transport); 2] {
 }
 
 pub fn pipelined() -> Transport {
-    Transport::Pipelined { connections: 1, queue: 4096 }
+    Transport::Pipelined { queue: 4096 }
 }
 
 pub fn pooled(size: usize) -> Transport {
@@ -206,7 +206,7 @@ pub fn options(addresses: Vec<Address>, transport: Transport) -> Options {
 /// A client, ready.
 pub async fn client(store: &Memcached) -> Client {
     let client = store.client();
-    eventually("the store is ready", || async { client.ready().await.ok() }).await;
+    eventually("the store is ready", || async { client.serving().ok() }).await;
     client
 }
 

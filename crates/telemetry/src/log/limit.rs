@@ -1,5 +1,5 @@
-//! The same warning or error, again and again, must not fill a disk or take the CPU: each place in the code that logs
-//! one has a budget of lines. Omitted lines are counted, in a metric and in a summary line.
+//! Limits repeated warnings and errors, which must not fill a disk or use up the CPU: each place in the code that logs
+//! one has a budget of lines. Omitted lines are counted in a metric and in a summary line.
 
 use crate::own::{self, LogLevel};
 use metrics::counter;
@@ -14,15 +14,15 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines that one place may write at once.
+/// Lines that one place may write in a burst.
 const BURST: u32 = 5;
-/// After a burst, one more line is written in each interval; omitted lines are summarized as often.
+/// Interval in which one more line may be written after a burst, and in which omitted lines are summarized.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
-/// The most characters of a message that the summary repeats.
+/// Maximum number of characters of a message in the summary.
 const SHOWN: usize = 200;
 
-/// The budgets of every place that has logged a warning or an error. There are as many as the program has such places.
-/// Nothing is locked for lines of other levels, or for those that the filter leaves out.
+/// The budgets of all places that have logged a warning or an error. The program's code bounds their number.
+/// No lock is taken for lines of other levels, or for those that the filter rejects.
 #[derive(Clone, Default)]
 pub(super) struct Limit(Arc<Shared>);
 
@@ -37,7 +37,7 @@ struct Budget {
     lines: u32,
     refilled: Instant,
     left_out: u64,
-    /// The first line that was omitted since the last summary.
+    /// The first line omitted since the last summary.
     example: String,
     level: Level,
 }
@@ -47,13 +47,12 @@ impl Budget {
         Self { lines: BURST, refilled: now, left_out: 0, example: String::new(), level }
     }
 
-    /// Takes a line, if there is one.
+    /// Takes a line from the budget. Returns `true` if there was one.
     fn take(&mut self, now: Instant) -> bool {
         let intervals = now.saturating_duration_since(self.refilled).as_secs() / INTERVAL.as_secs();
-        if let Ok(intervals @ 1..) = u32::try_from(intervals.min(u64::from(BURST))) {
-            self.lines = (self.lines + intervals).min(BURST);
-            self.refilled = now;
-        }
+        let lines = u32::try_from(intervals).unwrap_or(BURST);
+        self.lines = self.lines.saturating_add(lines).min(BURST);
+        self.refilled += Duration::from_secs(intervals * INTERVAL.as_secs()); // the rest counts next time
         let taken = self.lines > 0;
         self.lines = self.lines.saturating_sub(1);
         taken
@@ -71,23 +70,36 @@ impl Limit {
         if metadata.target() == TARGET {
             return true;
         }
-        let mut places = self.0.places.lock();
-        let budget =
-            places.entry(metadata.callsite()).or_insert_with(|| Budget::full(now, *metadata.level()));
-        if budget.take(now) {
+        let place = |of: &mut dyn FnMut(&mut Budget) -> bool| {
+            let mut places = self.0.places.lock();
+            of(places.entry(metadata.callsite()).or_insert_with(|| Budget::full(now, *metadata.level())))
+        };
+        let mut is_first = false;
+        let mut take = |budget: &mut Budget| {
+            is_first = budget.left_out == 0;
+            budget.take(now)
+        };
+        if place(&mut take) {
             return true;
         }
-        if budget.left_out == 0 {
-            event.record(&mut Message(&mut budget.example));
-            self.0.left_out.notify_one();
+        // Without the lock: a field's Debug may log.
+        let mut example = String::new();
+        if is_first {
+            event.record(&mut Message(&mut example));
         }
-        budget.left_out += 1;
-        drop(places);
+        place(&mut |budget| {
+            if budget.left_out == 0 {
+                budget.example = std::mem::take(&mut example);
+                self.0.left_out.notify_one();
+            }
+            budget.left_out += 1;
+            false
+        });
         counter!(own::LOG_LINES_LEFT_OUT, LogLevel::LABEL => level.as_str()).increment(1);
         false
     }
 
-    /// Logs a summary of the omitted lines since the last call: one line for each place.
+    /// Logs a summary of the lines omitted since the last call, one line for each place.
     pub(super) fn log_omitted(&self) {
         let mut summaries = Vec::new();
         for budget in self.0.places.lock().values_mut().filter(|budget| budget.left_out > 0) {
@@ -106,7 +118,7 @@ impl Limit {
         }
     }
 
-    /// Starts the thread that logs a summary one interval after the first omitted line, and sleeps until there is one.
+    /// Starts the thread that logs a summary one interval after the first omitted line, and sleeps while there is none.
     pub(super) fn start(&self) -> std::io::Result<()> {
         let limit = self.clone();
         let summarize = move || {
@@ -124,7 +136,7 @@ impl Limit {
     }
 }
 
-/// The lines about lines: not limited themselves, for there is one a place in an interval at most.
+/// The target of summary lines. They are not limited: there is at most one for each place in an interval.
 const TARGET: &str = "postern::log";
 
 impl<S: Subscriber> Layer<S> for Limit {
@@ -133,7 +145,7 @@ impl<S: Subscriber> Layer<S> for Limit {
     }
 }
 
-/// Writes an event's message, shortened if it is long.
+/// A visitor that collects an event's message and fields, cut to `SHOWN` characters.
 struct Message<'a>(&'a mut String);
 
 impl Visit for Message<'_> {

@@ -1,8 +1,8 @@
-//! Exemplars: beside each bucket of a histogram the id of a trace that fell into it, so that a graph leads to a request.
+//! Exemplars: for each bucket of a histogram, the id of a trace that fell into it, so that a graph leads to a request.
 //!
-//! The exporter keeps none, so they are kept here and joined to its page by [`open_metrics`](super::open_metrics). Each
-//! bucket holds its newest one, and nothing is kept of a request without a trace: what they take is bounded by the number of
-//! buckets, and with traces off it is an empty list a series.
+//! The exporter has no exemplars, so they are kept here and joined to its page by [`open_metrics`](super::open_metrics). Each
+//! bucket holds its newest one, and only requests with a trace have one: memory is bounded by the number of buckets, and with
+//! traces off it is an empty list for each series.
 
 use crate::traces::Trace;
 use metrics::{Histogram, histogram};
@@ -12,14 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A histogram of durations whose buckets can name a trace. Equal ones, as of two gateways in one process, are one.
+/// A histogram of durations with exemplars. Those with the same name and labels, as of two gateways in one process, share one
+/// series.
 pub struct TracedHistogram {
     histogram: Histogram,
     series: Arc<Series>,
 }
 
 impl TracedHistogram {
-    /// `buckets` are those that the catalogue has for `name`: their upper bounds, in seconds.
+    /// Creates a histogram. `buckets` are those of `name` in the catalogue: upper bounds, in seconds.
     #[must_use]
     pub fn new(name: &'static str, buckets: &'static [f64], labels: &[(&'static str, &'static str)]) -> Self {
         let histogram = histogram!(name, labels);
@@ -38,18 +39,18 @@ impl TracedHistogram {
         self.histogram.record(took);
     }
 
-    /// Names `trace` beside the bucket of a duration that was counted before. Only for a trace that is on its way to the
-    /// collector: a reader will look for it there.
+    /// Sets `trace` as the exemplar of the bucket of a duration that is already counted. Only for a trace that is being sent to
+    /// the collector, where readers look it up.
     pub fn name(&self, took: Duration, trace: &Trace) {
         self.series.set(Exemplar { trace: trace.id(), value: took.as_secs_f64(), at: SystemTime::now() });
     }
 }
 
-/// The series of all traced histograms, by what their buckets' lines begin with. Their labels are words of this program,
-/// so there are as many as the catalogues allow.
+/// The series of all traced histograms, by the start of their buckets' lines. Labels are constants of this program, so the
+/// catalogues bound the number of series.
 static SERIES: Mutex<BTreeMap<String, Arc<Series>>> = Mutex::new(BTreeMap::new());
 
-/// As the exporter writes it: the bucket's own label stands last.
+/// Returns the start of a bucket's line as the exporter writes it: the bucket's own label is last.
 fn start_of_bucket(name: &str, labels: &[(&str, &str)]) -> String {
     let labels: String = labels.iter().map(|(label, value)| format!("{label}=\"{value}\",")).collect();
     format!("{name}_bucket{{{labels}")
@@ -57,7 +58,7 @@ fn start_of_bucket(name: &str, labels: &[(&str, &str)]) -> String {
 
 struct Series {
     bounds: &'static [f64],
-    /// One place for each bound and one for what is above; none of them before the first exemplar.
+    /// One slot for each bound and one for values above; empty before the first exemplar.
     newest: Mutex<Vec<Option<Exemplar>>>,
 }
 
@@ -69,7 +70,7 @@ impl Series {
     }
 }
 
-/// A request that fell into a bucket.
+/// A traced request that fell into a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Exemplar {
     trace: TraceId,
@@ -78,21 +79,21 @@ struct Exemplar {
     at: SystemTime,
 }
 
-/// What stands beside buckets at one moment.
+/// A snapshot of all exemplars, by the start of their buckets' lines.
 pub(super) struct Exemplars(BTreeMap<String, Vec<Beside>>);
 
 /// A bucket's upper bound, and its exemplar as OpenMetrics writes it.
 struct Beside(f64, String);
 
 impl Exemplars {
-    /// Take it before the page is rendered: then each exemplar has been counted there.
+    /// Takes a snapshot. To be called before the page is rendered, so that the page has counted each exemplar.
     pub(super) fn now() -> Self {
         let all = SERIES.lock();
         let known = all.iter().map(|(start, series)| (start.clone(), series.beside()));
         Self(known.filter(|(_, beside)| !beside.is_empty()).collect())
     }
 
-    /// The exemplar of the bucket whose line of the exporter's page this is.
+    /// Returns the exemplar of the bucket on this line of the exporter's page.
     pub(super) fn of_line(&self, line: &str) -> Option<&str> {
         let (start, rest) = line.split_once("le=\"")?;
         let series = self.0.get(start)?;
@@ -113,7 +114,7 @@ impl Series {
 }
 
 impl Exemplar {
-    /// The time is in whole seconds: enough for a graph, and no finer than the live page.
+    /// Formats the exemplar. Its time is in whole seconds: enough for a graph, and no finer than the live page.
     fn text(&self) -> String {
         let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         format!("# {{trace_id=\"{}\"}} {} {at}", self.trace, self.value)

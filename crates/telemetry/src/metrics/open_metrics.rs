@@ -1,11 +1,11 @@
-//! The metrics page as OpenMetrics 1.0 (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), which can carry
-//! exemplars. The exporter writes Prometheus' older text format alone, so its page is rewritten; names, labels and values
-//! stay as they are, and a series is the same in both.
+//! Rewrites the metrics page to OpenMetrics 1.0 (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), which can carry
+//! exemplars. The exporter writes only Prometheus' older text format. Names, labels and values stay as they are, and a series
+//! is the same in both.
 
 use super::exemplars::Exemplars;
 use std::fmt::Write;
 
-/// What a counter's samples end with. Its family has the name without it.
+/// Suffix of a counter's samples, which the name of its family does not have.
 const TOTAL: &str = "_total";
 
 /// Rewrites a page of text format 0.0.4.
@@ -26,7 +26,7 @@ pub(super) fn rewrite(page: &str, exemplars: &Exemplars) -> String {
     text
 }
 
-/// Quotation marks are escaped here, and in the older format they are not.
+/// Escapes quotation marks, which the older format does not.
 fn described(help: &str) -> String {
     let (name, sentence) = help.split_once(' ').unwrap_or((help, ""));
     format!("{} {}", family(name), sentence.replace('"', "\\\""))
@@ -34,7 +34,7 @@ fn described(help: &str) -> String {
 
 fn typed(kind: &str) -> String {
     match kind.split_once(' ') {
-        // A dependency's own: its samples could not stand under a counter.
+        // A dependency's counter, whose samples OpenMetrics does not allow in a counter family.
         Some((name, "counter")) if !name.ends_with(TOTAL) => format!("{name} unknown"),
         Some((name, kind)) => format!("{} {kind}", family(name)),
         None => kind.to_owned(),

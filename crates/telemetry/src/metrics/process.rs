@@ -1,4 +1,4 @@
-//! What the process itself takes, read from Linux' `/proc` on each scrape. Elsewhere these metrics are absent.
+//! Resources of the process, read from Linux' `/proc` on each scrape. These metrics are absent on other systems.
 
 use metrics::{Unit, describe_gauge, gauge};
 use std::fs;
@@ -13,13 +13,13 @@ const RESIDENT: &str = "process_resident_memory_bytes";
 const START: &str = "process_start_time_seconds";
 const THREADS: &str = "process_threads";
 
-/// The names that Prometheus' client libraries agree on.
+/// The names that Prometheus' client libraries use.
 pub const PROCESS: &[&str] = &[CPU, OPEN_FDS, MAX_FDS, VIRTUAL, VIRTUAL_MAX, RESIDENT, START, THREADS];
 
-/// The kernel's unit of time in `/proc`, `USER_HZ`: 100 on every architecture that Rust's standard library supports.
+/// Ticks per second in `/proc`, `USER_HZ`: 100 on every architecture that Rust's standard library supports.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// When the machine was started, in seconds since 1970.
+/// Boot time of the machine, in seconds since 1970.
 static BOOT: LazyLock<Option<u64>> = LazyLock::new(|| boot_time(&fs::read_to_string("/proc/stat").ok()?));
 
 pub(super) fn describe() {
@@ -36,8 +36,8 @@ pub(super) fn describe() {
     }
 }
 
-/// Sets the gauges. Returns the counter of CPU time as text: the recorder's counters are whole numbers, and the rate of whole
-/// seconds is a comb.
+/// Sets the gauges. Returns the counter of CPU time as text: the recorder's counters are whole numbers, and whole seconds give
+/// a spiky rate.
 pub(super) fn record() -> String {
     let read = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let set = |name: &'static str, value: Option<u64>| {
@@ -66,14 +66,14 @@ fn cpu(ticks: u64) -> String {
     )
 }
 
-/// In ticks: the CPU time of the process, and when it was started after the machine.
+/// CPU time of the process, and its start after boot, in ticks.
 #[derive(Debug, PartialEq)]
 struct Times {
     cpu: u64,
     start: u64,
 }
 
-/// From `/proc/self/stat`. The fields are numbered from the state, which follows the name: it may hold anything.
+/// Parses `/proc/self/stat`. Fields are numbered from the state, which follows the name, since the name may contain anything.
 fn times(stat: &str) -> Option<Times> {
     let (_, numbered) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = numbered.split(' ').collect();
@@ -81,25 +81,25 @@ fn times(stat: &str) -> Option<Times> {
     Some(Times { cpu: number(11)? + number(12)?, start: number(19)? })
 }
 
-/// The line `btime` of `/proc/stat`.
+/// Parses the line `btime` of `/proc/stat`.
 fn boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
-/// A number of `/proc/self/status`.
+/// Parses a number of `/proc/self/status`.
 fn field(status: &str, name: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// A soft limit of `/proc/self/limits`; 0 for "unlimited", as Prometheus' client libraries have it.
+/// Parses a soft limit of `/proc/self/limits`; 0 for "unlimited", as in Prometheus' client libraries.
 fn limit(limits: &str, name: &str) -> Option<u64> {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(0) } else { soft.parse().ok() }
 }
 
-/// Linux 6.2 and later have the count as the directory's size; before, the entries are counted, one of which is the
-/// directory being read.
+/// Returns the number of open file descriptors. Linux 6.2 and later report it as the directory's size; on older ones the
+/// entries are counted, except that of the directory being read.
 fn open_fds() -> Option<u64> {
     match fs::metadata("/proc/self/fd").ok()?.len() {
         0 => Some((fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1)),

@@ -1,4 +1,4 @@
-//! Metrics that the live page also shows. The recorder's handles cannot be read, so these keep a copy of the value.
+//! Metrics that the live page also shows. The recorder's handles cannot be read, so these types keep a copy of the value.
 
 use crate::metrics::from_zero;
 use metrics::{Counter, Gauge};
@@ -11,7 +11,7 @@ pub struct ReadableCounter {
 }
 
 impl ReadableCounter {
-    /// Also counts into `counter`.
+    /// Creates a counter that also counts into `counter`.
     #[must_use]
     pub fn new(counter: Counter) -> Self {
         Self { counter: from_zero(counter), total: AtomicU64::new(0) }
@@ -26,7 +26,7 @@ impl ReadableCounter {
         self.total.fetch_add(number, Relaxed);
     }
 
-    /// The sum so far.
+    /// Returns the sum so far.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
@@ -40,7 +40,7 @@ pub struct ReadableGauge {
 }
 
 impl ReadableGauge {
-    /// Also sets `gauge`.
+    /// Creates a gauge that also sets `gauge`.
     #[must_use]
     pub fn new(gauge: Gauge) -> Self {
         gauge.set(0.0);
@@ -59,7 +59,7 @@ impl ReadableGauge {
         self.value.store(number, Relaxed);
     }
 
-    /// The current value.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> i64 {
         self.value.load(Relaxed)

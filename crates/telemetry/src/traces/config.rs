@@ -1,21 +1,21 @@
-//! What an operator chooses about traces.
+//! The configuration of traces.
 
 use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why traces cannot be sent.
+/// An error that prevents sending traces.
 #[derive(Debug, thiserror::Error)]
 pub enum TracerError {
-    /// The configuration.
+    /// An invalid value in the configuration.
     #[error("tracing.{key}: {reason}")]
     Config {
         /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// The defect of its value.
         reason: String,
     },
-    /// The thread of the exporter.
+    /// The exporter's thread could not be started.
     #[error(
         "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave \
          tracing.endpoint out"
@@ -58,7 +58,7 @@ impl TracingConfig {
     /// Rejects invalid values.
     ///
     /// # Errors
-    /// [`TracerError::Config`] names the key.
+    /// [`TracerError::Config`] with the key.
     pub fn check(&self) -> Result<(), TracerError> {
         let wrong = |key, reason: String| Err(TracerError::Config { key, reason });
         if !(0.0..=1.0).contains(&self.sample_ratio) {

@@ -1,4 +1,4 @@
-//! The way to the collector: a bounded queue, and a thread that empties it.
+//! The exporter: a bounded queue, and a thread that sends its spans to the collector.
 
 use super::config::TracerError;
 use crate::catalogue::from_zero;
@@ -12,20 +12,20 @@ use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, timeout_at};
 
-/// The most spans in one request to the collector.
+/// Maximum number of spans in one request to the collector.
 const MOST_TOGETHER: usize = 512;
-/// How long the first span of a request waits for others.
+/// Time that the first span of a request waits for others.
 const GATHER: Duration = Duration::from_millis(200);
-/// How long the collector may take.
+/// Timeout of a request to the collector.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the end of the process waits for what is still in the queue.
+/// Time that the end of the process waits for queued spans.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// The sending side. When it is dropped, the thread sends what waits and ends.
+/// The sending side. When it is dropped, the thread sends what is queued and ends.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    /// There until it is dropped.
+    /// `None` only while dropping.
     queue: Option<Sender<SpanData>>,
     full: Counter,
     /// Disconnected when the thread has ended.
@@ -33,7 +33,7 @@ pub(super) struct Exporter {
 }
 
 impl Drop for Exporter {
-    /// The last spans cover the stop. A collector that does not accept them delays it by one second at most.
+    /// Waits for the last spans, which cover the shutdown: one second at most, if the collector does not accept them.
     fn drop(&mut self) {
         self.queue = None;
         let _ = self.ended.lock().recv_timeout(PARTING);
@@ -54,7 +54,7 @@ impl Exporter {
         std::thread::Builder::new().name("traces".to_owned()).spawn(move || {
             let _running: std::sync::mpsc::Sender<()> = running; // dropped when the thread ends
             runtime.block_on(async {
-                // Here, because its connections belong to this runtime. It connects when it has spans to send.
+                // Created here, because its connections belong to this runtime. It connects once it has spans to send.
                 match exporter_to(&endpoint) {
                     Ok(mut exporter) => {
                         exporter.set_resource(&resource(service));
@@ -74,7 +74,7 @@ impl Exporter {
         }
     }
 
-    /// Puts spans into the queue, as far as there is room; whether there was for all of them. Never waits.
+    /// Queues spans as far as there is room, and never waits. Returns `true` if all were queued.
     pub(super) fn send(&self, spans: Vec<SpanData>) -> bool {
         let Some(queue) = &self.queue else { return false };
         let dropped = spans.into_iter().filter_map(|span| queue.try_send(span).err()).count() as u64;
@@ -85,13 +85,13 @@ impl Exporter {
     }
 }
 
-/// Where a collector takes spans. An endpoint without a path gets the one of the specification (OTLP 1.9, "OTLP/HTTP Request").
+/// Returns the URL for spans. An endpoint without a path gets that of the specification (OTLP 1.9, "OTLP/HTTP Request").
 fn spans_url(endpoint: &str) -> String {
     let has_path = endpoint.parse::<http::Uri>().is_ok_and(|uri| uri.path().len() > 1);
     if has_path { endpoint.to_owned() } else { format!("{}/v1/traces", endpoint.trim_end_matches('/')) }
 }
 
-/// Connects directly: a collector is on this machine or beside it, and a proxy of the environment would read every span.
+/// Connects directly: a collector is on or next to this machine, and a proxy of the environment would read every span.
 fn exporter_to(url: &str) -> Result<opentelemetry_otlp::SpanExporter, String> {
     let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
     opentelemetry_otlp::SpanExporter::builder()
@@ -104,7 +104,7 @@ fn exporter_to(url: &str) -> Result<opentelemetry_otlp::SpanExporter, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The resource: no host name, process id or user, which are private and not needed.
+/// Creates the resource without host name, process id or user, which are private and not needed.
 fn resource(service: &'static str) -> Resource {
     Resource::builder_empty()
         .with_service_name(service)
@@ -112,7 +112,7 @@ fn resource(service: &'static str) -> Resource {
         .build()
 }
 
-/// Sends what is in the queue until it is closed. An outage of the collector loses only the spans of that time.
+/// Sends queued spans until the queue is closed. An outage of the collector loses only the spans of that time.
 async fn drain(mut queue: Receiver<SpanData>, exporter: impl SpanExporter, endpoint: &str) {
     let (exported, failed) = (spans(SpanEnded::Exported), spans(SpanEnded::Failed));
     let mut away = false;
@@ -144,7 +144,7 @@ async fn drain(mut queue: Receiver<SpanData>, exporter: impl SpanExporter, endpo
     }
 }
 
-/// The next spans, at least one; none when the queue is closed.
+/// Returns the next spans, at least one; none once the queue is closed.
 async fn gather(queue: &mut Receiver<SpanData>) -> Vec<SpanData> {
     let mut batch = Vec::new();
     if queue.recv_many(&mut batch, MOST_TOGETHER).await == 0 {

@@ -1,4 +1,4 @@
-//! Traces, over OTLP to a collector such as Jaeger.
+//! Traces, sent over OTLP to a collector such as Jaeger.
 //!
 //! ```text
 //! request begins ── Tracer::decide ── at random, and by an upstream's context      some nanoseconds
@@ -6,12 +6,12 @@
 //! Trace ── spans from the times that were measured anyway ── queue ── exporter ── collector
 //! ```
 //!
-//! Spans are made after the fact, from the times that the metrics need too. A request that is not kept costs
-//! one random number, and a slow request is kept with all its stages, whatever the sampling decision was. The queue is
-//! bounded, and no request waits for it.
+//! Spans are made after the fact, from times that the metrics need too. A request that is not kept costs one random
+//! number, and a slow request is kept with all its stages, whatever the sampling decision was. The queue is bounded, and
+//! no request waits for it.
 //!
-//! A span holds names and numbers of this program and addresses of the configuration; what they are is listed in
-//! docs/security/telemetry.md, and no client, destination or token is among them.
+//! A span contains names and numbers of this program and addresses of the configuration, as listed in
+//! docs/security/telemetry.md, and no client, destination or token.
 
 mod config;
 mod exporter;
@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Decides which requests are traced, and sends what is kept. Clones share one exporter.
+/// The sampler and sender of traces. Clones share one exporter.
 #[derive(Clone, Debug, Default)]
 pub struct Tracer(Option<Arc<Active>>);
 
@@ -48,7 +48,7 @@ struct Active {
     kept: Vec<Counter>,
 }
 
-/// The sampling decision, made when a request began.
+/// The sampling decision, made at the start of a request.
 #[derive(Clone, Debug, Default)]
 pub struct SamplingDecision {
     sampled: bool,
@@ -57,11 +57,11 @@ pub struct SamplingDecision {
 }
 
 impl Tracer {
-    /// A tracer for one daemon. Without an endpoint it traces nothing. Does not wait for the collector, which may come
-    /// and go.
+    /// Starts a tracer for one daemon. Without an endpoint it traces nothing. Does not wait for the collector, which may be
+    /// unreachable at any time.
     ///
     /// # Errors
-    /// When the configuration makes no sense, or no thread can be started.
+    /// The configuration is invalid, or no thread can be started.
     pub fn start(config: &TracingConfig, service: &'static str) -> Result<Self, TracerError> {
         config.check()?;
         let Some(endpoint) = &config.endpoint else { return Ok(Self::default()) };
@@ -76,7 +76,7 @@ impl Tracer {
         }))))
     }
 
-    /// Makes the sampling decision when a request begins.
+    /// Makes the sampling decision at the start of a request.
     #[inline]
     #[must_use]
     pub fn decide(&self, headers: &HeaderMap) -> SamplingDecision {
@@ -86,8 +86,8 @@ impl Tracer {
         SamplingDecision { sampled, upstream }
     }
 
-    /// A trace for a request that has ended, if it is to be kept: it was sampled here or upstream, it took longer than
-    /// the threshold, or it ended in an unexpected error.
+    /// Returns a trace for a request that has ended, if it is to be kept: it was sampled here or upstream, took longer than the
+    /// threshold, or ended in an unexpected error. All but those sampled here are subject to a limit per second.
     #[inline]
     #[must_use]
     pub fn keep(&self, decision: &SamplingDecision, took: Duration, unexpected: bool) -> Option<Trace> {
@@ -104,7 +104,7 @@ impl Tracer {
         } else {
             return None;
         };
-        // The sample ratio bounds sampled traces; the other reasons can apply to every request.
+        // `sample_ratio` bounds sampled traces; the other reasons can apply to every request.
         if !decision.sampled && !active.limit.allows() {
             active.count(TraceKept::OverLimit);
             return None;
@@ -113,13 +113,13 @@ impl Tracer {
         Some(Trace::new(self.clone(), decision.upstream.as_ref(), reason))
     }
 
-    /// The threshold of a slow request, when traces are on.
+    /// Returns the threshold of a slow request. `None` if traces are off.
     #[must_use]
     pub fn slow(&self) -> Option<Duration> {
         self.0.as_ref().map(|active| active.slow)
     }
 
-    /// Whether no clone and no trace of it is left.
+    /// `true` if no other clone and no trace of it is left.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.0.as_ref().is_none_or(|active| Arc::strong_count(active) == 1)
@@ -136,12 +136,12 @@ impl Active {
     }
 }
 
-/// The W3C trace context of a request (<https://www.w3.org/TR/trace-context/>), if it has a good one.
+/// Parses the W3C trace context of a request (<https://www.w3.org/TR/trace-context/>), if it has a valid one.
 fn upstream(headers: &HeaderMap) -> Option<SpanContext> {
     struct Fields<'a>(&'a HeaderMap);
     impl Extractor for Fields<'_> {
         fn get(&self, key: &str) -> Option<&str> {
-            // Only traceparent: the contents of a tracestate are unknown, and would be passed on to the collector.
+            // Only `traceparent`: the contents of a `tracestate` are unknown, and would be sent to the collector.
             if key == "traceparent" { self.0.get(key)?.to_str().ok() } else { None }
         }
 
@@ -155,11 +155,12 @@ fn upstream(headers: &HeaderMap) -> Option<SpanContext> {
     found.is_valid().then_some(found)
 }
 
-/// Allows a number of events in each second: an outage makes every request an error, and a collector needs only a few of them. Called only for rare events or, in an outage, to refuse them.
+/// A limit on events per second: in an outage every request is an error, and a collector needs only a few of them. Called only
+/// for rare events or, in an outage, to reject them.
 #[derive(Debug)]
 struct Limit {
     most: u32,
-    /// When the present second began, and how many it has allowed.
+    /// (start of the current second, events allowed in it)
     second: Mutex<(Option<Instant>, u32)>,
 }
 
@@ -182,10 +183,10 @@ impl Limit {
     }
 }
 
-/// A property of a span: one of the names that [`names!`](crate::names!) declares, and a number or a word.
+/// An attribute of a span: one of the names that [`names!`](crate::names!) declares, and a number or a word.
 pub type Attribute = (&'static str, Value);
 
-/// A trace that is being put together.
+/// A trace under construction.
 #[derive(Clone, Debug)]
 pub struct Trace {
     tracer: Tracer,
@@ -201,7 +202,7 @@ pub struct Trace {
 #[derive(Clone, Copy, Debug)]
 pub struct Span(SpanId);
 
-/// The wall clock at a moment of the other one, so that all spans of a trace agree.
+/// The wall clock at a moment of the monotonic clock, so that all spans of a trace agree.
 #[derive(Clone, Copy, Debug)]
 struct Clock(Instant, SystemTime);
 
@@ -227,18 +228,18 @@ impl Trace {
         }
     }
 
-    /// The request's own span: what its stages are children of.
+    /// Returns the request's own span, the parent of its stages.
     #[must_use]
     pub fn root(&self) -> Span {
         Span(self.root)
     }
 
-    /// Its id, as the collector has it.
+    /// Returns the id that the collector receives.
     pub(crate) fn id(&self) -> TraceId {
         self.id
     }
 
-    /// Why this trace is kept.
+    /// Returns the reason that this trace is kept.
     #[must_use]
     pub fn reason(&self) -> TraceKept {
         self.reason
@@ -258,8 +259,8 @@ impl Trace {
         Span(id)
     }
 
-    /// Adds the request's own span, and sends the trace: false when the queue to the collector had no room for all of it.
-    /// What comes later can be sent by [`Trace::later`].
+    /// Adds the request's own span and sends the trace. Returns `false` if the queue to the collector had no room for all of it.
+    /// [`Trace::later`] can send spans that end later.
     pub fn end(
         mut self,
         name: &'static str,
@@ -273,13 +274,13 @@ impl Trace {
         self.tracer.clone().send(std::mem::take(&mut self.spans))
     }
 
-    /// The same trace without its spans, for a span that ends after the request was answered.
+    /// Returns the same trace without its spans, for a span that ends after the request was answered.
     #[must_use]
     pub fn later(&self) -> Self {
         Self { spans: Vec::new(), ..self.clone() }
     }
 
-    /// Sends the spans that were added.
+    /// Sends the added spans.
     pub fn send(mut self) {
         self.tracer.clone().send(std::mem::take(&mut self.spans));
     }

@@ -1,11 +1,11 @@
-//! Which requests are kept, and what an absent collector costs.
+//! Tests of kept requests, and of the cost of an unreachable collector.
 
 use super::*;
 use http::HeaderValue;
 use opentelemetry::trace::SpanKind;
 use postern_config::ConfigDuration;
 
-/// Nobody listens on the discard port.
+/// The discard port, where nothing listens.
 const NOBODY: &str = "http://127.0.0.1:9";
 
 fn tracer(change: impl FnOnce(&mut TracingConfig)) -> Tracer {

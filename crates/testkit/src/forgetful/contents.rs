@@ -1,38 +1,36 @@
-//! What is on the disk, what was done since, and what a power cut makes of it. No I/O here.
+//! The contents on the disk, the changes since, and the effect of a power cut. Does no I/O.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-/// The number of the root directory.
 pub(super) const ROOT: u64 = 1;
-/// What a disk writes whole or not at all.
+/// Size in bytes of the unit that a disk writes entirely or not at all.
 const SECTOR: usize = 512;
 
-/// Which syncs have an effect. A test of a promise has to fail on a disk that lies.
+/// Syncs that have an effect. A test of a durability promise must fail on a disk that lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syncs {
-    /// All: the disk keeps what it reports as synced.
+    /// All: the disk keeps everything that it reports as synced.
     Kept,
-    /// Those of files, and none of directories.
+    /// Syncs of files, not of directories.
     OfFilesOnly,
     /// None, although each is reported as done.
     Ignored,
 }
 
-/// The disk and its power.
 pub(super) struct State {
     pub(super) contents: Contents,
     pub(super) syncs: Syncs,
-    /// Counts the times the power came on. Files that were opened before a cut stay unusable after it.
+    /// Number of times the power came on. Files opened before a cut stay unusable after it.
     pub(super) boot: u64,
     pub(super) on: bool,
-    /// Steps that changed or synced something, and the number of them after which the power fails.
+    /// Number of steps that changed or synced something, and the number after which the power fails.
     pub(super) steps: u64,
     pub(super) last: u64,
 }
 
 impl State {
-    /// Counts a step; false when the power is off or fails before it.
+    /// Counts a step; returns `false` if the power is off or fails before the step.
     pub(super) fn step(&mut self) -> bool {
         self.on = self.on && self.steps < self.last;
         self.steps += u64::from(self.on);
@@ -56,7 +54,7 @@ pub(super) enum Body {
     Directory(Cached<Names>),
 }
 
-/// Something as it is on disk, and as programs see it. The difference is a list of changes.
+/// A value as programs see it, as it is on disk, and the list of changes between the two.
 pub(super) struct Cached<T: Changing> {
     now: T,
     on_disk: T,
@@ -70,7 +68,7 @@ impl<T: Changing> Default for Cached<T> {
 }
 
 pub(super) trait Changing: Clone + Default {
-    /// Survives a power cut whole or not at all.
+    /// A change that survives a power cut entirely or not at all.
     type Change;
     fn apply(&mut self, change: &Self::Change);
 }
@@ -96,7 +94,7 @@ impl<T: Changing> Cached<T> {
     }
 }
 
-/// The bytes of a file. Some may lie behind its end: written, and the length that covers them lost.
+/// The bytes of a file. Some may lie past its end: they were written, but the length that covers them was lost.
 #[derive(Clone, Default)]
 pub(super) struct Bytes {
     bytes: Vec<u8>,
@@ -151,7 +149,6 @@ impl Cached<Bytes> {
     }
 }
 
-/// The names in a directory.
 #[derive(Clone, Default)]
 pub(super) struct Names(BTreeMap<OsString, u64>);
 
@@ -187,7 +184,6 @@ impl Names {
 }
 
 impl Contents {
-    /// An empty root directory.
     pub(super) fn new() -> Self {
         let root = Node { mode: 0o755, body: Body::Directory(Cached::default()) };
         Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1 }
@@ -211,8 +207,8 @@ impl Contents {
         })
     }
 
-    /// The power cut: of each change that was not synced `survives` says whether it is on disk all the same. What has no
-    /// name then is gone, and the rest has new numbers, so that a number of before names nothing.
+    /// Applies a power cut: for each unsynced change, `survives` decides if it is on disk. Nodes without a name are lost, and the
+    /// others get new numbers, so that no earlier number refers to a node.
     pub(super) fn forget(&mut self, survives: &mut dyn FnMut() -> bool) {
         let mut before = std::mem::take(&mut self.nodes);
         self.keep(ROOT, ROOT, &mut before, survives);
@@ -225,7 +221,7 @@ impl Contents {
         before: &mut HashMap<u64, Node>,
         survives: &mut dyn FnMut() -> bool,
     ) {
-        let Some(node) = before.remove(&old) else { return }; // kept under another name: a rename of which half is lost
+        let Some(node) = before.remove(&old) else { return }; // kept under another name: an earlier rename was lost
         let body = match node.body {
             Body::File(file) => Body::File(file.forget(survives)),
             Body::Directory(names) => {
@@ -257,7 +253,7 @@ mod tests {
         file
     }
 
-    /// What of the bytes is there after each combination of changes that survive.
+    /// Returns the distinct contents after all combinations of surviving changes.
     fn outcomes(make: impl Fn() -> Cached<Bytes>) -> Vec<Vec<u8>> {
         let changes = make().changes.len();
         let mut found: Vec<_> = (0..1_u32 << changes)

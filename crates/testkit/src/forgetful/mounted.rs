@@ -1,6 +1,6 @@
-//! The disk as the kernel sees it: the part of FUSE's protocol that the tests need, over `/dev/fuse`.
+//! The kernel's interface to the disk: the part of the FUSE protocol that the tests require, over `/dev/fuse`.
 //!
-//! By hand, for a crate that does it brings five others for some tests. The layouts are those of `linux/fuse.h`, version
+//! Written by hand, because a crate for FUSE brings five others for a few tests. The layouts are those of `linux/fuse.h`, version
 //! 7.31.
 
 use super::contents::{Body, Cached, Names, Naming, Node, State, Syncs, Write};
@@ -13,15 +13,14 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The longest write that the kernel sends, and a request with it.
+/// Maximum length of a write from the kernel, and of a request that contains one.
 const LONGEST_WRITE: u32 = 128 << 10;
 const LONGEST_REQUEST: usize = LONGEST_WRITE as usize + 4096;
-/// Opened files bypass the page cache.
+/// Flag of a reply to OPEN: the file bypasses the page cache.
 const DIRECT_IO: u32 = 1;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
-/// The numbers of errors, as calls return them.
 #[derive(Clone, Copy)]
 struct Errno(i32);
 
@@ -36,7 +35,7 @@ impl Errno {
     const ESTALE: Self = Self(116);
 }
 
-/// Mounts the disk at `place` and serves it on a thread of its own.
+/// Mounts the disk at `place` and serves it on a new thread.
 pub(super) fn mount(state: &Arc<Mutex<State>>, place: &Path) -> io::Result<()> {
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let options = format!("fd=0,rootmode={DIRECTORY:o},user_id={0},group_id={0}", 0);
@@ -49,12 +48,12 @@ pub(super) fn mount(state: &Arc<Mutex<State>>, place: &Path) -> io::Result<()> {
     if mounted.status.success() { Ok(()) } else { Err(io::Error::other(reason.trim().to_owned())) }
 }
 
-/// Ends the mount, and its thread when no file is open there any more.
+/// Unmounts the disk. Its thread ends once no file is open there.
 pub(super) fn unmount(place: &Path) {
     _ = Command::new("umount").arg("-l").arg(place).status();
 }
 
-/// What of a request's bytes has not been read yet.
+/// A request and its unread bytes.
 struct Request<'a> {
     operation: u32,
     node: u64,
@@ -110,12 +109,12 @@ impl Reply {
         reply.u32s([kind | node.mode, links]).u32s(owner).u32s([device, block, 0])
     }
 
-    /// A node under a name. The kernel may remember neither: both come here each time.
+    /// Appends a node under a name. The kernel must not cache them, so that each use arrives here.
     fn entry(self, number: u64, node: &Node) -> Self {
         self.u64s([number, 0, 0, 0]).u32s([0, 0]).attributes(number, node)
     }
 
-    /// An open file: the boot stands for it.
+    /// Appends an open file, whose handle is the number of the boot.
     fn opened(self, boot: u64) -> Self {
         self.u64s([boot]).u32s([DIRECT_IO, 0])
     }
@@ -143,11 +142,11 @@ impl Disk {
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     std::thread::sleep(Duration::from_millis(1));
                     if Arc::strong_count(&self.0) == 1 {
-                        return; // and never will be
+                        return; // the mount has failed
                     }
                     continue;
                 }
-                // A caller that has gone away took its request back.
+                // The caller has gone away, and its request was withdrawn.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::NotFound) => {
                     continue;
                 }
@@ -155,7 +154,7 @@ impl Disk {
             };
             let mut head = Request { operation: 0, node: 0, rest: &request[..length] };
             let (_length, operation, unique, node) = (head.u32(), head.u32(), head.u64(), head.u64());
-            head.bytes(16); // whose it is
+            head.bytes(16); // user, group and process of the caller
             let answer = self.answer(Request { operation, node, rest: head.rest });
             if let Some(answer) = answer {
                 let (error, body) = match answer {
@@ -163,12 +162,12 @@ impl Disk {
                     Err(Errno(number)) => (-number, Vec::new()),
                 };
                 let head = Reply::default().u32s([16 + body.len() as u32, error as u32]).u64s([unique]);
-                _ = io::Write::write(&mut device, &[head.0, body].concat()); // a caller may have gone away
+                _ = io::Write::write(&mut device, &[head.0, body].concat()); // the caller may have gone away
             }
         }
     }
 
-    /// `None` for what has no reply.
+    /// Answers a request; `None` if it has no reply.
     fn answer(&self, mut request: Request<'_>) -> Option<Answer> {
         let (node, request) = (request.node, &mut request);
         Some(match request.operation {
@@ -198,13 +197,13 @@ impl Disk {
         })
     }
 
-    /// The state, if the power is on.
+    /// Returns the state if the power is on.
     fn look(&self) -> Result<MutexGuard<'_, State>, Errno> {
         let state = self.0.lock().unwrap();
         if state.on { Ok(state) } else { Err(Errno::EIO) }
     }
 
-    /// The state, for a step that changes or syncs something.
+    /// Counts a step that changes or syncs something, and returns the state if the power is on.
     fn step(&self) -> Result<MutexGuard<'_, State>, Errno> {
         let mut state = self.0.lock().unwrap();
         if state.step() { Ok(state) } else { Err(Errno::EIO) }
@@ -218,12 +217,12 @@ impl Disk {
 
     fn set_attributes(&self, number: u64, request: &mut Request<'_>) -> Answer {
         let (valid, _, _handle, size) = (request.u32(), request.u32(), request.u64(), request.u64());
-        request.bytes(44); // the lock's owner and times
+        request.bytes(44); // lock owner and times
         let mode = request.u32();
         let mut state = self.step()?;
         let node = state.node(number)?;
         if valid & 1 != 0 {
-            node.mode = mode & 0o7777; // survives, for no promise rests on it
+            node.mode = mode & 0o7777; // survives a power cut, because no promise depends on it
         }
         if let (true, Body::File(file)) = (valid & 8 != 0, &mut node.body) {
             file.change(Write::Cut(size as usize));
@@ -265,7 +264,7 @@ impl Disk {
     fn rename(&self, parent: u64, to: u64, request: &mut Request<'_>) -> Answer {
         let (old, new) = (request.name(), request.name());
         if parent != to {
-            return Err(Errno::EXDEV); // no test needs it
+            return Err(Errno::EXDEV); // no test requires it
         }
         let mut state = self.step()?;
         let names = state.names(parent)?;
@@ -292,7 +291,7 @@ impl Disk {
 
     fn write(&self, node: u64, request: &mut Request<'_>) -> Answer {
         let (handle, offset, size) = (request.u64(), request.u64(), request.u32());
-        request.bytes(20); // flags, and the lock's owner
+        request.bytes(20); // flags and lock owner
         let mut state = self.step()?;
         state.opened(handle)?;
         let Body::File(file) = &mut state.node(node)?.body else { return Err(Errno::EISDIR) };
@@ -331,7 +330,7 @@ impl Disk {
     }
 }
 
-/// The reply to INIT: the protocol's version, no options, and the longest write.
+/// Returns the reply to INIT: the protocol's version, no options, and the maximum length of a write.
 fn initialize() -> Reply {
     let (read_ahead, options, background) = (0, 0, 0);
     Reply::default().u32s([7, 31, read_ahead, options, background, LONGEST_WRITE, 1]).u32s([0; 9])
@@ -353,7 +352,7 @@ impl State {
         Ok(Reply::default().u64s([0, 0]).attributes(number, self.node(number)?))
     }
 
-    /// Refuses a file that was opened before a power cut.
+    /// Rejects a file that was opened before a power cut.
     fn opened(&self, handle: u64) -> Result<(), Errno> {
         if handle == self.boot { Ok(()) } else { Err(Errno::EIO) }
     }

@@ -1,11 +1,9 @@
-//! What the disk forgets.
-
 use super::*;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// A file system in short: a file that is synced with its name, one that is not, and one whose name is not.
+/// Creates three files: one synced with its name, one whose content is not synced, and one whose name is not synced.
 fn three_files(disk: &ForgetfulDisk) -> io::Result<()> {
     let (root, synced) = (File::open(disk.path())?, File::create(disk.path().join("synced"))?);
     synced.write_all_at(b"before", 0)?;

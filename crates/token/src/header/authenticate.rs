@@ -6,28 +6,28 @@ use crate::challenge::TokenChallenge;
 use crate::encoding::{Base64Error, WireError, decode_base64url_vec, encode_base64url};
 use std::fmt::Write as _;
 
-/// Whether values that contain `=` stand in quotation marks.
+/// Quotation marks around base64url values, which may contain `=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quoting {
-    /// As RFC 9577's grammar has it.
+    /// Quoted, as in RFC 9577's grammar.
     #[default]
     Quoted,
-    /// For clients of 2023 that refuse quotation marks.
+    /// Unquoted, for clients of 2023 that reject quotation marks.
     Bare,
 }
 
 /// One `PrivateToken` challenge of a header value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// The exact bytes of the `TokenChallenge`: tokens carry their digest, so they are never re-serialized.
+    /// Exact bytes of the `TokenChallenge`. Tokens carry their digest, so they are never re-serialized.
     pub bytes: Vec<u8>,
-    /// The issuer's public key, as `token-key` gives it. Absent if the client should fetch it from the directory.
+    /// The issuer's public key, from `token-key`. `None` if the client should fetch it from the directory.
     pub token_key: Option<Vec<u8>>,
-    /// For how many seconds the challenge is good.
+    /// Validity of the challenge in seconds.
     pub max_age: Option<u64>,
 }
 
-/// Why a header value does not hold a challenge that can be answered.
+/// Error of a header value without a usable challenge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthenticateError {
     /// The value breaks the grammar.
@@ -38,30 +38,29 @@ pub enum AuthenticateError {
         "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it"
     )]
     NoChallenge,
-    /// A parameter that occurs twice in one challenge: which one counts?
+    /// A parameter that occurs twice in one challenge.
     #[error("the {0} parameter occurs twice in one PrivateToken challenge")]
     Duplicate(&'static str),
-    /// A parameter is not base64url.
+    /// A parameter that is not base64url.
     #[error("the {parameter} parameter is not base64url: {error}")]
     Base64 {
-        /// Its name.
+        /// Name of the parameter.
         parameter: &'static str,
-        /// What is wrong with it.
+        /// Error of its value.
         error: Base64Error,
     },
-    /// `max-age` is not a number of seconds.
+    /// A `max-age` that is not a number of seconds.
     #[error("the max-age parameter is not a whole number of seconds")]
     MaxAge,
 }
 
 impl Challenge {
-    /// The challenges for our scheme in one header value, in the order of the server's preference. Other schemes and
-    /// unknown parameters are passed over, and so is a broken challenge beside a good one: a client answers one that
-    /// it understands (RFC 9577, section 2.1.3).
+    /// Parses the `PrivateToken` challenges of one header value, in the server's order of preference. Skips other schemes,
+    /// unknown parameters, and a malformed challenge next to a valid one: a client answers one that it understands (RFC 9577,
+    /// section 2.1.3).
     ///
     /// # Errors
-    /// [`AuthenticateError`] has what is wrong, and where: with the grammar, or with the first of our scheme's
-    /// challenges when none of them is good.
+    /// [`AuthenticateError`], with the position: a violation of the grammar, or the first malformed challenge if none is valid.
     pub fn parse_all(value: &[u8]) -> Result<Vec<Self>, AuthenticateError> {
         let mut found = Vec::new();
         let mut first_error = None;
@@ -77,7 +76,7 @@ impl Challenge {
         }
     }
 
-    /// Every challenge for our scheme, good or broken.
+    /// Parses every `PrivateToken` challenge, valid or malformed.
     pub(crate) fn parse_each(value: &[u8]) -> Result<Vec<Result<Self, AuthenticateError>>, GrammarError> {
         let mut scanner = Scanner::new(value);
         let mut found = Vec::new();
@@ -98,7 +97,7 @@ impl Challenge {
         Ok(found.into_iter().map(|challenge| challenge?.finish()).collect())
     }
 
-    /// The header value, base64url padded (RFC 9577, section 2.1.2).
+    /// Formats the header value, with padded base64url (RFC 9577, section 2.1.2).
     #[must_use]
     pub fn format(&self, quoting: Quoting) -> String {
         let mark = if quoting == Quoting::Quoted { "\"" } else { "" };
@@ -113,7 +112,7 @@ impl Challenge {
         value
     }
 
-    /// The challenge's fields.
+    /// Parses the challenge's bytes.
     ///
     /// # Errors
     /// The bytes are not a `TokenChallenge`.
@@ -122,7 +121,6 @@ impl Challenge {
     }
 }
 
-/// The parameters of one challenge, while they are collected.
 #[derive(Default)]
 struct Parameters {
     challenge: Option<Vec<u8>>,
@@ -162,7 +160,7 @@ fn decode(parameter: &'static str, value: &[u8], offset: usize) -> Result<Vec<u8
     })
 }
 
-/// More seconds than a `u64` holds are as good as for ever.
+/// Parses a number of seconds, which saturates at `u64::MAX`.
 fn seconds(digits: &[u8]) -> Result<u64, AuthenticateError> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(AuthenticateError::MaxAge);

@@ -5,7 +5,7 @@ use super::{SCHEME, escape_in, is_ours};
 use crate::encoding::{Base64Error, WireError, decode_base64url, encode_base64url};
 use crate::token::{MAX_TOKEN_LEN, Token};
 
-/// What a header value presents.
+/// Credentials in a header value.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -14,11 +14,11 @@ use crate::token::{MAX_TOKEN_LEN, Token};
 pub enum Presentation {
     /// A well-formed token.
     Token(Token),
-    /// Credentials of other schemes only, or nothing at all.
+    /// Credentials of other schemes only, or none.
     OtherScheme,
 }
 
-/// Why a header value with our scheme in it presents no token.
+/// Error of a header value whose `PrivateToken` credentials hold no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorizationError {
     /// The value breaks the grammar.
@@ -30,22 +30,22 @@ pub enum AuthorizationError {
     /// A `token` parameter without a value.
     #[error("the token parameter is empty; write PrivateToken token=\"…\" with a base64url token")]
     EmptyToken,
-    /// More than one token: which one should be spent?
+    /// More than one token.
     #[error("more than one token is presented; send exactly one")]
     SeveralTokens,
-    /// The parameter is not base64url.
+    /// A parameter that is not base64url.
     #[error("the token parameter is not base64url: {0}")]
     Base64(Base64Error),
-    /// The bytes are not a token.
+    /// Bytes that are not a token.
     #[error("the token parameter does not hold a token: {0}")]
     Wire(WireError),
 }
 
-/// Reads one header value. Unknown parameters are ignored, as RFC 9577 demands, and so are other schemes beside ours.
-/// No allocation; about a microsecond for a token of type 2.
+/// Parses one header value. Ignores unknown parameters, as RFC 9577 requires, and other schemes. Does not allocate; takes about a
+/// microsecond for a token of type 2.
 ///
 /// # Errors
-/// [`AuthorizationError`] has the part that is wrong, and the byte.
+/// [`AuthorizationError`], with the malformed part and its position.
 pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
     match find_token(value)? {
         Some((text, offset)) => decode_token(text, offset).map(Presentation::Token),
@@ -53,7 +53,7 @@ pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationEr
     }
 }
 
-/// The one `token` parameter of our scheme, and where it begins.
+/// Returns the value of the only `token` parameter of our scheme, and its position.
 pub(crate) fn find_token(value: &[u8]) -> Result<Option<(&[u8], usize)>, AuthorizationError> {
     let mut scanner = Scanner::new(value);
     let (mut in_ours, mut seen_ours) = (false, false);
@@ -75,8 +75,8 @@ pub(crate) fn find_token(value: &[u8]) -> Result<Option<(&[u8], usize)>, Authori
     if found.is_none() && seen_ours { Err(AuthorizationError::NoToken) } else { Ok(found) }
 }
 
-/// Base64url to token. The buffer has room for a few bytes more than any token, so that a token with trailing bytes is
-/// called that.
+/// Decodes a base64url token. The buffer holds a few bytes more than the longest token, so that trailing bytes are reported as
+/// such.
 pub(crate) fn decode_token(text: &[u8], offset: usize) -> Result<Token, AuthorizationError> {
     if text.is_empty() {
         return Err(AuthorizationError::EmptyToken);
@@ -92,7 +92,7 @@ pub(crate) fn decode_token(text: &[u8], offset: usize) -> Result<Token, Authoriz
     Token::parse(bytes).map_err(AuthorizationError::Wire)
 }
 
-/// The header value that presents `token`: quoted and padded (494 characters for type 2).
+/// Formats the header value that presents `token`: quoted and padded (493 characters for type 2).
 #[must_use]
 pub fn format_authorization(token: &Token) -> String {
     format!("{SCHEME} token=\"{}\"", encode_base64url(token.as_bytes()))

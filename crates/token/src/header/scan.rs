@@ -1,23 +1,23 @@
-//! The list grammar that `Proxy-Authenticate` and `Proxy-Authorization` share (RFC 9110, section 11), read liberally:
-//! values quoted or bare, padded or not; parameters apart by commas or spaces; any scheme beside ours.
+//! Grammar of `Proxy-Authenticate` and `Proxy-Authorization` (RFC 9110, section 11), parsed leniently: values quoted or bare,
+//! padded or not; parameters separated by commas or spaces; any other scheme next to ours.
 
 use super::is_ours;
 use memchr::{memchr, memchr2, memchr3};
 use std::ops::Range;
 
-/// One thing in a header value.
+/// One element of a header value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
-    /// The name of a scheme; what follows up to the next one belongs to it.
+    /// Name of a scheme; the items up to the next scheme belong to it.
     Scheme(&'a [u8]),
-    /// The opaque value some schemes have instead of parameters; ours has none.
+    /// Opaque value that some schemes have instead of parameters; ours has none.
     Token68,
-    /// A parameter; `offset` is where its value begins. The value of a quoted string is given as it stands between
-    /// the quotation marks, escapes included: no value of our scheme has any.
+    /// A parameter; `offset` is the position of its value. A quoted value is the text between the quotation marks, escapes
+    /// included: no value of our scheme has any.
     Param { name: &'a [u8], value: &'a [u8], offset: usize },
 }
 
-/// Where a header value stops making sense.
+/// Violation of the header grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// A quotation mark that is never closed.
@@ -29,27 +29,27 @@ pub enum GrammarError {
         char::from(*byte).escape_default()
     )]
     Unexpected {
-        /// Where, counted from 0.
+        /// Its position, counted from 0.
         offset: usize,
-        /// What stands there.
+        /// The byte.
         byte: u8,
     },
     /// A parameter before any scheme.
     #[error("the parameter at byte {0} belongs to no scheme; begin with PrivateToken and a space")]
     NoScheme(usize),
-    /// A backslash inside a quoted value: no parameter of this scheme needs one.
+    /// A backslash in a quoted value, which no parameter of this scheme requires.
     #[error("byte {0} is a backslash inside a quoted value; base64url needs none")]
     Escape(usize),
 }
 
-/// Walks over a header value. Borrows, never allocates.
+/// Iterator over the items of a header value. Borrows, never allocates.
 pub(crate) struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
     seen_scheme: bool,
-    /// The last scheme is ours, which has no token68: `PrivateToken token=` is a parameter without a value.
+    /// `true` if the last scheme is ours, which has no token68: `PrivateToken token=` is a parameter without a value.
     in_ours: bool,
-    /// A scheme has just been read, and no comma since: a bare word is its token68.
+    /// `true` from a scheme to the next comma: a bare word is the scheme's token68.
     after_scheme: bool,
 }
 
@@ -58,7 +58,6 @@ impl<'a> Scanner<'a> {
         Self { text, at: 0, seen_scheme: false, in_ours: false, after_scheme: false }
     }
 
-    /// The next item; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Item<'a>>, GrammarError> {
         self.skip_separators();
         let Some(&byte) = self.text.get(self.at) else { return Ok(None) };
@@ -97,13 +96,14 @@ impl<'a> Scanner<'a> {
         Item::Scheme(word)
     }
 
-    /// `Basic Zm9v==, …`: after the equals signs the element ends. `token==…` does not occur: a value is no `=`.
+    /// Returns `true` for `Basic Zm9v==, …`: the element ends after the equals signs. No parameter has the form `token==…`,
+    /// because no value begins with `=`.
     fn is_padding_of_token68(&self, name_end: usize) -> bool {
         let mut rest = self.text[self.at..].iter().skip_while(|&&byte| byte == b'=');
         name_end == self.at && matches!(rest.next(), None | Some(b',' | b' ' | b'\t'))
     }
 
-    /// A value and what must follow it: a separator or the end.
+    /// Reads a value, and requires a separator or the end after it.
     fn value(&mut self) -> Result<Range<usize>, GrammarError> {
         let value = if self.peek() == Some(b'"') { self.quoted()? } else { self.bare() };
         match self.peek() {
@@ -123,18 +123,18 @@ impl<'a> Scanner<'a> {
     fn quoted(&mut self) -> Result<Range<usize>, GrammarError> {
         let quote = self.at;
         self.at += 1;
-        // Nearly all of a header value is one quoted token, so this search is what reading it costs.
+        // Nearly all of a header value is one quoted token, so this search dominates the cost of parsing.
         while let Some(found) = memchr2(b'"', b'\\', self.text.get(self.at..).unwrap_or_default()) {
             self.at += found + 1;
             match self.text[self.at - 1] {
                 b'"' => return Ok(quote + 1..self.at - 1),
-                _ => self.at += 1, // what a backslash escapes (RFC 9110, section 5.6.4)
+                _ => self.at += 1, // skips the escaped byte (RFC 9110, section 5.6.4)
             }
         }
         Err(GrammarError::UnclosedQuote(quote))
     }
 
-    /// The characters of a token (RFC 9110, section 5.6.2) and of a token68.
+    /// Reads the characters of a token (RFC 9110, section 5.6.2) or of a token68.
     fn word(&mut self) -> &'a [u8] {
         let start = self.at;
         self.advance_while(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~/".contains(&byte));

@@ -1,28 +1,28 @@
-//! Errors of every layer, each with the byte of the whole value at which it happened.
+//! Errors of every layer, and the parameters of a header value, each with its position in the whole value.
 
-use super::params::{named, params};
 use crate::encoding::{Base64Error, WireError, decode_base64url_vec};
-use crate::header::{AuthenticateError, AuthorizationError, GrammarError};
+use crate::header::scan::{Item, Scanner};
+use crate::header::{AuthenticateError, AuthorizationError, GrammarError, is_ours};
 use std::fmt;
 
-/// What is wrong with the value, and where. Displays as a sentence and, where the place is known, the part of the
-/// value around it with a caret below.
+/// Error in an inspected value. Displays as a sentence and, if the position is known, the surrounding part of the value with a
+/// caret below.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InspectError {
     sentence: String,
-    /// Byte of `value`.
+    /// Position in `value`, in bytes.
     offset: Option<usize>,
     value: String,
 }
 
 impl InspectError {
-    /// The sentence alone.
+    /// Returns the sentence alone.
     #[must_use]
     pub fn sentence(&self) -> &str {
         &self.sentence
     }
 
-    /// The byte of the inspected value at which it goes wrong, counted from 0, where one can be named.
+    /// Returns the position of the error in the inspected value, in bytes from 0; `None` if it has none.
     #[must_use]
     pub const fn offset(&self) -> Option<usize> {
         self.offset
@@ -34,7 +34,8 @@ impl fmt::Display for InspectError {
         const AROUND: usize = 30;
         f.write_str(&self.sentence)?;
         let Some(offset) = self.offset else { return Ok(()) };
-        // By characters, not bytes: the caret shall stand below the right one, and nothing reach a terminal that moves what it shows.
+        // Counts characters, not bytes, so that the caret is below the right one, and replaces characters that could control a
+        // terminal.
         let before: Vec<char> =
             self.value.char_indices().filter(|&(at, _)| at < offset).map(|(_, c)| c).collect();
         let after = self.value.char_indices().filter(|&(at, _)| at >= offset).map(|(_, c)| c);
@@ -48,31 +49,24 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
-/// The value may hold a token: it is for the terminal, never for a log.
+/// Omits the value, which may contain a token: it is for the terminal, never for a log.
 impl fmt::Debug for InspectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "InspectError({:?}, byte {:?})", self.sentence, self.offset)
     }
 }
 
-/// An error in the making: offsets count from the beginning of the whole value.
-pub(super) struct Fault {
-    sentence: String,
-    offset: Option<usize>,
-}
-
-impl Fault {
+impl InspectError {
     pub(super) fn new(sentence: impl Into<String>) -> Self {
-        Self { sentence: sentence.into(), offset: None }
+        Self { sentence: sentence.into(), offset: None, value: String::new() }
     }
 
-    pub(super) fn at(mut self, offset: usize) -> Self {
-        self.offset = Some(offset);
-        self
+    pub(super) fn at(self, offset: impl Into<Option<usize>>) -> Self {
+        Self { offset: offset.into(), ..self }
     }
 
-    pub(super) fn within(self, value: &str) -> InspectError {
-        InspectError { sentence: self.sentence, offset: self.offset, value: value.to_owned() }
+    pub(super) fn within(self, value: &str) -> Self {
+        Self { value: value.to_owned(), ..self }
     }
 
     pub(super) fn of_grammar(error: GrammarError) -> Self {
@@ -83,7 +77,7 @@ impl Fault {
         Self::new(format!("the value is malformed: {error}")).at(offset)
     }
 
-    /// `offset` is where the base64url begins.
+    /// Converts a base64url error; `offset` is the position of the base64url text.
     pub(super) fn of_base64(error: Base64Error, what: &str, offset: usize) -> Self {
         let place = match error {
             Base64Error::Character { offset: inner, .. }
@@ -94,7 +88,7 @@ impl Fault {
         Self::new(format!("{what}: {error}")).at(offset + place)
     }
 
-    /// Four characters carry three bytes, so a byte is found in its text.
+    /// Converts a wire error. Four base64url characters carry three bytes, which locates a byte in the text.
     pub(super) fn of_wire(error: WireError, what: &str, offset: usize) -> Self {
         let (WireError::Truncated { offset: byte, .. }
         | WireError::Trailing { offset: byte, .. }
@@ -115,7 +109,7 @@ impl Fault {
             AuthorizationError::SeveralTokens => {
                 let tokens =
                     params(text.as_bytes()).filter(|param| param.name.eq_ignore_ascii_case(b"token"));
-                Self { sentence: error.to_string(), offset: tokens.map(|param| param.offset).nth(1) }
+                Self::new(error.to_string()).at(tokens.map(|param| param.offset).nth(1))
             }
             AuthorizationError::NoToken => Self::new(error.to_string()),
         }
@@ -132,14 +126,50 @@ impl Fault {
             }
             AuthenticateError::Duplicate(parameter) => {
                 let second = named(text, index, parameter).nth(1);
-                Self { sentence: error.to_string(), offset: second.map(|param| param.offset) }
+                Self::new(error.to_string()).at(second.map(|param| param.offset))
             }
             AuthenticateError::MaxAge => {
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let wrong = named(text, index, "max-age").find(|param| !is_number(param.value));
-                Self { sentence: error.to_string(), offset: wrong.map(|param| param.offset) }
+                Self::new(error.to_string()).at(wrong.map(|param| param.offset))
             }
             AuthenticateError::NoChallenge => Self::new(error.to_string()),
         }
     }
+}
+
+/// A parameter of our scheme in a header value.
+pub(super) struct Param<'a> {
+    /// Index of the credentials or challenge of our scheme, counted from 0.
+    pub(super) index: usize,
+    pub(super) name: &'a [u8],
+    pub(super) value: &'a [u8],
+    /// Position of the value.
+    pub(super) offset: usize,
+}
+
+/// Iterates over the parameters of our scheme, up to the first violation of the grammar.
+pub(super) fn params(text: &[u8]) -> impl Iterator<Item = Param<'_>> {
+    let mut scanner = Scanner::new(text);
+    let (mut in_ours, mut seen) = (false, 0);
+    std::iter::from_fn(move || {
+        loop {
+            match scanner.next().ok().flatten()? {
+                Item::Scheme(scheme) => {
+                    in_ours = is_ours(scheme);
+                    seen += usize::from(in_ours);
+                }
+                Item::Param { name, value, offset } if in_ours => {
+                    return Some(Param { index: seen - 1, name, value, offset });
+                }
+                Item::Param { .. } | Item::Token68 => {}
+            }
+        }
+    })
+}
+
+/// Iterates over the parameters of this name in the `index`th credentials or challenge of our scheme.
+pub(super) fn named<'a>(text: &'a str, index: usize, name: &str) -> impl Iterator<Item = Param<'a>> {
+    params(text.as_bytes())
+        .filter(move |param| param.index == index && param.name.eq_ignore_ascii_case(name.as_bytes()))
 }

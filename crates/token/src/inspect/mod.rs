@@ -1,7 +1,7 @@
-//! What a value holds, field by field, and where it is wrong: for people who debug a client or a gateway.
+//! Description of a header value or token, field by field, with the position of its error: for people who debug a client or a
+//! gateway.
 
 mod fault;
-mod params;
 
 use crate::challenge::TokenChallenge;
 use crate::encoding::decode_base64url_vec;
@@ -9,12 +9,11 @@ use crate::header::{Challenge, SCHEME, decode_token, find_token, is_ours};
 use crate::ids::{ChallengeDigest, TokenKeyId, TokenType};
 use crate::spki;
 use crate::token::Token;
-use fault::Fault;
 pub use fault::InspectError;
-use params::{named, params};
+use fault::{named, params};
 use std::fmt;
 
-/// What [`inspect`] found: a heading, and a name and a value for each field.
+/// Result of [`inspect`]: sections with a heading, and a name and a value for each field.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inspection {
     sections: Vec<Section>,
@@ -26,26 +25,25 @@ struct Section {
     fields: Vec<(&'static str, String)>,
 }
 
-/// Describes a value. It may be the value of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate` or
-/// `WWW-Authenticate`, with or without the header's name and a colon in front; or one token, challenge or type 2 token
-/// key by itself in base64url.
+/// Describes a value: that of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate` or `WWW-Authenticate`, with or
+/// without the header's name and a colon before it; or one token, challenge or type 2 token key in base64url.
 ///
 /// # Errors
-/// The first byte or parameter that is wrong.
+/// [`InspectError`] at the first byte or parameter that is wrong.
 pub fn inspect(value: &str) -> Result<Inspection, InspectError> {
     let (header, start) = split_header_name(value);
     let text = value[start..].trim_end();
-    // Blanks for what stands in front, so that every offset counts from the beginning of the whole value.
+    // Blanks replace the header's name, so that every offset counts from the start of the whole value.
     let header_value = " ".repeat(start) + text;
     let found = match header {
-        _ if text.is_empty() => Err(Fault::new("there is nothing to inspect")),
+        _ if text.is_empty() => Err(InspectError::new("there is nothing to inspect")),
         Some(Header::Authorization) => credentials(&header_value),
         Some(Header::Authenticate) => challenges(&header_value),
         None if is_bare(text) => bare(text, start),
         None if holds_challenges(text) => challenges(&header_value),
         None => credentials(&header_value),
     };
-    found.map_err(|fault| fault.within(value))
+    found.map_err(|error| error.within(value))
 }
 
 #[derive(Clone, Copy)]
@@ -54,7 +52,7 @@ enum Header {
     Authenticate,
 }
 
-/// The header that is named in front, if one is, and where its value begins.
+/// Returns the header named at the start, if any, and the position of its value.
 fn split_header_name(value: &str) -> (Option<Header>, usize) {
     const NAMES: [(&str, Header); 4] = [
         ("proxy-authorization", Header::Authorization),
@@ -73,37 +71,38 @@ fn split_header_name(value: &str) -> (Option<Header>, usize) {
     }
 }
 
-/// One base64url value and nothing around it.
+/// Returns `true` for a single base64url value.
 fn is_bare(text: &str) -> bool {
     let unpadded = text.trim_end_matches('=');
     !is_ours(text.as_bytes()) && !unpadded.contains([' ', '\t', '"', ',', '='])
 }
 
-/// A challenge has `challenge`, credentials have `token`.
+/// Returns `true` if a `challenge` parameter is present; credentials have a `token` parameter instead.
 fn holds_challenges(text: &str) -> bool {
     params(text.as_bytes()).any(|param| param.name.eq_ignore_ascii_case(b"challenge"))
 }
 
-fn credentials(text: &str) -> Result<Inspection, Fault> {
+fn credentials(text: &str) -> Result<Inspection, InspectError> {
     let (value, offset) = find_token(text.as_bytes())
-        .map_err(|error| Fault::of_authorization(error, text, 0))?
+        .map_err(|error| InspectError::of_authorization(error, text, 0))?
         .ok_or_else(|| no_scheme(text))?;
-    let token = decode_token(value, offset).map_err(|error| Fault::of_authorization(error, text, offset))?;
+    let token =
+        decode_token(value, offset).map_err(|error| InspectError::of_authorization(error, text, offset))?;
     let mut fields = token_fields(&token);
     fields.push(("spelling", spelling(value)));
     fields.extend(ignored(text, 0, &["token"]));
     Ok(Inspection::one(format!("{SCHEME} credentials: a token of {} bytes", token.as_bytes().len()), fields))
 }
 
-fn challenges(text: &str) -> Result<Inspection, Fault> {
-    let each = Challenge::parse_each(text.as_bytes()).map_err(Fault::of_grammar)?;
+fn challenges(text: &str) -> Result<Inspection, InspectError> {
+    let each = Challenge::parse_each(text.as_bytes()).map_err(InspectError::of_grammar)?;
     if each.is_empty() {
         return Err(no_scheme(text));
     }
     let count = each.len();
     let mut sections = Vec::new();
     for (index, outcome) in each.into_iter().enumerate() {
-        let challenge = outcome.map_err(|error| Fault::of_authenticate(error, text, index))?;
+        let challenge = outcome.map_err(|error| InspectError::of_authenticate(error, text, index))?;
         let at = |name| named(text, index, name).next().map_or(0, |param| param.offset);
         let mut fields = challenge_fields(&challenge.bytes, at("challenge"))?;
         match &challenge.token_key {
@@ -122,10 +121,11 @@ fn challenges(text: &str) -> Result<Inspection, Fault> {
     Ok(Inspection { sections })
 }
 
-/// A value without its header, recognised by its content.
-fn bare(text: &str, start: usize) -> Result<Inspection, Fault> {
-    let bytes = decode_base64url_vec(text.as_bytes())
-        .map_err(|error| Fault::of_base64(error, "this is neither a header value nor base64url", start))?;
+/// Describes a value without its header, recognised by its content.
+fn bare(text: &str, start: usize) -> Result<Inspection, InspectError> {
+    let bytes = decode_base64url_vec(text.as_bytes()).map_err(|error| {
+        InspectError::of_base64(error, "this is neither a header value nor base64url", start)
+    })?;
     if bytes.starts_with(&[0x30, 0x82]) {
         let heading = format!("token key: {} bytes", bytes.len());
         return Ok(Inspection::one(heading, key_fields(&bytes, true, start)?));
@@ -135,11 +135,11 @@ fn bare(text: &str, start: usize) -> Result<Inspection, Fault> {
         return Ok(Inspection::one(heading, challenge_fields(&bytes, start)?));
     }
     let token = Token::parse(&bytes)
-        .map_err(|error| Fault::of_wire(error, "this is neither a challenge nor a token", start))?;
+        .map_err(|error| InspectError::of_wire(error, "this is neither a challenge nor a token", start))?;
     Ok(Inspection::one(format!("token: {} bytes", bytes.len()), token_fields(&token)))
 }
 
-/// Where a challenge has its issuer's name, with its length in front, a token has 32 random bytes.
+/// Distinguishes a challenge from a token: a challenge has a length-prefixed issuer name where a token has 32 random bytes.
 fn is_challenge(bytes: &[u8]) -> bool {
     let Some(([_, _, high, low], rest)) = bytes.split_first_chunk() else { return false };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
@@ -150,23 +150,26 @@ fn is_challenge(bytes: &[u8]) -> bool {
 fn token_fields(token: &Token) -> Vec<(&'static str, String)> {
     vec![
         ("token type", token.token_type().to_string()),
-        ("nonce", hex(&token.nonce().0)),
-        ("challenge digest", hex(&token.challenge_digest().0)),
+        ("nonce", hex::encode(token.nonce().0)),
+        ("challenge digest", hex::encode(token.challenge_digest().0)),
         ("token key id", token.token_key_id().to_hex()),
-        ("authenticator", format!("{} bytes, {}", token.authenticator().len(), hex(token.authenticator()))),
+        (
+            "authenticator",
+            format!("{} bytes, {}", token.authenticator().len(), hex::encode(token.authenticator())),
+        ),
     ]
 }
 
-fn challenge_fields(bytes: &[u8], offset: usize) -> Result<Vec<(&'static str, String)>, Fault> {
+fn challenge_fields(bytes: &[u8], offset: usize) -> Result<Vec<(&'static str, String)>, InspectError> {
     let code = bytes.first_chunk().map(|code| TokenType::from_code(u16::from_be_bytes(*code)));
     let mut fields = Vec::new();
     match (TokenChallenge::parse(bytes), code) {
-        // Only the first two bytes of an unknown type have a meaning (RFC 9577, section 2.1.1).
+        // For an unknown type, only the first two bytes have a meaning (RFC 9577, section 2.1.1).
         (_, Some(unknown @ TokenType::Other(_))) => {
             fields.push(("token type", format!("{unknown}; clients pass over it")));
         }
         (Ok(challenge), _) => {
-            let context = challenge.redemption_context().map_or("none".to_owned(), |context| hex(context));
+            let context = challenge.redemption_context().map_or("none".to_owned(), hex::encode);
             let origins = match challenge.origin_info() {
                 [] => "any".to_owned(),
                 names => names.join(", "),
@@ -177,17 +180,21 @@ fn challenge_fields(bytes: &[u8], offset: usize) -> Result<Vec<(&'static str, St
             fields.push(("origins", origins));
         }
         (Err(error), _) => {
-            return Err(Fault::of_wire(error, "the challenge is not a TokenChallenge", offset));
+            return Err(InspectError::of_wire(error, "the challenge is not a TokenChallenge", offset));
         }
     }
-    fields.push(("challenge digest", hex(&ChallengeDigest::of(bytes).0)));
+    fields.push(("challenge digest", hex::encode(ChallengeDigest::of(bytes).0)));
     Ok(fields)
 }
 
-fn key_fields(key: &[u8], is_type2: bool, offset: usize) -> Result<Vec<(&'static str, String)>, Fault> {
+fn key_fields(
+    key: &[u8],
+    is_type2: bool,
+    offset: usize,
+) -> Result<Vec<(&'static str, String)>, InspectError> {
     if is_type2 {
         spki::rsa_public_key(key)
-            .map_err(|error| Fault::new(format!("the token-key is wrong: {error}")).at(offset))?;
+            .map_err(|error| InspectError::new(format!("the token-key is wrong: {error}")).at(offset))?;
     }
     let id = TokenKeyId::of(key);
     Ok(vec![
@@ -197,7 +204,7 @@ fn key_fields(key: &[u8], is_type2: bool, offset: usize) -> Result<Vec<(&'static
     ])
 }
 
-/// What clients that are less liberal would stumble over.
+/// Describes the padding, on which less lenient clients insist.
 fn spelling(value: &[u8]) -> String {
     if value.len().is_multiple_of(4) {
         "base64url, padded as RFC 9577 requires".to_owned()
@@ -206,7 +213,7 @@ fn spelling(value: &[u8]) -> String {
     }
 }
 
-/// The parameters of our `index`th credentials or challenge that have no meaning here.
+/// Returns the parameters without a meaning in the `index`th credentials or challenge of our scheme.
 fn ignored(text: &str, index: usize, known: &[&str]) -> Option<(&'static str, String)> {
     let names: Vec<String> = params(text.as_bytes())
         .filter(|param| param.index == index)
@@ -216,15 +223,11 @@ fn ignored(text: &str, index: usize, known: &[&str]) -> Option<(&'static str, St
     (!names.is_empty()).then(|| ("ignored parameters", names.join(", ")))
 }
 
-fn no_scheme(text: &str) -> Fault {
+fn no_scheme(text: &str) -> InspectError {
     let trimmed = text.trim_start();
     let found = trimmed.split([' ', ',']).next().unwrap_or_default();
-    Fault::new(format!("no {SCHEME} scheme is in this value, which begins with {found:?}"))
+    InspectError::new(format!("no {SCHEME} scheme is in this value, which begins with {found:?}"))
         .at(text.len() - trimmed.len())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Inspection {
@@ -232,7 +235,7 @@ impl Inspection {
         Self { sections: vec![Section { heading, fields }] }
     }
 
-    /// The names and values of all fields, in order.
+    /// Returns the names and values of all fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
         self.sections.iter().flat_map(|section| &section.fields).map(|(name, value)| (*name, value.as_str()))
     }
@@ -250,7 +253,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// A nonce may be among the fields: they are for the terminal, never for a log.
+/// Omits the fields, which may include a nonce: they are for the terminal, never for a log.
 impl fmt::Debug for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Inspection({} fields, redacted)", self.fields().count())

@@ -1,9 +1,9 @@
 //! Encrypted key files: an `EncryptedPrivateKeyInfo` (RFC 5958, section 3) in DER, under PBES2 with scrypt and AES-256-CBC (RFC
 //! 8018, section 6.2; RFC 7914, section 7), which `openssl pkcs8` reads and writes.
 //!
-//! It encrypts what the plain file holds: PKCS#8 for type 2, as the standard has it; the line of hex digits for the private
-//! types, since no standard names an algorithm for a ristretto255 scalar. CBC proves nothing about who wrote the file: the
-//! reader checks that the key is sound and the one of the file's name.
+//! The plaintext is the content of an unencrypted key file: PKCS#8 for type 2, as in the standard; the line of hex digits for the
+//! private types, because no standard names an algorithm for a ristretto255 scalar. CBC does not authenticate the file, so its
+//! reader checks that the key is valid and matches the file's name.
 
 use crate::sign::SignError;
 use pkcs8::der::asn1::OctetString;
@@ -12,32 +12,31 @@ use pkcs8::pkcs5::pbes2::{EncryptionScheme, Kdf, Parameters, Salt, ScryptParams}
 use pkcs8::{EncryptedPrivateKeyInfoOwned, EncryptedPrivateKeyInfoRef};
 use rand::TryRng;
 use rand::rngs::SysRng;
-use std::fmt;
 use zeroize::Zeroizing;
 
-/// scrypt's N. OpenSSL takes no more memory than 32 MiB for it, which is less than N = 2^15 needs.
+/// scrypt's N. OpenSSL allows scrypt at most 32 MiB of memory, less than N = 2^15 requires.
 const COST: u64 = 1 << 14;
-/// scrypt's r: with N, 16 MiB of memory.
+/// scrypt's r: 16 MiB of memory together with N.
 const BLOCK_SIZE: u16 = 8;
-/// scrypt's p: makes up for the small N, as the OWASP Password Storage Cheat Sheet has it.
+/// scrypt's p: compensates for the small N, as in the OWASP Password Storage Cheat Sheet.
 const PARALLELIZATION: u16 = 5;
-/// The most N * r * p of a file of another program, so that a damaged one takes neither all memory nor minutes: 256 MiB.
+/// Maximum N * r * p in a file of another program, so that a damaged file takes neither all memory nor minutes: 256 MiB.
 const MOST_WORK: u64 = 1 << 21;
-/// The most rounds of PBKDF2, for the same reason: some seconds.
+/// Maximum number of PBKDF2 rounds, for the same reason: some seconds.
 const MOST_ROUNDS: u32 = 10_000_000;
 
-/// What a key file is encrypted with. It is wiped when dropped.
+/// Passphrase of a key file, wiped when dropped.
 #[derive(Clone)]
 pub struct Passphrase(Zeroizing<Vec<u8>>);
 
 impl Passphrase {
-    /// The bytes as they are, without a line's end.
+    /// Copies a passphrase, which must not include a line end.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(Zeroizing::new(bytes.to_vec()))
     }
 
-    /// Encrypts what a key file holds. A tenth of a second of CPU and 16 MiB of memory.
+    /// Encrypts the content of a key file. Takes a tenth of a second of CPU and 16 MiB of memory.
     ///
     /// # Errors
     /// [`SignError::NoRandomness`].
@@ -46,7 +45,7 @@ impl Passphrase {
         for random in [&mut salt, &mut iv] {
             SysRng.try_fill_bytes(random).map_err(|_| SignError::NoRandomness)?;
         }
-        // Neither these lengths nor these numbers are beyond what the formats take.
+        // None of these lengths and numbers exceeds the limits of the formats.
         let encrypt = || {
             let kdf = Kdf::Scrypt(ScryptParams {
                 salt: Salt::new(salt).ok()?,
@@ -63,8 +62,8 @@ impl Passphrase {
         encrypt().ok_or(SignError::NoRandomness)
     }
 
-    /// What the file held before it was encrypted; nothing if this is not its passphrase, which a wrong one may pass for in one of
-    /// 256 cases: then what it gives is no key.
+    /// Returns the content of the file before encryption; `None` if the passphrase is wrong. One wrong passphrase in 256 passes
+    /// the padding check: the result is then not a key.
     #[must_use]
     pub fn decrypt(&self, file: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let info = EncryptedPrivateKeyInfoRef::from_der(file).ok()?;
@@ -82,13 +81,9 @@ impl Passphrase {
     }
 }
 
-impl fmt::Debug for Passphrase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Passphrase(redacted)")
-    }
-}
+redacted!(Passphrase);
 
-/// Whether a key file holds an encrypted key, of whatever passphrase.
+/// Returns `true` if a key file is encrypted, under any passphrase.
 #[must_use]
 pub fn is_encrypted(content: &[u8]) -> bool {
     EncryptedPrivateKeyInfoRef::from_der(content).is_ok()

@@ -56,14 +56,14 @@ fn a_key_no_longer_listed_is_good_for_the_grace_and_no_longer() {
         .unwrap();
     assert_eq!(third.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
     assert!(third.find(new, UnixSeconds(210)).is_ok());
-    // At its end it leaves the ring.
+    // At the end of the grace period the key leaves the keyring.
     let listed = directory(vec![new_entry]);
     let known =
         |now| second.updated(&listed, &mut Accepted::public(), LIFETIMES, UnixSeconds(now)).unwrap().len();
     assert_eq!((known(209), known(210)), (2, 1));
 }
 
-/// A grace of any length would let whoever copied the key spend meanwhile.
+/// During a grace period, anyone with a copy of the key could spend.
 #[test]
 fn a_revoked_key_is_good_no_more_however_long_the_grace_is() {
     let ((old, old_entry), (new, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
@@ -76,12 +76,12 @@ fn a_revoked_key_is_good_no_more_however_long_the_grace_is() {
         let after = update(&before, &revoking(listed)).unwrap();
         assert!(after.find(old, UnixSeconds(200)).is_err() && after.find(new, UnixSeconds(200)).is_ok());
     }
-    // Even where nothing else is listed that can be used.
+    // Also if no other listed key is usable.
     let after = update(&before, &revoking(Vec::new())).unwrap();
     assert!(after.find(old, UnixSeconds(200)).is_err() && after.find(new, UnixSeconds(200)).is_ok());
 }
 
-/// Gateways see the removal at different times, and one of them has the key from its file: all name one expiry.
+/// Gateways that notice the removal at different times, or load the key from a file, must use the same expiry.
 #[test]
 fn a_key_no_longer_listed_keeps_the_expiry_of_its_epoch() {
     let ((old, old_entry), (_, new_entry)) = (entry(None, Some(5000)), entry(Some(100), Some(9000)));
@@ -101,7 +101,7 @@ fn a_key_no_longer_listed_keeps_the_expiry_of_its_epoch() {
     assert_eq!(early.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
 }
 
-/// Taken back and listed again, a key without times has the window it was first given, and one with times its own.
+/// A key that was removed and is listed again keeps its first window if it has no times, and otherwise has the directory's.
 #[test]
 fn a_key_that_is_listed_again_has_its_window_back() {
     let ((timeless, first), (dated, second), (_, other)) =
@@ -168,7 +168,7 @@ fn the_challenge_is_not_kept_beyond_the_moment_at_which_a_known_key_takes_over()
     assert_eq!(ring.next_change(UnixSeconds(9000)), None);
 }
 
-/// Another mark may be offered at any time, and nothing else tells a client whose tokens are still good.
+/// Another mark may be offered at any time, and a client whose tokens are still accepted has no other way to learn of it.
 #[test]
 fn a_challenge_with_a_mark_is_not_kept_for_long() {
     let (_, key) = entry(Some(0), Some(5000));
@@ -196,7 +196,7 @@ fn the_outlook_tells_keys_to_come_from_keys_that_have_retired() {
     assert_eq!(outlook(400), Outlook::Retired { known: 2, last: UnixSeconds(400) });
 }
 
-/// An issuer that rotated now, or went back to a copy: its key may be older than the one that it took back.
+/// An issuer may rotate now, or restore a backup: its key may be older than the withdrawn one.
 #[test]
 fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
     let ((_, old), (_, new), (_, next)) =
@@ -211,7 +211,7 @@ fn a_key_that_was_taken_back_is_not_asked_for_however_new_it_is() {
         Challenge::parse_all(value.as_bytes()).unwrap().remove(0)
     };
     assert_eq!(asked(&before, 200).token_key, Some(new.key_bytes().unwrap()));
-    // Neither the one that was newer nor the one that would have come next.
+    // Neither the newer key nor the upcoming one.
     for now in [200, 206] {
         assert_eq!(asked(&after, now).token_key, Some(old.key_bytes().unwrap()), "at {now}");
         assert_eq!(asked(&after, now).max_age, Some(600));
@@ -281,7 +281,7 @@ fn offer_of(types: TokenTypes) -> Offer {
     Offer::new(&config, types, KeyTypes::default()).unwrap()
 }
 
-/// A private key without its secret is passed over until the secret is there, and each type has a challenge of its own.
+/// A private key is skipped until its secret is present, and each type has a separate challenge.
 #[test]
 fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
     let home = tempfile::tempdir().unwrap();
@@ -313,7 +313,7 @@ fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
     assert_eq!(phases, [KeyPhase::Newest, KeyPhase::Newest]);
 }
 
-/// The issuer signs with no key but the newest: while its secret is missing, other types are requested, if there are any.
+/// The issuer signs only with the newest key: while its secret is missing, other types are requested, if there are any.
 #[test]
 fn a_type_whose_newest_key_has_no_secret_here_is_left_to_the_others() {
     let home = tempfile::tempdir().unwrap();
@@ -361,7 +361,7 @@ fn marked(_: TokenKeyId) -> Binding {
     Binding::Offered(MARK)
 }
 
-/// A challenge for tokens that cannot be bound would ask for tokens that nothing accepts.
+/// A challenge for tokens that cannot be bound would request tokens that no gateway accepts.
 #[test]
 fn the_newest_key_whose_binding_is_known_is_requested() {
     let ((old, first), (new, second)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(5000)));
@@ -378,7 +378,7 @@ fn the_newest_key_whose_binding_is_known_is_requested() {
     assert_eq!(requested(&[]), None);
 }
 
-/// After a forced rotation the old key's tokens are good for a while, and the new key's first mark is being planted.
+/// After a forced rotation the old key's tokens are accepted for a while, and the new key's first mark is not planted yet.
 #[test]
 fn a_key_that_is_no_longer_listed_is_requested_while_no_other_is_bound() {
     let ((old, first), (new, second)) = (entry(Some(0), Some(5000)), entry(Some(100), Some(5000)));

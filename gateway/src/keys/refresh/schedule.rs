@@ -1,33 +1,34 @@
-//! When the directory is fetched next: at the operator's or the issuer's interval, when a known key comes into use or
-//! retires, and soon after a token of an unknown key.
+//! Schedule of directory fetches: at the interval of the operator or the issuer, when a known key comes into use or retires, and
+//! soon after a token with an unknown key.
 
 use postern_daemon::backoff::Backoff;
 use postern_token::UnixSeconds;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The first wait after a failed fetch; it doubles up to the poll interval.
+/// First wait after a failed fetch; doubles up to the poll interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
-/// The shortest wait after a fetch that succeeded, whatever the answer's max-age.
+/// Minimum wait after a successful fetch, whatever the answer's max-age.
 const LEAST: Duration = Duration::from_secs(1);
-/// The shortest time between two fetches for tokens of unknown keys: anyone can send those.
+/// Minimum time between two fetches for tokens of unknown keys, which anyone can send.
 const UNKNOWN_EVERY: Duration = Duration::from_secs(3);
-/// A wall clock that moved this much against the other one was set, or the machine slept: both want a fresh look.
+/// Divergence of wall clock and monotonic clock from which the clock was set, or the machine slept: both require a fetch.
 const STEP: Duration = Duration::from_secs(5);
-/// Never, in terms of a clock that must not overflow.
+/// Effectively never, but small enough not to overflow a clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 pub(super) struct Schedule {
     poll: Duration,
-    /// A file is read once, and again only on SIGHUP.
+    /// `false` for a file, which is read once, and again only on SIGHUP.
     is_polled: bool,
-    next: Instant,
+    pub(super) next: Instant,
     failures: u32,
     asked: Option<Instant>,
-    /// When a known key comes into use or retires next.
+    /// Next moment at which a known key comes into use or retires.
     change: Option<UnixSeconds>,
-    soon: bool,
-    /// Both clocks, when they were looked at last.
+    /// `true` if the next fetch is for a token with an unknown key.
+    pub(super) is_soon: bool,
+    /// Monotonic and wall clock at the previous look.
     seen: Option<(Instant, UnixSeconds)>,
 }
 
@@ -40,39 +41,27 @@ impl Schedule {
             failures: 0,
             asked: None,
             change: None,
-            soon: false,
+            is_soon: false,
             seen: None,
         }
     }
 
-    pub(super) fn next(&self) -> Instant {
-        self.next
-    }
-
-    pub(super) fn is_soon(&self) -> bool {
-        self.soon
-    }
-
-    pub(super) fn now(&mut self) {
-        self.next = Instant::now();
-    }
-
-    /// A token of an unknown key was presented: the directory may have changed.
+    /// Schedules an early fetch after a token with an unknown key: the directory may have changed.
     pub(super) fn soon(&mut self) {
         if self.is_polled {
             let now = Instant::now();
             let earliest = self.asked.map_or(now, |asked| asked + UNKNOWN_EVERY);
             self.next = self.next.min(earliest.max(now));
-            self.soon = true;
+            self.is_soon = true;
         }
     }
 
     pub(super) fn asked(&mut self, now: Instant) {
         self.asked = Some(now);
-        self.soon = false;
+        self.is_soon = false;
     }
 
-    /// The directory answered; a copy of it may be kept for `max_age`.
+    /// Schedules the next fetch after a success; a copy of the answer may be kept for `max_age`.
     pub(super) fn succeeded(
         &mut self,
         now: Instant,
@@ -100,7 +89,8 @@ impl Schedule {
         (self.next, self.change) = (turn.map_or(next, |turn| next.min(turn)), change);
     }
 
-    /// The wall clock may be set, and the other one stands still while the machine sleeps.
+    /// Fetches at once if the wall clock was set, if the machine slept (the monotonic clock then stands still), or if a key
+    /// change is due.
     pub(super) fn look_at_the_clock(&mut self, now: Instant, wall: UnixSeconds) {
         let before = self.seen.replace((now, wall));
         let stepped = before.is_some_and(|(then, wall_then)| {
@@ -143,23 +133,23 @@ mod tests {
             (None, Some(UnixSeconds::MAX), 300),
         ] {
             let (schedule, now) = fetched(max_age, change);
-            assert_eq!(schedule.next() - now, secs(wait), "{max_age:?} {change:?}");
+            assert_eq!(schedule.next - now, secs(wait), "{max_age:?} {change:?}");
         }
     }
 
     #[tokio::test]
     async fn unknown_keys_make_it_ask_soon_and_no_more_often_than_every_few_seconds() {
         let (mut schedule, now) = fetched(None, None);
-        assert!(!schedule.is_soon());
+        assert!(!schedule.is_soon);
         for _ in 0..1000 {
             schedule.soon();
         }
-        assert_eq!(schedule.next(), now + UNKNOWN_EVERY);
-        assert!(schedule.is_soon());
+        assert_eq!(schedule.next, now + UNKNOWN_EVERY);
+        assert!(schedule.is_soon);
         let mut file = Schedule::new(POLL, false);
         file.succeeded(now, WALL, None, None);
         file.soon();
-        assert!(file.next() > now + POLL, "a file is not read again for it");
+        assert!(file.next > now + POLL, "a file is not read again for it");
     }
 
     #[tokio::test]
@@ -167,7 +157,7 @@ mod tests {
         let (mut schedule, now) = fetched(None, None);
         let waits = (0..15).map(|_| {
             schedule.failed(now, WALL, None);
-            schedule.next() - now
+            schedule.next - now
         });
         let waits: Vec<Duration> = waits.collect();
         assert_eq!((waits[0], waits[1]), (FIRST_RETRY, FIRST_RETRY * 2));
@@ -180,11 +170,11 @@ mod tests {
             let (mut schedule, now) = fetched(None, None);
             schedule.look_at_the_clock(now, WALL);
             schedule.look_at_the_clock(now + secs(1), UnixSeconds(WALL.0 + wall));
-            assert_eq!(schedule.next() <= now + secs(1), asks, "{wall}");
+            assert_eq!(schedule.next <= now + secs(1), asks, "{wall}");
         }
         let (mut schedule, now) = fetched(None, None);
         schedule.look_at_the_clock(now, WALL);
         schedule.look_at_the_clock(now + secs(1), UnixSeconds(WALL.0 - 3_600));
-        assert!(schedule.next() <= now + secs(1), "set back");
+        assert!(schedule.next <= now + secs(1), "set back");
     }
 }

@@ -1,16 +1,15 @@
-//! A request as a trace: the measured times, as spans. They do not identify the client, the target or the token.
+//! Spans of a request, made from its timeline. They do not identify the client, the target or the token.
 
 use crate::observe::labels::Outcome;
 use crate::observe::spans;
-use crate::observe::store_metrics::result_of;
 use crate::observe::timeline::{Stage, Timeline};
-use crate::request::deny::Refusal;
+use crate::request::deny::{AskedIn, Refusal};
 use postern_spend::memcached::Verb;
 use postern_spend::{Exchange, ExchangeLog};
 use postern_telemetry::traces::{Attribute, Span, Trace};
 use std::time::{Duration, Instant};
 
-/// Makes the spans of an answered request, and sends them: false when there was no room for all of them.
+/// Makes and sends the spans of an answered request; returns `false` if there was no room for all of them.
 pub(super) fn send(
     mut trace: Trace,
     timeline: &Timeline,
@@ -36,7 +35,7 @@ pub(super) fn send(
         });
     }
     let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
-    let status = refusal.map_or(http::StatusCode::OK, |refusal| refusal.verdict().status);
+    let status = refusal.map_or(http::StatusCode::OK, |refusal| refusal.verdict(AskedIn::Proxy).status);
     let mut attributes: Vec<Attribute> = vec![
         (spans::OUTCOME, outcome.as_str().into()),
         (spans::KEPT, trace.reason().as_str().into()),
@@ -50,16 +49,16 @@ pub(super) fn send(
     trace.end(spans::REQUEST, (timeline.began, Instant::now()), attributes, error)
 }
 
-/// A command to the shared store: where its time went, and what TCP knew when it was slow.
+/// Adds the span of a store command: its timing, and TCP facts if it was slow.
 fn command(trace: &mut Trace, parent: Span, exchange: &Exchange, addresses: &[String], slow: Duration) {
-    let (name, operation) = match exchange.verb {
-        Verb::Get => (spans::STORE_GET, "get"),
-        Verb::Add => (spans::STORE_ADD, "add"),
+    let name = match exchange.verb {
+        Verb::Get => spans::STORE_GET,
+        Verb::Add => spans::STORE_ADD,
     };
     let mut attributes: Vec<Attribute> = vec![
         (spans::DB_SYSTEM, "memcached".into()),
-        (spans::DB_OPERATION, operation.into()),
-        (spans::STORE_RESULT, result_of(exchange.ended).as_str().into()),
+        (spans::DB_OPERATION, exchange.verb.as_str().into()),
+        (spans::STORE_RESULT, exchange.ended.as_str().into()),
     ];
     if let Some(address) = exchange.endpoint.and_then(|endpoint| addresses.get(usize::from(endpoint))) {
         attributes.push((spans::SERVER, address.clone().into()));

@@ -1,11 +1,11 @@
-//! A tunnel that goes on through another proxy of the operator's. Each protocol is read to the byte where the tunnel begins: the
-//! target may speak first, and its bytes may come together with the proxy's answer.
+//! Tunnels through a next hop. Each protocol is read exactly to the byte where the tunnel begins: the target may send first,
+//! and its bytes may arrive together with the proxy's answer.
 
 use crate::config::{HopKind, NextHop as Config};
-use crate::next_hops::{Connections, Dialler, Member, Reached, reach};
+use crate::next_hops::{Connections, Dialler, Member, NO_METHOD, Reached, WRONG_PASSWORD, reach};
 use crate::request::deny::Refusal;
 use crate::request::egress::Via;
-use crate::request::hops::{CDN_LOOP, Hops};
+use crate::request::hops::CDN_LOOP;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
@@ -14,23 +14,24 @@ use postern_proxy::target::{Host, Target};
 use postern_proxy::tunnel::{Asked, Connect, HeadError, Received, Tunnel, ask};
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tokio_socks::Error as SocksError;
 use tokio_socks::tcp::Socks5Stream;
+use tokio_socks::{Error as SocksError, TargetAddr};
 
-/// Why there is no tunnel.
+/// Reason why no tunnel was opened.
 #[derive(Debug)]
 enum Failure {
-    /// The next hop says so of the target.
+    /// The next hop refuses the target, or cannot reach it.
     Target(Refusal),
-    /// It opens no tunnels now, and another one may.
+    /// The next hop opens no tunnels now, and another URL may.
     Busy(StatusCode),
     /// The tunnel would come back to a gateway that it has passed.
     Loop,
-    /// It is the next hop's own fault: a sentence for the operator, without the target.
+    /// The next hop is at fault: a sentence for the operator, without the target.
     Hop(String),
 }
 
@@ -59,17 +60,17 @@ impl From<HeadError> for Failure {
     }
 }
 
-/// Opens a tunnel to `target` through the next hop. Where one URL of it fails by its own fault, the next one is tried: nothing of
-/// the client's was sent yet.
+/// Opens a tunnel to `target` through the next hop. If one of its URLs is at fault or busy, tries the next one: no byte of the
+/// client was sent yet.
 pub(super) async fn connect(
     via: Via<'_>,
     target: &Target,
-    hops: &Hops,
+    hops: &str,
     dialler: Dialler<'_>,
     connections: &Connections,
     deadline: Instant,
 ) -> Result<Tunnel, Refusal> {
-    let hop = via.hop.config();
+    let hop = &via.hop.config;
     let mut refused = Refusal::NextHop;
     for member in via.hop.order(target, Instant::now()) {
         let through = member.begin();
@@ -108,7 +109,7 @@ pub(super) async fn connect(
     Err(refused)
 }
 
-/// For the operator, without the target.
+/// Warns the operator, at most once in ten seconds, without the target.
 fn warn(hop: &Config, member: &Member, reason: &str) {
     static REPORTED: Seldom = Seldom::every(Duration::from_secs(10));
     if REPORTED.due(std::time::Instant::now()).is_some() {
@@ -117,12 +118,11 @@ fn warn(hop: &Config, member: &Member, reason: &str) {
     }
 }
 
-/// Asks for the tunnel.
 async fn open(
     reached: Reached,
     hop: &Config,
     member: &Arc<Member>,
-    (target, hops): (&Target, &Hops),
+    (target, hops): (&Target, &str),
     deadline: Instant,
 ) -> Result<Tunnel, Failure> {
     let began = Instant::now();
@@ -138,7 +138,7 @@ async fn open(
     };
     let opening = async {
         match reached {
-            Reached::Plain(stream) if member.url.kind() == HopKind::Socks5 => {
+            Reached::Plain(stream) if member.url.kind == HopKind::Socks5 => {
                 let stream = open_socks(stream, hop, target).await?;
                 Ok(Tunnel::alone(Box::new(stream), Received::default()))
             }
@@ -162,15 +162,15 @@ async fn open(
 async fn open_http(
     reached: Reached,
     hop: &Config,
-    (target, hops): (&Target, &Hops),
+    (target, hops): (&Target, &str),
 ) -> Result<Tunnel, Failure> {
     let authority = target.authority();
     let authorization = hop
         .credentials()
         .map(|(user, password)| format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))));
     let plain = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
-    // A gateway is reached over TLS alone, and other proxies need not know of this one.
-    let over_tls = Connect { more: Some((CDN_LOOP, hops.as_str())), ..plain.clone() };
+    // Only gateways read the list, and gateways are reached only over TLS.
+    let over_tls = Connect { more: Some((CDN_LOOP, hops)), ..plain.clone() };
     let alone = Received::default;
     let (head, tunnel) = match reached {
         Reached::Shared(seat) => seat.connect(&over_tls).await?,
@@ -199,24 +199,20 @@ fn whole(Asked { head, rest, tunnel }: Asked) -> (postern_proxy::tunnel::Head, T
 }
 
 async fn open_socks(stream: TcpStream, hop: &Config, target: &Target) -> Result<TcpStream, Failure> {
-    let opened = match (target.host(), hop.credentials()) {
-        (Host::Name(name), None) => Socks5Stream::connect_with_socket(stream, (&**name, target.port())).await,
-        (Host::Address(address), None) => {
-            Socks5Stream::connect_with_socket(stream, (*address, target.port())).await
-        }
-        (Host::Name(name), Some((user, password))) => {
-            let to = (&**name, target.port());
-            Socks5Stream::connect_with_password_and_socket(stream, to, user, password).await
-        }
-        (Host::Address(address), Some((user, password))) => {
-            let to = (*address, target.port());
+    let to = match target.host() {
+        Host::Name(name) => TargetAddr::Domain((&**name).into(), target.port()),
+        Host::Address(address) => TargetAddr::Ip(SocketAddr::new(*address, target.port())),
+    };
+    let opened = match hop.credentials() {
+        None => Socks5Stream::connect_with_socket(stream, to).await,
+        Some((user, password)) => {
             Socks5Stream::connect_with_password_and_socket(stream, to, user, password).await
         }
     };
     opened.map(Socks5Stream::into_inner).map_err(failure)
 }
 
-/// The reply of RFC 1928, section 6.
+/// Maps the reply of a SOCKS proxy (RFC 1928, section 6).
 fn failure(error: SocksError) -> Failure {
     match error {
         SocksError::Io(error) => error.into(),
@@ -226,10 +222,8 @@ fn failure(error: SocksError) -> Failure {
         SocksError::NetworkUnreachable
         | SocksError::HostUnreachable
         | SocksError::GeneralSocksServerFailure => Failure::Target(Refusal::Unreachable),
-        SocksError::NoAcceptableAuthMethods => {
-            Failure::hop("it takes none of our ways to authenticate: set user and password, or remove them")
-        }
-        SocksError::PasswordAuthFailure(_) => Failure::hop("it does not accept the user and the password"),
+        SocksError::NoAcceptableAuthMethods => Failure::hop(NO_METHOD),
+        SocksError::PasswordAuthFailure(_) => Failure::hop(WRONG_PASSWORD),
         error => Failure::hop(error),
     }
 }
@@ -243,7 +237,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::sleep;
 
-    /// A connection whose other end writes `pieces`, each a moment after the one before, and closes.
+    /// Returns a connection whose other end writes `pieces` with a short pause after each, and closes.
     async fn answered(pieces: &'static [&'static [u8]]) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -261,13 +255,13 @@ mod tests {
 
     async fn opened(url: &str, pieces: &'static [&'static [u8]]) -> Result<String, Failure> {
         let text = format!("name = \"a\"\nurls = [\"{url}\"]");
-        let hop = NextHop::only(postern_config::parse("hop.toml", &text, []).unwrap());
+        let hop = NextHop::new(&postern_config::parse("hop.toml", &text, []).unwrap());
         let target = Target::parse("b.example:443", None).unwrap();
         let member = hop.order(&target, Instant::now()).remove(0);
         let deadline = Instant::now() + Duration::from_secs(10);
         let reached = Reached::Plain(answered(pieces).await);
         let hops = Pseudonym::random().first();
-        let mut tunnel = open(reached, hop.config(), &member, (&target, &hops), deadline).await?;
+        let mut tunnel = open(reached, &hop.config, &member, (&target, &*hops), deadline).await?;
         let mut rest = String::new();
         tunnel.read_to_string(&mut rest).await.unwrap();
         Ok(rest)

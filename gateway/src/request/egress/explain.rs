@@ -1,4 +1,4 @@
-//! What the policy decides about one target and why, in words for the operator: `postern doctor egress`.
+//! Explanation of the policy's decision about one target, for the operator: `postern doctor egress`.
 
 use super::{By, NoSource, OfName, Policy, Via};
 use crate::config::{Action, Balance, Egress, NextHop};
@@ -11,30 +11,30 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What the policy decides about one target. It names the target: only for the operator who asks for it.
+/// The policy's decision about one target. It contains the target, so it is only for the operator who requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// A sentence for the target as it is written, and one for each address that it resolves to.
+    /// A sentence for the target as written, and one for each address to which it resolves.
     pub sentences: Vec<String>,
-    /// What a client gets.
+    /// Result for a client.
     pub end: End,
 }
 
-/// What a client gets for a target.
+/// Result of a client's request for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The gateway connects to it.
+    /// The gateway connects to the target.
     Allowed,
-    /// A refusal before its token is spent.
+    /// The gateway refuses before the token is spent.
     RefusedUnspent,
-    /// A refusal that costs its token: the target had to be resolved.
+    /// The gateway refuses after the token is spent: the target had to be resolved.
     RefusedSpent,
 }
 
-/// Judges `target` as a gateway with this `[egress]` does, and resolves it where the gateway would, in `limit` at most.
+/// Judges `target` as a gateway with this `[egress]` does, and resolves it if the gateway would, within `limit`.
 ///
 /// # Errors
-/// [`ResolverError`] where the gateway could not start.
+/// [`ResolverError`] if the gateway could not start.
 pub fn explain<'a>(
     egress: &'a Egress,
     target: &'a Target,
@@ -49,10 +49,10 @@ async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Expl
         Host::Address(address) => return Ok(policy.explain_address(target, *address)),
         Host::Name(name) => name,
     };
-    if let Some(via) = policy.via_of_name(name, target.port()) {
-        return Ok(policy.explain_via(name, target.port(), via));
+    if let Some(via) = policy.via_of_name(name, target) {
+        return Ok(policy.explain_via(name, target, via));
     }
-    let (before, is_refused) = policy.explain_name(name, target.port());
+    let (before, is_refused) = policy.explain_name(name, target);
     if is_refused {
         return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
     }
@@ -60,7 +60,7 @@ async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Expl
     let deadline = Instant::now() + limit;
     let found = async {
         let (_, mut families) = resolver.resolve(name, deadline, |_| Ok(())).await?;
-        let _ = timeout_at(deadline, families.rest()).await; // a family that is not answered has no addresses
+        let _ = timeout_at(deadline, families.rest()).await; // a family without an answer has no addresses
         Ok::<_, Refusal>(families.found())
     };
     let found = found.await;
@@ -78,19 +78,19 @@ impl Policy {
         Explanation { sentences: vec![sentence], end }
     }
 
-    /// A name that is not resolved here.
-    fn explain_via(&self, name: &str, port: u16, via: Via<'_>) -> Explanation {
-        let why = match self.of_name(name, port) {
+    /// Explains a name that the next hop resolves.
+    fn explain_via(&self, name: &str, target: &Target, via: Via<'_>) -> Explanation {
+        let why = match self.of_name(name, target) {
             OfName::Allowed(by) | OfName::Refused(by) | OfName::Open(by) => self.why(by),
         };
         let sentence =
-            format!("{name}: allowed through {}, which resolves it: {why}", written(via.hop.config()));
+            format!("{name}: allowed through {}, which resolves it: {why}", written(&via.hop.config));
         Explanation { sentences: vec![sentence], end: End::Allowed }
     }
 
-    /// The sentence, and whether the name is refused without being resolved.
-    fn explain_name(&self, name: &str, port: u16) -> (String, bool) {
-        match self.of_name(name, port) {
+    /// Returns the sentence, and `true` if the name is refused without resolution.
+    fn explain_name(&self, name: &str, target: &Target) -> (String, bool) {
+        match self.of_name(name, target) {
             OfName::Refused(by) => (format!("{name}: refused: {}", self.why(by)), true),
             OfName::Allowed(by) if self.is_final(by) => {
                 let why = self.why(by);
@@ -104,7 +104,7 @@ impl Policy {
         }
     }
 
-    /// The same, with what it resolved to, or why it did not.
+    /// Explains a name with the addresses to which it resolved, or with the reason of the failure.
     fn explain_resolved(
         &self,
         target: &Target,
@@ -127,7 +127,7 @@ impl Policy {
         Explanation { sentences, end }
     }
 
-    /// The sentence about an address, and whether it is allowed: in all of its forms.
+    /// Returns the sentence about an address, and `true` if it is allowed in all of its forms.
     fn of_forms(&self, target: &Target, address: IpAddr) -> (String, bool) {
         let mut sentence = String::new();
         for form in forms(address) {
@@ -142,7 +142,7 @@ impl Policy {
             }
         }
         if let Some(via) = self.via(target, address) {
-            return (format!("{sentence}; through {}", written(via.hop.config())), true);
+            return (format!("{sentence}; through {}", written(&via.hop.config)), true);
         }
         match self.source(target, address, 0) {
             Ok(None) => (sentence, true),
@@ -159,13 +159,13 @@ impl Policy {
         }
     }
 
-    /// Whether a rule allows a name whatever its addresses are.
+    /// Returns `true` if a rule allows a name whatever its addresses are.
     fn is_final(&self, by: By<'_>) -> bool {
         matches!(by, By::Rule(number, _) if self.action(number) == Some(Action::Allow { private: true }))
     }
 
     fn action(&self, number: usize) -> Option<Action> {
-        self.rules.get(number.checked_sub(1)?).map(|rule| rule.action)
+        self.egress.rules.get(number.checked_sub(1)?).map(|rule| rule.action)
     }
 
     fn why(&self, by: By<'_>) -> String {
@@ -224,7 +224,10 @@ mod tests {
     #[test]
     fn a_name_and_its_addresses_are_explained_by_rule_and_key() {
         let policy = policy(RULES);
-        let name = |name: &str, port| policy.explain_name(name, port);
+        let name = |name: &str, port: u16| {
+            let target = Target::parse(&format!("{name}:{port}"), None).unwrap();
+            policy.explain_name(name, &target)
+        };
         assert_eq!(
             name("db.example", 443),
             (

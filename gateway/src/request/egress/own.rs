@@ -1,16 +1,15 @@
-//! The addresses of the machine itself. A tunnel to one of them would reach services that are meant for nobody outside,
-//! although the address may be a public one.
+//! Addresses of this machine. A tunnel to one of them would reach services that are not meant for the outside, even if the
+//! address is public.
 
 use nix::ifaddrs::getifaddrs;
 use parking_lot::RwLock;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How old what is known may be: addresses come and go, IPv6's temporary ones daily.
+/// Maximum age of the list: addresses change, IPv6's temporary ones daily.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// What was read last, and when.
-#[derive(Debug)]
+/// Addresses that were read last, and the time of the read.
 pub(super) struct OwnAddresses(RwLock<(Vec<IpAddr>, Instant)>);
 
 impl OwnAddresses {
@@ -30,7 +29,7 @@ impl OwnAddresses {
     }
 
     fn refresh(&self) {
-        let Some(mut known) = self.0.try_write() else { return }; // another thread does it
+        let Some(mut known) = self.0.try_write() else { return }; // another thread refreshes them
         known.1 = Instant::now();
         if let Some(addresses) = addresses() {
             known.0 = addresses;
@@ -38,7 +37,7 @@ impl OwnAddresses {
     }
 }
 
-/// `None` where the system does not tell, which is logged.
+/// Reads the addresses of all interfaces. `None` if the system call fails, which is logged.
 fn addresses() -> Option<Vec<IpAddr>> {
     let interfaces = getifaddrs().inspect_err(|error| {
         tracing::warn!(%error, "the machine's own addresses cannot be read; tunnels to new ones are not refused");

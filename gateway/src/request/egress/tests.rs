@@ -1,12 +1,12 @@
-//! What the policy decides, by tables.
+//! Decisions of the policy, in tables.
 
 use super::*;
+use crate::config::Ports;
 
 fn strict() -> Policy {
     Policy::new(&Egress::default())
 }
 
-/// A policy from the text of `[egress]`.
 fn policy(text: &str) -> Policy {
     Policy::new(&postern_config::parse("egress.toml", text, []).unwrap())
 }
@@ -15,7 +15,7 @@ fn target(text: &str) -> Target {
     Target::parse(text, None).unwrap()
 }
 
-/// A literal address at a port that every policy here allows.
+/// Checks a literal address at a port that every policy here allows.
 fn check(policy: &Policy, address: &str) -> Result<(), PolicyRefusal> {
     let address = address.parse().unwrap();
     policy.check_address(&Target::new(Host::Address(address), 443).unwrap(), address)
@@ -41,7 +41,7 @@ fn ports_and_networks_follow_the_configuration() {
 #[test]
 fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
     let own = "1.2.3.4".parse().unwrap();
-    let policy = Policy { own: Some(Arc::new(OwnAddresses::these(vec![own]))), ..strict() };
+    let policy = Policy { own: Some(OwnAddresses::these(vec![own])), ..strict() };
     let refused = Err(PolicyRefusal::Address(Lever::Operator));
     for address in ["1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::102:304"] {
         assert_eq!(check(&policy, address), refused, "{address}");
@@ -51,7 +51,7 @@ fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
     assert!(allowing.own.is_none() && strict().own.is_some());
 }
 
-/// What becomes of a target, without its lever: before it is resolved, and with each of these addresses.
+/// Returns the decisions about a target, without levers: before it is resolved, and for each of these addresses.
 fn fate(policy: &Policy, text: &str, addresses: &[&str]) -> String {
     let target = target(text);
     let word = |checked: Result<(), PolicyRefusal>| match checked {
@@ -167,7 +167,10 @@ fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
          [[next_hops]]\nname = \"net\"\nurls = [\"socks5://192.0.2.1:1080\"]\n\
          [[next_hops]]\nname = \"names\"\nurls = [\"http://proxy.test:3128\"]\n",
     );
-    let of_name = |name: &str, port| policy.via_of_name(name, port).map(|via| via.hop.config().name.as_str());
+    let of_name = |name: &str, port: u16| {
+        let target = target(&format!("{name}:{port}"));
+        policy.via_of_name(name, &target).map(|via| via.hop.config.name.as_str())
+    };
     assert_eq!(of_name("a.example", 443), Some("names"));
     assert_eq!(of_name("a.test", 22), Some("names"));
     for (name, port) in [("a.test", 443), ("a.example", 80), ("blocked.example", 443), ("a.invalid", 22)] {
@@ -176,11 +179,11 @@ fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
     let of_addresses = |text: &str, addresses: &[&str]| {
         let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let first = policy.via_of_first(&target(text), &addresses);
-        first.map(|(via, address)| format!("{} {address}", via.hop.config().name))
+        first.map(|(via, address)| format!("{} {address}", via.hop.config.name))
     };
     assert_eq!(of_addresses("9.1.1.1:443", &["9.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
     assert_eq!(of_addresses("1.1.1.1:22", &["1.1.1.1"]).as_deref(), Some("names 1.1.1.1"));
-    // A name that no rule has, whose addresses a rule may have: the resolver's first one says whether it goes directly.
+    // No rule has the name, but a rule may have its addresses: the resolver's first one decides about the route.
     assert_eq!(of_addresses("a.test:443", &["9.1.1.1", "1.1.1.1"]).as_deref(), Some("net 9.1.1.1"));
     assert_eq!(of_addresses("a.test:443", &["1.1.1.1", "9.1.1.1"]), None);
 }
@@ -206,17 +209,17 @@ fn what_no_rule_sends_elsewhere_goes_through_the_next_hop_of_all() {
     ] {
         let target = target(text);
         let via = match target.host() {
-            Host::Name(name) => before.via_of_name(name, target.port()),
+            Host::Name(name) => before.via_of_name(name, &target),
             Host::Address(address) => {
                 before.via(&target, *address).filter(|_| before.check_target(&target).is_ok())
             }
         };
-        assert_eq!(via.map(|via| via.hop.config().name.as_str()), expected, "{text}");
-        // Clients find out by a name below "invalid" whether the gateway serves.
+        assert_eq!(via.map(|via| via.hop.config.name.as_str()), expected, "{text}");
+        // Clients probe the gateway with a name below "invalid".
         let of_all = expected == Some("all") || text.starts_with("a.invalid");
         assert_eq!(before.goes_through_that_of_all(&target), of_all, "{text}");
     }
-    // A reload leaves alone what it does not change.
+    // A reload keeps next hops that it does not change.
     let egress = postern_config::parse(
         "egress.toml",
         &text
@@ -224,9 +227,9 @@ fn what_no_rule_sends_elsewhere_goes_through_the_next_hop_of_all() {
             .replace("socks5://127.0.0.1:9050", "socks5://127.0.0.1:9051"),
         [],
     );
-    let after = Policy::after(before.next_hops(), &egress.unwrap());
+    let after = Policy::after(&before.next_hops, &egress.unwrap());
     let kept = |name: &str| {
-        let [before, after] = [&before, &after].map(|policy| policy.next_hops().named(name).unwrap());
+        let [before, after] = [&before, &after].map(|policy| policy.next_hops.named(name).unwrap());
         Arc::ptr_eq(before, after)
     };
     assert_eq!([kept("all"), kept("tor")], [true, false]);

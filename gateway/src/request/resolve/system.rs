@@ -1,4 +1,5 @@
-//! The system's configuration of names: /etc/resolv.conf and /etc/hosts. Nothing in them keeps a gateway from starting.
+//! The system's configuration of name resolution: /etc/resolv.conf and /etc/hosts. No content of these files prevents a gateway
+//! from starting.
 
 use hickory_resolver::config::{NameServerConfig, ResolverOpts};
 use postern_daemon::seldom::Seldom;
@@ -9,20 +10,20 @@ use std::time::{Duration, SystemTime};
 
 const NAME_SERVERS: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
-/// The bounds of glibc, `RES_MAXRETRANS` and `RES_MAXRETRY`.
+/// Limits of glibc: `RES_MAXRETRANS`, in seconds, and `RES_MAXRETRY`.
 const LONGEST_TIMEOUT: u64 = 30;
 const MOST_ATTEMPTS: usize = 5;
 
-/// The name servers of resolv.conf(5), and what its options say.
+/// Name servers and options of resolv.conf(5).
 pub(super) struct System {
     pub(super) servers: Vec<NameServerConfig>,
     pub(super) options: ResolverOpts,
-    /// `options no-aaaa`
+    /// `true` for `options no-aaaa`.
     pub(super) only_v4: bool,
 }
 
 impl System {
-    /// Says in the log, once for all workers, if there is no name server.
+    /// Reads the file. Logs, once for all workers, if it contains no name server.
     pub(super) fn read() -> Self {
         static REPORTED: Seldom = Seldom::every(Duration::from_secs(10));
         let (text, reason) = match std::fs::read(NAME_SERVERS) {
@@ -40,7 +41,8 @@ impl System {
         system
     }
 
-    /// Also whether it names no server: then 127.0.0.1 is one. What cannot be read in it is left out, as glibc does.
+    /// Parses the file. Returns `true` if it contains no name server, so 127.0.0.1 is used. Ignores lines that it cannot parse,
+    /// as glibc does.
     fn parse(text: &[u8]) -> (Self, bool) {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let (read, _) = resolv_conf::Config::parse_with_errors(text);
@@ -48,7 +50,7 @@ impl System {
             read.nameservers.iter().map(|address| NameServerConfig::udp_and_tcp(address.into())).collect();
         let is_without = servers.is_empty();
         if is_without {
-            // Over TCP, which says at once that nobody listens.
+            // Over TCP, which fails immediately without a listener.
             servers.push(NameServerConfig::tcp(Ipv4Addr::LOCALHOST.into()));
         }
         let mut options = ResolverOpts::default();
@@ -59,10 +61,10 @@ impl System {
     }
 }
 
-/// By which a file is known to have changed: its place, size and time.
+/// Inode, size and modification time, by which a change of a file is detected.
 type Stamp = (u64, u64, Option<SystemTime>);
 
-/// Of both files, as they are now.
+/// Stamps of both files; `None` for a file that cannot be found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamps([Option<Stamp>; 2]);
 
@@ -75,7 +77,7 @@ impl Stamps {
     }
 }
 
-/// The hosts of hosts(5), in lower case: those of IPv6 first, of whom `dial` begins with one.
+/// The addresses of hosts(5), by host in lower case. IPv6 addresses come first, because `dial` begins with one of them.
 #[derive(Default)]
 pub(super) struct Hosts(HashMap<Box<str>, Vec<IpAddr>>);
 

@@ -1,4 +1,4 @@
-//! Lookups, against name servers in this process.
+//! Lookups against name servers in this process.
 
 use super::*;
 use h2::server::handshake;
@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// A name server that fails every question, and a count of them.
+/// Returns a resolver whose name server fails every query, and the number of queries.
 async fn failing() -> (Resolver, Arc<AtomicUsize>) {
     let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
@@ -31,7 +31,6 @@ async fn failing() -> (Resolver, Arc<AtomicUsize>) {
     (Resolver::new(&settings).unwrap(), asked)
 }
 
-/// All addresses of a name.
 async fn resolve(resolver: &Resolver, name: &str) -> Result<Vec<IpAddr>, Refusal> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let (_, mut families) = resolver.resolve(name, deadline, |_| Ok(())).await?;
@@ -88,11 +87,11 @@ fn what_is_remembered_is_bounded_and_makes_room_by_itself() {
     assert!(answers.0.len() < MOST_NAMES && answers.find(&(MOST_NAMES - 1).to_string(), now)[1].is_some());
 }
 
-/// What every name here resolves to, with a time to live of 100 seconds.
+/// Address to which every name here resolves, and its time to live in seconds.
 const FOUND: [u8; 4] = [192, 0, 2, 1];
 const TTL: u64 = 100;
 
-/// The answer to a question: one address of IPv4, none of IPv6. `cut` answers have none, and say that there is more.
+/// Returns the answer to a query: one IPv4 address, no IPv6 address. `cut` answers are empty and marked as truncated.
 fn answer(question: &[u8], cut: bool) -> Vec<u8> {
     let name_ends = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 1;
     let has_address = question[name_ends..name_ends + 2] == [0, 1] && !cut;
@@ -106,7 +105,7 @@ fn answer(question: &[u8], cut: bool) -> Vec<u8> {
     answer
 }
 
-/// Answers with a length before each message, as TCP has it.
+/// Answers queries over TCP, where a length precedes each message.
 async fn answer_stream(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     while let Ok(length) = stream.read_u16().await {
         let mut question = vec![0; length.into()];
@@ -117,7 +116,7 @@ async fn answer_stream(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     }
 }
 
-/// Answers the body of each request.
+/// Answers queries in the bodies of HTTP/2 requests.
 async fn answer_http2(stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut connection = handshake(stream).await.unwrap();
     while let Some(Ok((request, mut respond))) = connection.accept().await {
@@ -136,7 +135,7 @@ async fn answer_http2(stream: impl AsyncRead + AsyncWrite + Unpin) {
     }
 }
 
-/// A name server of each kind on one port. Its certificate is for `dns.example`.
+/// Starts a name server of this kind, and one over UDP on the same port. Its certificate is for `dns.example`.
 async fn name_server_of(kind: ResolverKind, home: &Path) -> Settings {
     let made = rcgen::generate_simple_self_signed(["dns.example".to_owned()]).unwrap();
     let ca = home.join("ca.pem");
@@ -155,7 +154,7 @@ async fn name_server_of(kind: ResolverKind, home: &Path) -> Settings {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let (listener, udp) = loop {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // The port may be another test's for UDP.
+        // Another test may use the port for UDP.
         if let Ok(udp) = UdpSocket::bind(listener.local_addr().unwrap()).await {
             break (listener, udp);
         }
@@ -184,7 +183,7 @@ async fn name_server_of(kind: ResolverKind, home: &Path) -> Settings {
     }
 }
 
-/// Over UDP every answer is cut, so that TCP has to be used, too.
+/// Truncates every answer over UDP, so the resolver has to use TCP, too.
 async fn cut_answers(server: UdpSocket) {
     let mut question = [0; 512];
     while let Ok((length, client)) = server.recv_from(&mut question).await {
@@ -244,4 +243,11 @@ async fn other_settings_make_another_resolver_and_equal_ones_keep_it() {
     let broken = Arc::new(Settings { servers: Vec::new(), ..Settings::clone(&second) });
     let kept = current.of(&second);
     assert!(Arc::ptr_eq(&kept, &current.of(&broken)));
+    // They are tried again: their file may be there later.
+    let ca = home.path().join("later.pem");
+    let later = Arc::new(Settings { ca: Some(ca.clone()), ..Settings::clone(&second) });
+    assert!(Arc::ptr_eq(&kept, &current.of(&later)));
+    std::fs::copy(second.ca.as_ref().unwrap(), ca).unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert!(!Arc::ptr_eq(&kept, &current.of(&later)));
 }

@@ -1,8 +1,8 @@
-//! A stream: one request, and its answer or its tunnel.
+//! An HTTP/2 stream: one request, and its answer or its tunnel.
 
 use crate::config::Limits;
 use crate::request::answer::{self, Body};
-use crate::request::deny::Refusal;
+use crate::request::deny::{AskedIn, Refusal};
 use crate::request::session::{self, Answer, Client, Opened};
 use crate::request::tunnel::{self, TunnelLimits};
 use crate::request::upload::RequestBody;
@@ -11,12 +11,14 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use postern_daemon::exchange::{Exchange, Patience};
-use postern_daemon::places::{Bounds, NoPlace, Place};
+use postern_daemon::places::{Bounds, Place};
+use postern_daemon::serve::TurnedAway;
+use postern_daemon::serve::h2::proceed;
 use postern_proxy::http2::{Http2Stream, Inbox, Queue, Unpaid, has_padded_value};
 use postern_proxy::reset::Reset;
 use std::future::{Future, poll_fn};
@@ -28,24 +30,24 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout};
 
-/// What the tasks of a connection's streams and its own have in common.
+/// State that the tasks of a connection and of its streams share.
 #[derive(Default)]
 pub(super) struct Streams {
     state: Mutex<State>,
     pub(super) unpaid: Unpaid,
-    /// Of refusals.
+    /// Refusals that wait to be written.
     pub(super) queue: Queue,
 }
 
 #[derive(Default)]
 struct State {
     open: usize,
-    /// When the last stream ended that was admitted, or began; `None` if there was none.
+    /// Time at which the last admitted stream began or ended; `None` if there was none.
     paid: Option<Instant>,
     connection: Option<Waker>,
 }
 
-/// A stream that is open, until this is dropped.
+/// Guard that counts a stream as open until it is dropped.
 pub(super) struct Open {
     streams: Arc<Streams>,
     has_paid: bool,
@@ -57,7 +59,7 @@ impl Streams {
         Open { streams: Arc::clone(self), has_paid: false }
     }
 
-    /// One was admitted, or will be.
+    /// Records that a stream was admitted, or will be.
     pub(super) fn paid(&self) {
         self.unpaid.lift();
         let mut state = self.state.lock();
@@ -66,7 +68,7 @@ impl Streams {
         }
     }
 
-    /// How many are open, and when the last one was that has paid. It leaves the connection's waker.
+    /// Returns the number of open streams, and the time of the last admitted one. Stores the waker of the connection's task.
     pub(super) fn look(&self, cx: &Context<'_>) -> (usize, Option<Instant>) {
         let mut state = self.state.lock();
         state.connection = Some(cx.waker().clone());
@@ -79,12 +81,11 @@ impl Open {
         self.streams.unpaid.clone()
     }
 
-    /// Where the connection's refusals wait to be written.
     fn queue(&self) -> &Queue {
         &self.streams.queue
     }
 
-    /// Its request was admitted.
+    /// Records that the stream's request was admitted.
     fn paid(&mut self) {
         self.has_paid = true;
         self.streams.paid();
@@ -104,7 +105,7 @@ impl Drop for Open {
     }
 }
 
-/// What a stream's task has beside its request.
+/// State of a stream's task, without its request.
 pub(super) struct Stream {
     pub(super) respond: SendResponse<Bytes>,
     pub(super) open: Open,
@@ -113,7 +114,7 @@ pub(super) struct Stream {
     pub(super) worker: Arc<Worker>,
 }
 
-/// A tunnel, and what it keeps of its stream.
+/// A tunnel, and the parts of its stream that it keeps.
 struct Tunnel {
     stream: Http2Stream,
     opened: Opened,
@@ -123,10 +124,10 @@ struct Tunnel {
     _open: Open,
 }
 
-/// Serves a stream to its end, or to the stop.
+/// Serves a stream until its end or the stop.
 ///
-/// Not an async function of its arguments: every tunnel would have room for its request as long as it is open. Nothing more is made
-/// before the task runs, for a turn of the connection brings hundreds of requests.
+/// Not an async function of its arguments: every tunnel would hold memory for its request as long as it is open. Everything
+/// else is built when the task runs, because a turn of the connection brings hundreds of requests.
 pub(super) fn serve(request: Request<RecvStream>, stream: Stream) -> impl Future<Output = ()> + Send {
     let asked = Box::new((request, stream));
     async move {
@@ -140,7 +141,7 @@ fn begin(
 ) -> (Inbox, Pin<Box<dyn Future<Output = ()> + Send>>) {
     let (head, body) = request.into_parts();
     let inbox = Inbox::new(body, Some(stream.open.unpaid()));
-    let request = Request::from_parts(head, RequestBody::Http2(inbox.clone()));
+    let request = Request::from_parts(head, RequestBody::Right(inbox.clone()));
     let shutdown = stream.worker.core.shutdown.clone();
     let answering = Box::pin(answer(request, inbox.clone(), stream));
     let serving = Box::pin(async move {
@@ -152,24 +153,21 @@ fn begin(
     (inbox, serving)
 }
 
-/// Answers the request. What is left is a tunnel, if it is one.
+/// Answers the request. Returns a tunnel if the request opened one.
 async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> Option<Tunnel> {
     let Stream { mut respond, mut open, client, limits, worker } = stream;
     let core = &worker.core;
     let is_head = request.method() == Method::HEAD;
     let exchange =
         Exchange::new(Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() });
-    let _answering = exchange.begin_any(); // what is being answered gives no place away
+    let _answering = exchange.begin_any(); // a request that is being answered is not displaced
     let bounds = Bounds { connections: limits.connections, sources: &limits.source };
     let mut place = match core.places.take_for(client.source, bounds, &exchange) {
         Ok(place) => place,
         Err(no_place) => {
-            let refusal = match no_place {
-                NoPlace::Source => Refusal::SourceLimit,
-                NoPlace::Full => Refusal::TooMany,
-            };
+            let refusal = Refusal::from(TurnedAway::NoPlace(no_place));
             core.recorder.turned_away(&refusal);
-            refuse(&mut respond, &open, answer::refused(&refusal, None), is_head).await;
+            refuse(&mut respond, &open, answer::refused(&refusal, None, AskedIn::Proxy), is_head).await;
             return None;
         }
     };
@@ -182,7 +180,7 @@ async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> 
     let waits = request.method() != Method::CONNECT && request.headers().contains_key(EXPECT);
     let answer = session::answer(&worker, &limits, client, &exchange, request);
     let Some(answer) = unless_reset(&mut respond, &exchange, waits.then_some(&inbox), answer).await else {
-        // Counted like a refusal: who resets what it asks for could ask without end.
+        // Counted as a refusal: otherwise a client that resets its requests could send them without limit.
         core.refused(client.source, &limits, &Refusal::Malformed);
         return None;
     };
@@ -207,8 +205,8 @@ async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> 
     }
 }
 
-/// Runs `work` unless the client resets the stream, or its connection goes, and sends the interim answers that come meanwhile. A
-/// client that `waits` with its request's body may go on once `work` reads it (RFC 9110, section 10.1.1).
+/// Runs `work` unless the client resets the stream or its connection ends, and sends the interim answers of that time. A client
+/// that `waits` with its request's body gets a 100 once `work` reads the body (RFC 9110, section 10.1.1).
 async fn unless_reset<F: Future>(
     respond: &mut SendResponse<Bytes>,
     exchange: &Exchange,
@@ -222,27 +220,25 @@ async fn unless_reset<F: Future>(
         }
         let done = work.as_mut().poll(cx);
         for interim in exchange.take_interim() {
-            let _ = respond.send_informational(interim); // it fails for a stream that is over
+            let _ = respond.send_informational(interim); // fails for a stream that has ended
         }
         if done.is_pending() && waits.take_if(|inbox| inbox.is_wanted()).is_some() {
-            let mut proceed = Response::new(());
-            *proceed.status_mut() = StatusCode::CONTINUE;
-            let _ = respond.send_informational(proceed); // without it the client waits for a second, and sends
+            let _ = respond.send_informational(proceed()); // fails for a stream that has ended
         }
         done.map(Some)
     })
     .await
 }
 
-/// Sends a refusal at once. Where its client does not take it, it waits without a task and without a place, and the connection
-/// counts how many do.
+/// Sends a refusal immediately. If the client does not read it, the refusal waits without a task and without a place, and the
+/// connection counts it.
 async fn refuse(respond: &mut SendResponse<Bytes>, open: &Open, response: Response<Body>, is_head: bool) {
     let (mut head, sentence) = response.into_parts();
-    let sentence = sentence.collect().await.map(Collected::to_bytes).unwrap_or_default(); // it is there
+    let sentence = sentence.collect().await.map(Collected::to_bytes).unwrap_or_default(); // it is complete
     head.headers.insert(CONTENT_LENGTH, HeaderValue::from(sentence.len()));
     match respond.send_response(Response::from_parts(head, ()), is_head) {
         Ok(mut outbox) if !is_head => {
-            // It fails for a stream that is over.
+            // Fails for a stream that has ended.
             let _ = outbox.send_data(open.queue().piece(sentence[..].into()), true);
         }
         Ok(_) => {}
@@ -250,7 +246,8 @@ async fn refuse(respond: &mut SendResponse<Bytes>, open: &Open, response: Respon
     }
 }
 
-/// Sends a target's answer, of which the client may leave a piece unread for `pause`. One that breaks off ends in a reset.
+/// Sends a target's answer, of which the client may leave a piece unread for `pause`. An answer that is cut off ends in a
+/// reset.
 async fn forward(
     respond: &mut SendResponse<Bytes>,
     inbox: &Inbox,
@@ -301,7 +298,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// The memory of every tunnel on HTTP/2, most of which are idle most of the time.
+    /// Bounds the memory of every tunnel on HTTP/2, most of which are idle most of the time.
     #[test]
     fn a_stream_takes_little_room() {
         assert!(room(serve) <= 160, "{}", room(serve));

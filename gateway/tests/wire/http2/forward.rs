@@ -6,8 +6,9 @@ use crate::support::target::{Deaf, Echo, Held};
 use crate::support::{ISSUER, PATIENCE, Running};
 use bytes::Bytes;
 use h2::client::Builder;
-use http::Request;
+use http::{Method, Request};
 use postern_config::ConfigDuration;
+use postern_testkit::dialogue::{Step, rows};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -173,4 +174,74 @@ async fn interim_answers_are_the_targets() {
         }
         assert_eq!(sent.answer().await.status, 307);
     }
+}
+
+/// The request of a row over HTTP/1.1 without a body, if it can be sent over HTTP/2.
+fn over_http2(text: &str) -> Option<Request<()>> {
+    let (line, fields) = text.split_once("\r\n")?;
+    let (method, url) = line.strip_suffix(" HTTP/1.1")?.split_once(' ')?;
+    let mut request = Request::builder().method(method).uri(url);
+    for field in fields.lines().filter(|line| !line.is_empty()) {
+        let (name, value) = field.split_once(": ")?;
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" | "transfer-encoding" | "expect" => return None,
+            "host" | "connection" | "proxy-connection" | "x-hop" => {} // of HTTP/1.1
+            name => request = request.header(name, value),
+        }
+    }
+    request.body(()).ok().filter(|request| request.method() != Method::CONNECT)
+}
+
+/// The rows for HTTP/1.1 that have one request without a body and one answer.
+#[tokio::test]
+async fn what_a_proxy_owes_plain_http() {
+    let gateway = Running::start().await;
+    let mut client = Http2::connect(gateway.address).await;
+    let mut driven = Vec::new();
+    for (name, steps) in rows() {
+        let is_one = |kind: fn(&Step) -> bool| steps.iter().filter(|step| kind(step)).count() == 1;
+        let [Step::Send(text), ..] = &steps[..] else { continue };
+        let is_of_http1 = steps.len() == 2 && !text.contains("Max-Forwards"); // refused for its Host or its spelling
+        if is_of_http1
+            || !is_one(|step| matches!(step, Step::Send(_)))
+            || !is_one(|step| matches!(step, Step::Get(_)))
+        {
+            continue;
+        }
+        let mut target = Held::start().await;
+        let at = target.address.to_string();
+        let admission = format!("Proxy-Authorization: {}\r\n", ISSUER.authorization());
+        let filled = |text: &str| text.replace("{target}", &at).replace("{admission}", &admission);
+        let Some(request) = over_http2(&filled(text)) else { continue };
+        let (mut sent, mut far, mut answer) = (Some(client.send(request, true).await), None, String::new());
+        for step in &steps[1..] {
+            match step {
+                Step::Arrive(head) => {
+                    let head = filled(head).to_ascii_lowercase();
+                    let mut stream = target.next().await;
+                    let got = received(&mut stream, "\r\n\r\n").await.to_ascii_lowercase();
+                    assert!(head.lines().all(|line| got.lines().any(|other| other == line)), "{name}: {got}");
+                    far = Some(stream);
+                }
+                Step::Say(said) => far.as_mut().unwrap().write_all(said.as_bytes()).await.unwrap(),
+                Step::End => far = None,
+                Step::Get(parts) => {
+                    let got = sent.take().unwrap().answer().await;
+                    let fields = got.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+                    answer = format!("HTTP/1.1 {} {}", got.status, fields.collect::<String>());
+                    answer.make_ascii_lowercase();
+                    for part in *parts {
+                        assert!(
+                            answer.contains(&part.to_ascii_lowercase()),
+                            "{name}: {part:?} is not in {answer}"
+                        );
+                    }
+                }
+                Step::Lacks(part) => assert!(!answer.contains(part), "{name}: {part:?} is in {answer}"),
+                Step::Send(_) | Step::Body(_) | Step::Closed => unreachable!("{name}"),
+            }
+        }
+        driven.push(name);
+    }
+    assert!(driven.len() >= 17, "{driven:#?}");
 }

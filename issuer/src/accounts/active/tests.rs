@@ -1,7 +1,5 @@
-//! What is in memory of accounts, and when it is forgotten.
-
 use super::*;
-use crate::accounts::tiers::Tiers;
+use crate::accounts::configured::Tiers;
 
 fn found(name: &str, quota: &str) -> Found {
     let terms = Terms { quota: quota.parse().ok(), burst: None, tier: None, expires_at: None };
@@ -57,7 +55,19 @@ fn a_key_is_judged_at_the_moment_of_the_request() {
     assert_eq!(Standing { enabled: false, ..standing }.admit(UnixSeconds(4)), Err(NoAccount::Disabled));
 }
 
-/// An authorizer may say of any number of keys that they are one account's.
+#[test]
+fn a_key_that_the_authorizer_moves_goes_with_its_new_account() {
+    let active = Active::default();
+    for name in ["one", "other"] {
+        insert(&active, active.generation(), key(1), found(name, "1/1d")).unwrap();
+    }
+    active.forget("one");
+    assert_eq!(&*active.get(&key(1)).unwrap().0.name, "other");
+    active.forget("other");
+    assert!(active.get(&key(1)).is_none());
+}
+
+/// An authorizer may assign any number of keys to one account.
 #[test]
 fn an_account_has_a_bounded_number_of_credentials_in_memory() {
     let active = Active::default();

@@ -1,25 +1,24 @@
-//! What the authorizer may answer.
+//! Parsing of the authorizer's answers.
 
+use crate::accounts::configured::Tiers;
 use crate::accounts::control::{Terms, is_account_name};
-use crate::accounts::tiers::Tiers;
-use crate::burst::Burst;
-use crate::quota::Quota;
+use crate::quota::{Burst, Quota};
 use postern_daemon::http::is_invisible;
 use serde::Deserialize;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// The longest reason that is passed on, in characters.
+/// Longest reason that is passed on to the client, in characters.
 const MOST_REASON: usize = 200;
 
-/// What the service says of a key.
+/// The authorizer's verdict on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The key is this account's.
+    /// The key belongs to this account.
     Allowed(Arc<Allowed>),
-    /// It gets no tokens, for this reason.
+    /// The key gets no tokens, for this reason.
     Denied(Option<Arc<str>>),
-    /// The answer makes no sense.
+    /// The answer is invalid.
     Absurd,
 }
 
@@ -29,7 +28,7 @@ pub(crate) struct Allowed {
     pub(crate) terms: Terms,
 }
 
-/// Reads an answer, or says what is wrong with it, without a word of it: it may have names and keys.
+/// Parses an answer. An error never quotes the answer, which may contain names and keys.
 pub(super) fn read(body: &[u8], tiers: &Tiers) -> Result<Verdict, &'static str> {
     #[derive(Deserialize)]
     struct Wire {
@@ -54,11 +53,8 @@ pub(super) fn read(body: &[u8], tiers: &Tiers) -> Result<Verdict, &'static str> 
     if !is_account_name(&account) {
         return Err("one names an account by what is no name for an account");
     }
-    let burst = match (wire.rate, wire.burst) {
-        (Some(tokens_per_second), Some(burst_tokens)) => Some(Burst { tokens_per_second, burst_tokens }),
-        (None, None) => None,
-        _ => return Err("one has only one of rate and burst, which need each other"),
-    };
+    let burst = Burst::of(wire.rate, wire.burst);
+    let burst = burst.ok_or("one has only one of rate and burst, which need each other")?;
     match (&wire.quota, &wire.tier) {
         (None, None) => return Err("one allows a key and has neither a quota nor a tier"),
         (None, Some(tier)) if !tiers.has(tier) => {

@@ -1,78 +1,20 @@
-//! Accounts that a file declares, for operators who keep what runs in files: Kubernetes, compose, a repository.
+//! Accounts that a file declares, for operators who keep configuration in files: Kubernetes, compose, a repository.
 
-use super::certificates;
-use super::desk::{Answer, Desk, Ended, check_name, check_terms, refused};
-use super::{Line, Terms};
-use crate::Burst;
-use crate::accounts::api_key::{KeyDigest, sha256};
-use crate::accounts::certificates as stored;
+use super::desk::{
+    Answer, Desk, Ended, check_name, check_terms, insert_certificate, parse_certificate, refused,
+};
+use super::{AccountChange, DeclaredAccount, KeyHash, Line, Terms};
+use crate::accounts::api_key::KeyDigest;
 use crate::accounts::records::{self, Record};
-use crate::accounts::store::{Change, set_needs_account};
-use crate::quota::Quota;
+use crate::accounts::store::set_needs_account;
+use crate::quota::Burst;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
 use postern_token::UnixSeconds;
 use rusqlite::Transaction;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer};
-use serde::ser::Serializer;
-use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt;
-use std::num::NonZeroU32;
 
-/// A file of accounts.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AccountsFile {
-    /// The accounts.
-    #[serde(default)]
-    pub accounts: Vec<DeclaredAccount>,
-}
-
-/// An account as a file declares it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DeclaredAccount {
-    /// A name for the operator, unique. It is never shown to clients.
-    pub name: String,
-    /// The SHA-256 of the account's API key. Keys that `postern issuer account` made are good beside it.
-    #[serde(default)]
-    pub key_sha256: Option<KeyHash>,
-    /// How many tokens the account gets in each period. Without it the account has the terms of its tier.
-    #[serde(default)]
-    pub quota: Option<Quota>,
-    /// How many tokens a second, on average, besides the quota. It needs `burst`.
-    #[serde(default)]
-    pub rate: Option<NonZeroU32>,
-    /// How many tokens at once, after a pause. It needs `rate`.
-    #[serde(default)]
-    pub burst: Option<NonZeroU32>,
-    /// One of `[[tiers]]`, by its name.
-    #[serde(default)]
-    pub tier: Option<String>,
-    /// The first day (UTC) without tokens, such as "2027-01-31".
-    #[serde(default)]
-    pub expires: Option<String>,
-    /// The SHA-256 of the public keys of its clients' certificates, in hex. Without it those it has stay.
-    #[serde(default)]
-    pub certificates: Option<Vec<String>>,
-}
-
-/// What became of a declared account.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AccountChange {
-    /// It is new.
-    Added,
-    /// These of its values are others, by their names in the file.
-    Changed(Vec<String>),
-    /// It is not declared any more.
-    Removed,
-}
-
-/// A declared account whose values make sense.
+/// A validated declaration of an account.
 struct Wanted<'a> {
     name: &'a str,
     terms: Terms,
@@ -80,9 +22,18 @@ struct Wanted<'a> {
     certificates: Option<Vec<PublicKeyDigest>>,
 }
 
+/// An account that has released the key and the certificates that it no longer declares.
+struct Released {
+    id: i64,
+    is_new: bool,
+    changed: Vec<String>,
+    /// Stored form of a newly declared key.
+    key: Option<[u8; 32]>,
+}
+
 impl Desk<'_> {
-    /// Makes the accounts what a file declares: all of them, or none. With `prune` accounts go that an earlier file declared, and
-    /// this one does not; those that were made otherwise stay.
+    /// Makes the accounts match a file: all of them, or none. `prune` removes accounts that an earlier file declared and this
+    /// one does not; accounts made by other means stay.
     pub(super) fn apply(
         &self,
         declared: &[DeclaredAccount],
@@ -91,12 +42,14 @@ impl Desk<'_> {
     ) -> Result<(), Ended> {
         let wanted = declared.iter().map(|account| self.want(account)).collect::<Result<Vec<_>, _>>()?;
         check_unique(&wanted)?;
-        let changes = self.write(|transaction| {
+        let changes = self.store.transact(|transaction| -> Result<_, Ended> {
             let removed = if prune { remove_others(transaction, &wanted)? } else { Vec::new() };
             let mut changes: Vec<_> =
                 removed.into_iter().map(|name| (name, AccountChange::Removed)).collect();
-            for account in &wanted {
-                let change = self.take_up(transaction, account)?;
+            // Every account releases what it no longer declares before any takes it: keys and certificates may move.
+            let released = wanted.iter().map(|account| self.release(transaction, account));
+            for (account, released) in wanted.iter().zip(released.collect::<Result<Vec<_>, _>>()?) {
+                let change = self.take_up(transaction, account, released)?;
                 changes.extend(change.map(|change| (account.name.to_owned(), change)));
             }
             set_needs_account(transaction)?;
@@ -118,15 +71,11 @@ impl Desk<'_> {
         let DeclaredAccount { name, key_sha256, quota, rate, burst, tier, expires, certificates } = declared;
         let wrong = |what: &str| refused(format!("[[accounts]] {name:?} {what}"));
         check_name(name)?;
-        let burst = match (*rate, *burst) {
-            (Some(tokens_per_second), Some(burst_tokens)) => Some(Burst { tokens_per_second, burst_tokens }),
-            (None, None) => None,
-            _ => {
-                return Err(wrong(
-                    "has one of rate and burst, which need each other: write both, such as rate = 5 and burst = 50, or neither",
-                ));
-            }
-        };
+        let burst = Burst::of(*rate, *burst).ok_or_else(|| {
+            wrong(
+                "has one of rate and burst, which need each other: write both, such as rate = 5 and burst = 50, or neither",
+            )
+        })?;
         let day = |text: &str| {
             let wrong =
                 || wrong(&format!("expires on {text:?}, which is no day: write it as \"2027-01-31\""));
@@ -145,7 +94,7 @@ impl Desk<'_> {
                  `key=$(openssl rand -hex 32)`, give it to the client, and write here what `printf %s \"$key\" | sha256sum` prints",
             ));
         }
-        let parse = |keys: &Vec<String>| keys.iter().map(|key| certificates::parse(key)).collect();
+        let parse = |keys: &Vec<String>| keys.iter().map(|key| parse_certificate(key)).collect();
         let certificates: Option<Result<Vec<_>, _>> = certificates.as_ref().map(parse);
         let certificates = certificates.transpose().map_err(|_: Ended| {
             wrong("has one of certificates that is not 64 hex digits, the SHA-256 of the certificate's public key")
@@ -153,12 +102,9 @@ impl Desk<'_> {
         Ok(Wanted { name, terms, key: key_sha256.map(|key| key.0), certificates })
     }
 
-    /// Adds or changes one account. Whether it is enabled is not in a file.
-    fn take_up(
-        &self,
-        transaction: &Transaction<'_>,
-        wanted: &Wanted<'_>,
-    ) -> Result<Option<AccountChange>, Change<Ended>> {
+    /// Adds or changes the terms of one account, retires its previous key, and removes undeclared certificates. A file does not
+    /// set `enabled`.
+    fn release(&self, transaction: &Transaction<'_>, wanted: &Wanted<'_>) -> Result<Released, Ended> {
         let Wanted { name, terms, key, certificates } = wanted;
         let known = records::find(transaction, name)?;
         let mut changed = Vec::new();
@@ -171,64 +117,79 @@ impl Desk<'_> {
                 record.id
             }
             None if key.is_none() && certificates.iter().all(Vec::is_empty) => {
-                return Err(Change::Refused(refused(format!(
+                return Err(refused(format!(
                     "[[accounts]] {name:?} has neither a key_sha256 nor certificates, so no client could be it: write one, or let \
                      `postern issuer account add` make the account and its key first"
-                ))));
+                )));
             }
             None => records::insert(transaction, name, terms)?,
         };
-        if self.take_up_key(transaction, (id, name), key.as_ref())? {
-            changed.push("key_sha256".to_owned());
+        // An unchanged key is left as it is: an operator may have retired it since, and a restart must not restore it.
+        let new = key.as_ref().map(|key| self.store.secret().stored(key));
+        let last = records::declared_key(transaction, id)?;
+        let is_declared = last == Some(new);
+        if !is_declared {
+            records::declare(transaction, id, new.as_ref())?;
+            if let Some(last) = &last.flatten()
+                && let Some((owner, key)) = records::find_by_key(transaction, last)?
+                && owner.id == id
+            {
+                records::retire_key(transaction, key.id, self.now)?;
+            }
+            if last.flatten() != new {
+                changed.push("key_sha256".to_owned());
+            }
         }
         if let Some(certificates) = certificates
-            && take_up_certificates(transaction, id, certificates)?
+            && release_certificates(transaction, id, certificates)?
         {
             changed.push("certificates".to_owned());
         }
-        let change = if known.is_none() { AccountChange::Added } else { AccountChange::Changed(changed) };
+        Ok(Released { id, is_new: known.is_none(), changed, key: new.filter(|_| !is_declared) })
+    }
+
+    /// Gives an account the key and the certificates that it declares.
+    fn take_up(
+        &self,
+        transaction: &Transaction<'_>,
+        wanted: &Wanted<'_>,
+        Released { id, is_new, changed, key }: Released,
+    ) -> Result<Option<AccountChange>, Ended> {
+        if let Some(key) = &key {
+            self.give_key(transaction, (id, wanted.name), key)?;
+        }
+        for certificate in wanted.certificates.iter().flatten() {
+            insert_certificate(transaction, (id, wanted.name), certificate)?;
+        }
+        let change = if is_new { AccountChange::Added } else { AccountChange::Changed(changed) };
         Ok(Some(change).filter(|change| *change != AccountChange::Changed(Vec::new())))
     }
 
-    /// Whether another key is declared than the last time. One that is not new is left as it is: an operator who has retired it
-    /// since does not want it back at the next restart.
-    fn take_up_key(
+    /// Makes a key valid for an account, unless another account has it. A retired one counts as a new key of the account.
+    fn give_key(
         &self,
         transaction: &Transaction<'_>,
         (id, name): (i64, &str),
-        key: Option<&KeyDigest>,
-    ) -> Result<bool, Change<Ended>> {
-        let new = key.map(|key| self.store.secret().stored(key));
-        let last = records::declared_key(transaction, id)?;
-        if last == Some(new) {
-            return Ok(false);
-        }
-        records::declare(transaction, id, new.as_ref())?;
-        let last = last.flatten();
-        if let Some(last) = &last {
-            records::retire_stored(transaction, id, last, self.now)?;
-        }
-        if let Some(new) = &new {
-            match records::find_by_key(transaction, new)? {
-                Some((owner, _)) if owner.id != id => {
-                    return Err(Change::Refused(refused(format!(
-                        "[[accounts]] {name:?} has the same key_sha256 as the account {:?}: give each account a key of its own",
-                        owner.name
-                    ))));
-                }
-                Some((_, None)) => {}
-                Some((_, Some(_))) => records::renew_stored(transaction, new)?, // it was retired, and is declared again
-                None => {
-                    self.make_room(transaction, (id, name), false)?;
-                    records::insert_key(transaction, id, new, true)?;
-                }
+        key: &[u8; 32],
+    ) -> Result<(), Ended> {
+        match records::find_by_key(transaction, key)? {
+            Some((owner, key)) if owner.id == id && key.retires_at.is_none() => return Ok(()),
+            Some((owner, key)) if owner.id != id && key.retires_at.is_none_or(|time| time > self.now) => {
+                return Err(refused(format!(
+                    "[[accounts]] {name:?} has the same key_sha256 as the account {:?}: give each account a key of its own",
+                    owner.name
+                )));
             }
+            Some((_, key)) => records::remove_key(transaction, key.id)?,
+            None => {}
         }
-        Ok(last != new)
+        self.make_room(transaction, (id, name), false)?;
+        records::insert_key(transaction, id, key, true)?;
+        Ok(())
     }
 }
 
-/// Removes the accounts that an earlier file declared, and returns their names.
+/// Removes accounts that an earlier file declared and this one does not; returns their names.
 fn remove_others(transaction: &Transaction<'_>, wanted: &[Wanted<'_>]) -> rusqlite::Result<Vec<String>> {
     let names: HashSet<_> = wanted.iter().map(|account| account.name).collect();
     let mut others = records::declared(transaction)?;
@@ -242,25 +203,18 @@ fn remove_others(transaction: &Transaction<'_>, wanted: &[Wanted<'_>]) -> rusqli
         .collect()
 }
 
-/// Whether the account's certificates are others now.
-fn take_up_certificates(
+/// Removes the account's certificates that are not `wanted`; returns `true` if these differ from those it had.
+fn release_certificates(
     transaction: &Transaction<'_>,
     id: i64,
     wanted: &[PublicKeyDigest],
-) -> Result<bool, Change<Ended>> {
-    let known = stored::of_account(transaction, id)?;
-    let is_wanted = |hex: &str| wanted.iter().any(|key| key.to_string() == hex);
-    let mut is_changed = false;
-    for view in known.iter().filter(|view| !is_wanted(&view.public_key_sha256)) {
-        stored::remove(transaction, view.id)?;
-        is_changed = true;
-    }
-    for key in wanted.iter().filter(|key| !known.iter().any(|view| view.public_key_sha256 == key.to_string()))
-    {
-        certificates::insert(transaction, id, key)?;
-        is_changed = true;
-    }
-    Ok(is_changed)
+) -> Result<bool, Ended> {
+    let known = records::certificates(transaction, id)?;
+    let wanted: HashSet<_> = wanted.iter().map(PublicKeyDigest::to_string).collect();
+    let (kept, others): (Vec<_>, Vec<_>) =
+        known.into_iter().partition(|view| wanted.contains(&view.public_key_sha256));
+    others.iter().try_for_each(|view| records::remove_certificate(transaction, view.id))?;
+    Ok(!others.is_empty() || kept.len() < wanted.len())
 }
 
 fn check_unique(wanted: &[Wanted<'_>]) -> Result<(), Ended> {
@@ -283,7 +237,6 @@ fn check_unique(wanted: &[Wanted<'_>]) -> Result<(), Ended> {
     Ok(())
 }
 
-/// The names of the terms that differ.
 fn differing(one: &Terms, other: &Terms) -> Vec<String> {
     let terms = [
         ("quota", one.quota != other.quota),
@@ -292,56 +245,4 @@ fn differing(one: &Terms, other: &Terms) -> Vec<String> {
         ("expires", one.expires_at != other.expires_at),
     ];
     terms.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
-}
-
-/// The SHA-256 of an API key: 64 hex digits in the file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyHash(pub [u8; 32]);
-
-impl KeyHash {
-    /// Whether it is the hash of nothing, or one byte again and again.
-    fn is_of_no_key(self) -> bool {
-        self.0.iter().all(|byte| *byte == self.0[0]) || self.0 == sha256(b"")
-    }
-}
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHash(redacted)")
-    }
-}
-
-impl Serialize for KeyHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&hex::encode(self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        let mut hash = [0; 32];
-        hex::decode_to_slice(text.as_bytes(), &mut hash)
-            .map_err(|_| de::Error::custom("it is not 64 hex digits; never write the API key itself here"))?;
-        Ok(Self(hash))
-    }
-}
-
-impl JsonSchema for KeyHash {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "KeyHash".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // "secret" keeps a value that was refused out of the error: it may be the API key, written in the wrong place.
-        json_schema!({
-            "type": "string",
-            "format": "secret",
-            "x-accepted": "64 hex digits, the SHA-256 of the API key",
-        })
-    }
 }

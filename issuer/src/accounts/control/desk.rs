@@ -1,56 +1,42 @@
-//! Carrying out what an operator asks for, in a running issuer or on the file of one that does not run.
+//! Execution of operators' requests, in a running issuer or on the files of one that does not run.
 
-use super::{AccountRequest, Edit, Line, MOST_NAME, Refused, certificates, is_account_name, not_here};
+use super::{AccountRequest, Edit, Line, MOST_NAME, Refused, is_account_name};
+use crate::Config;
 use crate::accounts::records::{self, KeyView, Record, Terms};
-use crate::accounts::store::{Change, Store, set_needs_account};
+use crate::accounts::store::{Store, set_needs_account};
 use crate::accounts::{Accounts, AccountsError, Configured};
+use postern_daemon::files::DataDir;
+use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
-use rusqlite::{Connection, Transaction};
+use rusqlite::Transaction;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The most keys of an account that are good, and the most that are retired and still told from unknown ones.
+/// Largest number of an account's valid keys, and of its retired keys that are still distinguished from unknown ones.
 const MOST_KEYS: usize = 8;
 const MOST_RETIRED: usize = 4;
+/// Largest number of certificates of an account.
+const MOST_CERTIFICATES: usize = 8;
 
-/// Where requests are carried out.
+/// The context in which requests are executed.
 pub(crate) struct Desk<'a> {
     pub(crate) store: &'a Store,
-    /// What the configuration file says of accounts.
     pub(crate) configured: &'a Configured,
-    /// What is in memory, where the issuer runs.
+    /// Accounts in memory; `None` if the issuer does not run.
     pub(crate) running: Option<&'a Accounts>,
-    /// The present time.
     pub(crate) now: UnixSeconds,
 }
 
-/// Why a request ended early.
-#[derive(Debug)]
+/// The reason a request ended early.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(crate) enum Ended {
-    /// It is not done.
-    Refused(Refused),
+    Refused(#[from] Refused),
     /// The operator's side closed the connection.
-    Unread(io::Error),
-    Database(rusqlite::Error),
-}
-
-impl From<Refused> for Ended {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Self {
-        Self::Unread(error)
-    }
-}
-
-impl From<rusqlite::Error> for Ended {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
-    }
+    Unread(#[from] io::Error),
+    Database(#[from] rusqlite::Error),
 }
 
 impl From<AccountsError> for Ended {
@@ -59,13 +45,40 @@ impl From<AccountsError> for Ended {
     }
 }
 
-/// Where the lines of an answer go.
+impl From<AccountsError> for Refused {
+    fn from(error: AccountsError) -> Self {
+        Self::runtime(error.to_string())
+    }
+}
+
+/// The receiver of an answer's lines.
 pub(crate) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
+
+/// Answers a request on the files of an issuer that does not run, as `lock` proves.
+pub(crate) fn answer(
+    lock: &DataDir,
+    config: &Config,
+    request: AccountRequest,
+    answer: Answer<'_>,
+) -> Result<io::Result<()>, AccountsError> {
+    let (store, configured) = (Store::open(lock.path())?, Configured::of(config));
+    let desk = Desk { store: &store, configured: &configured, running: None, now: UnixSeconds::now() };
+    Ok(desk.answer(request, answer))
+}
+
+impl Accounts {
+    /// Answers a request while the issuer runs.
+    pub(crate) fn answer(&self, request: AccountRequest, answer: Answer<'_>) -> io::Result<()> {
+        let configured = self.configured.load_full();
+        let now = UnixSeconds::now();
+        Desk { store: &self.store, configured: &configured, running: Some(self), now }.answer(request, answer)
+    }
+}
 
 impl Desk<'_> {
     /// Answers a request with lines, the last of which is [`Line::Done`] or [`Line::Failed`]. Blocks on the disk.
     pub(crate) fn answer(&self, request: AccountRequest, answer: Answer<'_>) -> io::Result<()> {
-        match self.carry_out(request, self.now, answer) {
+        match self.carry_out(request, answer) {
             Ok(()) => answer(Line::Done),
             Err(Ended::Refused(refused)) => answer(Line::Failed(refused)),
             Err(Ended::Database(error)) => answer(Line::Failed(self.store.error(&error).into())),
@@ -73,9 +86,9 @@ impl Desk<'_> {
         }
     }
 
-    fn carry_out(&self, request: AccountRequest, now: UnixSeconds, answer: Answer<'_>) -> Result<(), Ended> {
+    fn carry_out(&self, request: AccountRequest, answer: Answer<'_>) -> Result<(), Ended> {
         if let Some(copies) = self.configured.follows().filter(|_| request.is_change()) {
-            return Err(Ended::Refused(not_here(copies)));
+            return Err(not_here(copies).into());
         }
         match request {
             AccountRequest::Add { name, terms, certificates } => {
@@ -93,9 +106,9 @@ impl Desk<'_> {
                 self.edit(&name, |record| record.enabled = enabled)
             }
             AccountRequest::RotateKey { name, grace_seconds } => {
-                self.rotate_key(&name, grace_seconds, now, answer)
+                self.rotate_key(&name, grace_seconds, answer)
             }
-            AccountRequest::RetireKey { name, key } => self.retire_key(&name, key, now),
+            AccountRequest::RetireKey { name, key } => self.retire_key(&name, key),
             AccountRequest::Change { name, quota, burst, tier, expires_at } => {
                 if let Edit::Set(tier) = &tier {
                     self.check_tier(tier)?;
@@ -123,26 +136,24 @@ impl Desk<'_> {
         answer: Answer<'_>,
     ) -> Result<(), Ended> {
         let certificates: Vec<_> =
-            certificates.iter().map(|key| certificates::parse(key)).collect::<Result<_, _>>()?;
+            certificates.iter().map(|key| parse_certificate(key)).collect::<Result<_, _>>()?;
         check_name(name)?;
         terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
         check_terms(name, terms)?;
-        let key = self.write(|transaction| {
-            if records::exists(transaction, name)? {
-                return Err(Change::Refused(refused(format!(
+        let key = self.store.transact(|transaction| -> Result<_, Ended> {
+            if records::find(transaction, name)?.is_some() {
+                return Err(refused(format!(
                     "there is an account {name:?} already: choose another name, or change it (`postern issuer account --help`)"
-                ))));
+                )));
             }
             let id = records::insert(transaction, name, terms)?;
             set_needs_account(transaction)?;
-            certificates.iter().try_for_each(|key| certificates::insert(transaction, id, key))?;
+            certificates.iter().try_for_each(|key| insert_certificate(transaction, (id, name), key))?;
             certificates.is_empty().then(|| self.new_key(transaction, id)).transpose()
         })?;
         if let Some(accounts) = self.running {
             accounts.needs_account.store(true, Ordering::Release);
-        }
-        if !certificates.is_empty() {
-            self.has_certificates();
+            accounts.has_certificates.fetch_or(!certificates.is_empty(), Ordering::AcqRel);
         }
         self.changed(name);
         key.map_or(Ok(()), |key| answer(Line::ApiKey(key)))?;
@@ -150,78 +161,97 @@ impl Desk<'_> {
     }
 
     fn edit(&self, name: &str, edit: impl FnOnce(&mut Record)) -> Result<(), Ended> {
-        self.write(|transaction| {
-            let mut record = self.find(transaction, name)?;
+        self.change(name, |transaction, mut record| {
             edit(&mut record);
-            check_terms(name, &record.terms).map_err(Change::Refused)?;
+            check_terms(name, &record.terms)?;
             Ok(records::update(transaction, &record)?)
-        })?;
-        self.changed(name);
-        Ok(())
+        })
     }
 
-    fn rotate_key(
-        &self,
-        name: &str,
-        grace_seconds: Option<u64>,
-        now: UnixSeconds,
-        answer: Answer<'_>,
-    ) -> Result<(), Ended> {
-        let key = self.write(|transaction| {
-            let Record { id, .. } = self.find(transaction, name)?;
+    fn rotate_key(&self, name: &str, grace_seconds: Option<u64>, answer: Answer<'_>) -> Result<(), Ended> {
+        let key = self.change(name, |transaction, Record { id, .. }| {
             let good = self.make_room(transaction, (id, name), grace_seconds == Some(0))?;
             if let Some(grace) = grace_seconds {
-                let end = now.saturating_add(Duration::from_secs(grace));
+                let end = self.now.saturating_add(Duration::from_secs(grace));
                 for key in good {
                     records::retire_key(transaction, key.id, end)?;
                 }
             }
             self.new_key(transaction, id)
         })?;
-        self.changed(name);
         Ok(answer(Line::ApiKey(key))?)
     }
 
-    fn retire_key(&self, name: &str, key: i64, now: UnixSeconds) -> Result<(), Ended> {
-        self.write(|transaction| {
-            let Record { id, .. } = self.find(transaction, name)?;
+    fn retire_key(&self, name: &str, key: i64) -> Result<(), Ended> {
+        self.change(name, |transaction, Record { id, .. }| {
             if !records::keys(transaction, id)?.iter().any(|known| known.id == key) {
-                return Err(Change::Refused(refused(format!(
+                return Err(refused(format!(
                     "{name:?} has no key {key}: `postern issuer account show` lists its keys"
-                ))));
+                )));
             }
-            Ok(records::retire_key(transaction, key, now)?)
+            Ok(records::retire_key(transaction, key, self.now)?)
+        })
+    }
+
+    fn add_certificate(&self, name: &str, public_key_sha256: &str, answer: Answer<'_>) -> Result<(), Ended> {
+        let key = parse_certificate(public_key_sha256)?;
+        let view = self.change(name, |transaction, Record { id, .. }| {
+            insert_certificate(transaction, (id, name), &key)?;
+            Ok(records::certificates(transaction, id)?.pop())
         })?;
-        self.changed(name);
-        Ok(())
+        if let Some(accounts) = self.running {
+            accounts.has_certificates.store(true, Ordering::Release);
+        }
+        view.map_or(Ok(()), |view| Ok(answer(Line::Certificate(view))?))
+    }
+
+    fn remove_certificate(&self, name: &str, certificate: i64) -> Result<(), Ended> {
+        self.change(name, |transaction, Record { id, .. }| {
+            if !records::certificates(transaction, id)?.iter().any(|known| known.id == certificate) {
+                return Err(refused(format!(
+                    "{name:?} has no certificate {certificate}: `postern issuer account show` lists its certificates"
+                )));
+            }
+            Ok(records::remove_certificate(transaction, certificate)?)
+        })
     }
 
     fn remove(&self, name: &str) -> Result<(), Ended> {
-        self.write(|transaction| {
-            let record = self.find(transaction, name)?;
-            Ok(records::remove(transaction, record.id)?)
-        })?;
-        self.changed(name);
+        self.change(name, |transaction, record| Ok(records::remove(transaction, record.id)?))?;
         self.settle(Some(name));
         Ok(())
     }
 
-    /// Removes retired keys of an account until it has room for one more, and returns those that are good, which may be many where
-    /// the one more takes the place of all.
+    /// Changes an account in one transaction, effective from the next request.
+    fn change<T>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Transaction<'_>, Record) -> Result<T, Ended>,
+    ) -> Result<T, Ended> {
+        let value = self.store.transact(|transaction| {
+            let record = records::find(transaction, name)?.ok_or_else(|| missing(name))?;
+            change(transaction, record)
+        })?;
+        self.changed(name);
+        Ok(value)
+    }
+
+    /// Deletes all but the newest `MOST_RETIRED` retired keys, and returns the valid ones. Refuses if there are `MOST_KEYS`
+    /// valid keys, unless the new key `replaces_all`.
     pub(super) fn make_room(
         &self,
         transaction: &Transaction<'_>,
         (id, name): (i64, &str),
         replaces_all: bool,
-    ) -> Result<Vec<KeyView>, Change<Ended>> {
+    ) -> Result<Vec<KeyView>, Ended> {
         let is_retired = |time: Option<UnixSeconds>| time.is_some_and(|time| time <= self.now);
         let (retired, good): (Vec<_>, Vec<_>) =
             records::keys(transaction, id)?.into_iter().partition(|key| is_retired(key.retires_at));
         if !replaces_all && good.len() >= MOST_KEYS {
-            return Err(Change::Refused(refused(format!(
+            return Err(refused(format!(
                 "{name:?} has {MOST_KEYS} keys that are good, the most there may be: retire one first (`postern issuer account \
                  retire-key`), or all of them with `rotate-key --grace 0s`"
-            ))));
+            )));
         }
         for key in retired.iter().rev().skip(MOST_RETIRED) {
             records::remove_key(transaction, key.id)?;
@@ -229,36 +259,20 @@ impl Desk<'_> {
         Ok(good)
     }
 
-    fn new_key(&self, transaction: &Transaction<'_>, account: i64) -> Result<String, Change<Ended>> {
-        let no_bytes =
-            || Ended::Refused(Refused::runtime("the system gives no random bytes for a key: try again"));
-        let key = self.store.secret().make_key().ok_or_else(no_bytes).map_err(Change::Refused)?.0;
+    fn new_key(&self, transaction: &Transaction<'_>, account: i64) -> Result<String, Ended> {
+        let no_bytes = || Refused::runtime("the system gives no random bytes for a key: try again");
+        let key = self.store.secret().make_key().ok_or_else(no_bytes)?;
         let stored = self.store.secret().stored(&crate::accounts::api_key::sha256(key.as_bytes()));
         records::insert_key(transaction, account, &stored, false)?;
         Ok(key)
     }
 
-    pub(super) fn write<T>(
-        &self,
-        change: impl FnOnce(&Transaction<'_>) -> Result<T, Change<Ended>>,
-    ) -> Result<T, Ended> {
-        self.store.write(change)
-    }
-
-    /// From the next request on the change counts.
-    pub(super) fn changed(&self, name: &str) {
+    /// Makes a committed change effective from the next request.
+    fn changed(&self, name: &str) {
         if let Some(accounts) = self.running {
             accounts.active.forget(name);
             accounts.are_unchecked.store(true, Ordering::Release);
         }
-    }
-
-    pub(super) fn find(&self, connection: &Connection, name: &str) -> Result<Record, Change<Ended>> {
-        records::find(connection, name)?.ok_or_else(|| Change::Refused(self.missing(name)))
-    }
-
-    pub(super) fn missing(&self, name: &str) -> Ended {
-        refused(format!("there is no account {name:?}: `postern issuer account list` names them all"))
     }
 
     fn check_tier(&self, tier: &str) -> Result<(), Ended> {
@@ -281,6 +295,10 @@ pub(super) fn refused(sentence: String) -> Ended {
     Ended::Refused(Refused::usage(sentence))
 }
 
+pub(super) fn missing(name: &str) -> Ended {
+    refused(format!("there is no account {name:?}: `postern issuer account list` names them all"))
+}
+
 pub(super) fn check_name(name: &str) -> Result<(), Ended> {
     let why = || {
         refused(format!(
@@ -291,7 +309,7 @@ pub(super) fn check_name(name: &str) -> Result<(), Ended> {
     is_account_name(name).then_some(()).ok_or_else(why)
 }
 
-/// Without a quota an account has its tier's, and so needs one.
+/// Refuses terms with neither a quota nor a tier: without a quota, an account has its tier's.
 pub(super) fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
     if terms.quota.is_some() || terms.tier.is_some() {
         return Ok(());
@@ -300,4 +318,47 @@ pub(super) fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
         "{name:?} would have neither a quota nor a tier, and so no terms at all: give it a quota, such as 10000/1d, or one of the \
          [[tiers]] of the configuration (--tier)"
     )))
+}
+
+/// Returns the refusal of a change at an issuer that follows another one.
+pub(crate) fn not_here(copies: &Path) -> Refused {
+    Refused::runtime(format!(
+        "this issuer follows the first one of its group and has what that one has: run this command at the first issuer, whose files are \
+         copied to {} ([group] follow). It counts here once the next copy has come",
+        copies.display()
+    ))
+}
+
+/// Adds a certificate to an account that does not have it yet.
+pub(super) fn insert_certificate(
+    transaction: &Transaction<'_>,
+    (account, name): (i64, &str),
+    key: &PublicKeyDigest,
+) -> Result<(), Ended> {
+    match records::find_by_certificate(transaction, key)? {
+        Some(owner) if owner.id == account => return Ok(()),
+        Some(owner) => {
+            return Err(refused(format!(
+                "{:?} is known by this certificate, or by another one of the same key: remove it there first (`postern issuer \
+                 account remove-certificate`), or give each account a key of its own",
+                owner.name
+            )));
+        }
+        None => {}
+    }
+    if records::certificates(transaction, account)?.len() >= MOST_CERTIFICATES {
+        return Err(refused(format!(
+            "{name:?} has {MOST_CERTIFICATES} certificates, the most there may be: remove one first (`postern issuer account \
+             remove-certificate`)"
+        )));
+    }
+    Ok(records::insert_certificate(transaction, account, key)?)
+}
+
+pub(super) fn parse_certificate(public_key_sha256: &str) -> Result<PublicKeyDigest, Ended> {
+    let mut key = [0; 32];
+    hex::decode_to_slice(public_key_sha256, &mut key).map_err(|_| {
+        refused("a certificate is given as the SHA-256 of its public key, in 64 hex digits".to_owned())
+    })?;
+    Ok(PublicKeyDigest(key))
 }

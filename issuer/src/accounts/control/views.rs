@@ -1,23 +1,23 @@
-//! What an operator sees of accounts.
+//! Views of accounts for operators.
 
-use super::desk::{Answer, Desk, Ended};
+use super::desk::{Answer, Desk, Ended, missing};
 use super::{AccountView, Here, KeptIn, Line, Terms};
+use crate::accounts::configured::Allowance;
 use crate::accounts::records::{self, Record};
-use crate::accounts::tiers::Allowance;
-use crate::accounts::{AccountsError, certificates as stored, usage};
+use crate::accounts::{AccountsError, usage};
 use crate::quota::Writing;
 use crate::share::Shares;
 use postern_token::UnixSeconds;
 use rusqlite::Connection;
 
 impl Desk<'_> {
-    /// On a connection of its own: a long list holds up nobody.
+    /// Lists all accounts on a separate connection, so that a long list blocks no request.
     pub(super) fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
         let (reader, shares) = (self.store.reader()?, self.shares()?);
         records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record, shares.as_ref())))?))
     }
 
-    /// The shares of this issuer, where it is in a group.
+    /// Returns this issuer's shares; `None` without a group.
     fn shares(&self) -> Result<Option<Shares>, AccountsError> {
         if self.configured.group.is_none() {
             return Ok(None);
@@ -32,7 +32,7 @@ impl Desk<'_> {
         let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
         let view = match records::find(&reader, name)? {
             Some(record) => self.with_credentials(&reader, record, shares.as_ref())?,
-            None if usage.is_empty() => return Err(self.missing(name)),
+            None if usage.is_empty() => return Err(missing(name)),
             None => {
                 let elsewhere = self.configured.has_authorizer;
                 let kept_in = if elsewhere { KeptIn::Elsewhere } else { KeptIn::Removed };
@@ -42,14 +42,14 @@ impl Desk<'_> {
         Ok(answer(Line::Account(AccountView { usage, ..view }))?)
     }
 
-    /// Writes the exact figures of those who are in memory in place of what is reserved for them.
+    /// Replaces reservations by exact counts in the database, for one account in memory or for all.
     pub(super) fn settle(&self, name: Option<&str>) {
         let Some(accounts) = self.running else { return };
         let holders = match name {
             Some(name) => accounts.active.holder(name).into_iter().collect(),
             None => accounts.active.holders(),
         };
-        // Where the disk is full the figures on it are still true: they are upper bounds.
+        // After a failure, such as a full disk, the recorded counts are still valid: they are upper bounds.
         let _ = accounts.ledger.write(holders, Writing::Exact);
     }
 
@@ -71,7 +71,7 @@ impl Desk<'_> {
     }
 
     pub(super) fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
-        let Some(record) = record else { return Ok(()) }; // removed meanwhile
+        let Some(record) = record else { return Ok(()) }; // removed concurrently
         let shares = self.shares()?;
         let view =
             self.store.with(|connection| self.with_credentials(connection, record, shares.as_ref()))?;
@@ -85,16 +85,12 @@ impl Desk<'_> {
         shares: Option<&Shares>,
     ) -> rusqlite::Result<AccountView> {
         let (keys, certificates) =
-            (records::keys(connection, record.id)?, stored::of_account(connection, record.id)?);
+            (records::keys(connection, record.id)?, records::certificates(connection, record.id)?);
         Ok(AccountView { keys, certificates, ..self.of_database(record, shares) })
     }
 
     fn of_database(&self, record: Record, shares: Option<&Shares>) -> AccountView {
-        let Record { name, enabled, terms, .. } = record;
-        self.view(AccountView::bare(name, KeptIn::Database, enabled), terms, shares)
-    }
-
-    fn view(&self, bare: AccountView, own: Terms, shares: Option<&Shares>) -> AccountView {
+        let Record { name, enabled, terms: own, .. } = record;
         let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
             Some(Allowance { quota, burst, of_tier, .. }) => {
                 (Terms { quota: Some(quota), burst, ..own }, of_tier)
@@ -102,6 +98,7 @@ impl Desk<'_> {
             None => (own, Vec::new()),
         };
         let here = shares.zip(terms.quota).map(|(shares, quota)| Here::of(shares, quota, self.now));
+        let bare = AccountView::bare(name, KeptIn::Database, enabled);
         AccountView { terms: Some(terms), of_tier, here, ..bare }
     }
 }

@@ -1,5 +1,3 @@
-//! What is found of a file before it is used.
-
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 
@@ -10,7 +8,7 @@ fn made() -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// What both [`open`] and [`inspect`] say.
+/// Returns the error that both [`open`] and [`inspect`] give.
 fn refused(path: &Path) -> AccountsError {
     let error = inspect(path).unwrap_err();
     assert_eq!(open(path).unwrap_err().to_string(), error.to_string());
@@ -38,7 +36,7 @@ fn it_is_made_once_at_the_one_version_and_is_private() {
 fn an_empty_file_of_a_start_that_was_killed_is_filled() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(FILE_NAME);
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+    private_file().write(true).create_new(true).open(&path).unwrap();
     inspect(&path).unwrap();
     open(&path).unwrap();
 }
@@ -47,7 +45,7 @@ fn an_empty_file_of_a_start_that_was_killed_is_filled() {
 fn another_version_is_told_and_left_alone() {
     for other in [0, VERSION + 1] {
         let (_directory, path) = made();
-        let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+        let connection = connect(&path).unwrap();
         connection.pragma_update(None, "user_version", other).unwrap();
         drop(connection);
         let error = refused(&path);
@@ -89,7 +87,7 @@ fn a_file_that_others_may_read_is_refused() {
     assert!(refused(&path).to_string().contains("chmod 600"));
 }
 
-/// Only root may give a file away.
+/// Needs root, who alone may change a file's owner.
 #[test]
 fn a_file_of_another_user_is_refused_with_both_users() {
     let (_directory, path) = made();

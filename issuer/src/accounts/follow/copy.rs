@@ -1,61 +1,76 @@
-//! Taking up one copy: it is copied once more, checked whole, and what differs is written in one transaction.
+//! Taking up one copy: it is copied again, checked completely, and its differences are written in one transaction.
 
-use super::Signature;
 use crate::accounts::api_key::{KeySecret, SECRET_FILE};
 use crate::accounts::database::{self, AccountsError};
 use crate::accounts::records;
 use crate::accounts::store::{SECRET_CHECK, Store};
+use postern_daemon::files::{exposed_mode, private_file};
 use rusqlite::{Connection, TransactionBehavior, params};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The revision of the first issuer's accounts that this one has.
+/// Setting with the revision of the first issuer's accounts that this issuer has.
 pub(super) const FOLLOWED: &str = "followed_revision";
-/// Counts the changes of accounts, by triggers of the database.
+/// Setting that counts changes of accounts, by triggers of the database.
 const REVISION: &str = "revision";
-/// The file that a copy is checked in.
+/// File name of the private copy that is checked.
 const CHECKED: &str = "accounts.copied";
-/// The tables that are the first issuer's. Their rows are told apart by `id`.
+/// Tables that are taken from the first issuer. `id` identifies their rows.
 const TABLES: [&str; 3] = ["accounts", "api_keys", "client_certificates"];
 
-pub(super) fn refused(path: &Path, reason: &str) -> AccountsError {
+/// The state of a file, to detect changes: inode, length, mtime and ctime in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::accounts) struct Signature([i128; 4]);
+
+impl Signature {
+    pub(in crate::accounts) fn of(path: &Path) -> io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
+        let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        Ok(Self([
+            metadata.ino().into(),
+            metadata.len().into(),
+            time(metadata.mtime(), metadata.mtime_nsec()),
+            time(metadata.ctime(), metadata.ctime_nsec()),
+        ]))
+    }
+}
+
+fn refused(path: &Path, reason: &str) -> AccountsError {
     AccountsError::Copy { path: path.to_owned(), reason: reason.to_owned() }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> AccountsError {
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> AccountsError {
     refused(path, &format!("it cannot be read ({error})"))
 }
 
-/// When the copy at `path` was made, which this process can read, and others cannot.
+/// Returns the modification time of the copy at `path`. Refuses a copy that this process cannot read or other users can.
 pub(super) fn readable(path: &Path) -> Result<SystemTime, AccountsError> {
     let metadata = File::open(path).and_then(|file| file.metadata());
     let metadata = metadata.map_err(|error| unreadable(path, &error))?;
-    let mode = metadata.mode() & 0o777;
-    if mode & 0o077 != 0 {
+    if let Some(mode) = exposed_mode(&metadata) {
         return Err(AccountsError::Exposed { path: path.to_owned(), mode });
     }
     metadata.modified().map_err(|error| unreadable(path, &error))
 }
 
-/// The secret of API keys beside the copy at `path`.
+/// Reads the secret of API keys next to the copy at `path`.
 pub(super) fn secret_beside(path: &Path) -> Result<KeySecret, AccountsError> {
     let file = path.with_file_name(SECRET_FILE);
     let missing = "the first issuer's secret of API keys is not there".to_owned();
     KeySecret::read(&file)?.ok_or(AccountsError::Secret { path: file, reason: missing })
 }
 
-/// Takes up the accounts of the copy at `path`, which was seen with this signature.
+/// Takes up the accounts of the copy at `path`, which had this signature.
 pub(super) fn take_up(store: &Store, path: &Path, signature: Signature) -> Result<(), AccountsError> {
     let checked = Checked::new(store.directory().join(CHECKED));
     let unreadable = |error: io::Error| unreadable(path, &error);
     readable(path)?;
     let mut source = File::open(path).map_err(unreadable)?;
-    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&checked.0);
-    let copied = target.as_mut().map_err(|error| io::Error::other(error.to_string()));
-    copied.and_then(|target| io::copy(&mut source, target)).map_err(unreadable)?;
+    let mut target = private_file().write(true).create_new(true).open(&checked.0).map_err(unreadable)?;
+    io::copy(&mut source, &mut target).map_err(unreadable)?;
     if Signature::of(path).map_err(unreadable)? != signature {
         return Err(refused(path, "it changes while it is read"));
     }
@@ -116,7 +131,7 @@ pub(super) fn take_up(store: &Store, path: &Path, signature: Signature) -> Resul
     Ok(())
 }
 
-/// A copy of the live file may lack what its write-ahead log has.
+/// Refuses a copy of a database in use, which may lack the content of its write-ahead log.
 fn check_is_backup(checked: &Path, path: &Path) -> Result<(), AccountsError> {
     let mut header = [0; 20];
     let read = File::open(checked).and_then(|mut file| file.read_exact(&mut header));
@@ -129,7 +144,7 @@ fn check_is_backup(checked: &Path, path: &Path) -> Result<(), AccountsError> {
     Ok(()) // a file that is too short is refused when it is opened
 }
 
-/// What is wrong with the file that was checked, as said of the copy.
+/// Converts an error about the checked file to one about the copy at `path`.
 fn as_copy(path: &Path, error: AccountsError) -> AccountsError {
     match error {
         AccountsError::Version { found, .. } => AccountsError::Version { path: path.to_owned(), found },
@@ -142,10 +157,10 @@ fn as_copy(path: &Path, error: AccountsError) -> AccountsError {
     }
 }
 
-/// Finds what differs while others write, and writes that. Usage and shares are this issuer's own.
+/// Finds the differences without blocking other writers, then writes them. Usage and shares stay this issuer's own.
 fn apply(mut own: Connection, checked: &Path, revision: i64) -> rusqlite::Result<()> {
     own.pragma_update(None, "query_only", false)?;
-    own.pragma_update(None, "foreign_keys", false)?; // a changed account is removed and inserted, and its keys stay
+    own.pragma_update(None, "foreign_keys", false)?; // a changed row is deleted and inserted; its keys must stay
     own.execute("ATTACH ?1 AS copied", params![checked.to_string_lossy()])?;
     for table in TABLES {
         own.execute_batch(&format!(
@@ -163,26 +178,24 @@ fn apply(mut own: Connection, checked: &Path, revision: i64) -> rusqlite::Result
         transaction.execute_batch(&format!("INSERT INTO main.{table} SELECT * FROM new_{table};"))?;
     }
     for name in [REVISION, FOLLOWED] {
-        records::set(&transaction, name, &revision.to_string())?; // after the triggers have counted
+        records::set(&transaction, name, &revision.to_string())?; // after the triggers counted
     }
     transaction.commit()
 }
 
-/// The file that a copy is checked in. It goes with the value, with what SQLite keeps beside it.
+/// The private copy that is checked. Dropping it removes the file, and SQLite's files next to it.
 struct Checked(PathBuf);
 
 impl Checked {
     fn new(path: PathBuf) -> Self {
         let checked = Self(path);
-        checked.remove(); // what a crash has left
+        checked.remove(); // left by a crash
         checked
     }
 
     fn remove(&self) {
-        for end in ["", "-wal", "-shm"] {
-            let mut name = self.0.clone().into_os_string();
-            name.push(end);
-            let _ = std::fs::remove_file(name); // most are not there
+        for file in database::files(&self.0) {
+            let _ = std::fs::remove_file(file); // most do not exist
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Accounts that are known by a client's certificate.
+//! Accounts identified by client certificates.
 
 use super::*;
 use postern_daemon::tls::PublicKeyDigest;
@@ -25,7 +25,7 @@ async fn a_certificate_and_a_key_are_of_one_account_or_refused() {
     assert_eq!(by(&accounts, 1, None).await, Err(NoAccount::StrangeCertificate));
     assert_eq!(by(&accounts, 1, Some(&alice)).await.as_deref(), Ok("alice"), "none is known at all");
     add_certificate(&accounts, "alice", 1).unwrap();
-    add_certificate(&accounts, "alice", 1).unwrap(); // again is as good
+    add_certificate(&accounts, "alice", 1).unwrap(); // no effect
     assert_eq!(show(&accounts, "alice").certificates.len(), 1);
     assert_eq!(by(&accounts, 1, None).await.as_deref(), Ok("alice"));
     assert_eq!(by(&accounts, 1, Some(&alice)).await.as_deref(), Ok("alice"));
@@ -98,4 +98,8 @@ fn a_file_declares_all_certificates_of_an_account_or_none() {
     let silent = DeclaredAccount { certificates: None, ..with(&[]) };
     assert_eq!(apply(&accounts, &[silent]).unwrap(), []);
     assert_eq!(shown(), [hex(2), hex(3)], "a file that says nothing of them leaves them");
+    // A certificate moves to an account that the file names first.
+    let other = |certificates: &[String]| DeclaredAccount { name: "a".to_owned(), ..with(certificates) };
+    apply(&accounts, &[other(&[hex(2)]), with(&[hex(3)])]).unwrap();
+    assert_eq!((shown(), show(&accounts, "a").certificates.len()), (vec![hex(3)], 1));
 }

@@ -1,4 +1,4 @@
-//! An issuer that follows another one, and shares that change.
+//! Issuers that follow another one, and changes of shares.
 
 use super::*;
 use crate::accounts::api_key::SECRET_FILE;
@@ -8,7 +8,7 @@ use crate::config::GroupConfig;
 use std::fs::{copy, read, write};
 use std::path::{Path, PathBuf};
 
-/// The first issuer, the copies, and a follower.
+/// The first issuer, a follower, and the homes of the first, of the copies and of the follower.
 struct Scene {
     homes: [TempDir; 3],
     first: Accounts,
@@ -24,9 +24,7 @@ fn following(copies: &Path) -> Configured {
 impl Scene {
     fn new() -> Self {
         let homes = [(); 3].map(|()| TempDir::new().unwrap());
-        let open = |home: &TempDir, configured| {
-            Accounts::open(configured, home.path(), &UsageConfig::default()).unwrap()
-        };
+        let open = |home: &TempDir, configured| Accounts::open(configured, home.path()).unwrap();
         let first = open(&homes[0], Configured::default());
         let follower = open(&homes[2], following(homes[1].path()));
         Self { homes, first, follower }
@@ -41,7 +39,7 @@ impl Scene {
     }
 
     fn copy(&self) {
-        let _ = std::fs::remove_file(self.copied()); // there is none at first
+        let _ = std::fs::remove_file(self.copied()); // absent at first
         backup(self.homes[0].path(), &self.copied()).unwrap();
         self.copy_secret();
     }
@@ -71,10 +69,10 @@ impl Scene {
         assert_eq!(Self::dump(&self.first), Self::dump(&self.follower));
     }
 
-    /// As if it had joined in an earlier period.
+    /// Backdates the share, as if the follower had joined in an earlier period.
     fn join_long_ago(&self) {
         self.follower.store.with(|own| own.execute("UPDATE shares SET since_unix = 1", [])).unwrap();
-        self.follower.take_up_share(&following(self.homes[1].path())).unwrap();
+        self.follower.take_up_configured(&following(self.homes[1].path())).unwrap();
     }
 }
 
@@ -140,7 +138,7 @@ async fn a_copy_that_is_torn_older_or_in_use_is_refused_and_what_was_there_stays
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(!left.iter().any(|name| name.contains("copied")), "{left:?}");
 
-    // A backup of before, restored, is taken up once it is numbered as the refusal says.
+    // A restored backup is taken up once it has the revision from the refusal.
     write(scene.copied(), &old).unwrap();
     let error = scene.look().unwrap_err().to_string();
     let statement = error.split('"').nth(1).unwrap();
@@ -203,10 +201,10 @@ async fn a_share_that_is_lowered_counts_at_once_and_one_that_is_raised_does_not_
         Configured { group: Some(group), ..Configured::default() }
     };
     let reload = |accounts: &Accounts, share: &str| {
-        accounts.take_up_share(&with(share)).unwrap();
-        accounts.replace(with(share), &UsageConfig::default());
+        accounts.take_up_configured(&with(share)).unwrap();
+        accounts.replace(with(share));
     };
-    let open = |configured| Accounts::open(configured, home.path(), &UsageConfig::default()).unwrap();
+    let open = |configured| Accounts::open(configured, home.path()).unwrap();
     let first = open(Configured::default());
     apply(&first, &listed).unwrap();
     for _ in 0..3 {
@@ -221,8 +219,30 @@ async fn a_share_that_is_lowered_counts_at_once_and_one_that_is_raised_does_not_
     drop(first);
     let again = open(with("1/1"));
     assert_eq!(charge(&again, "key-alice").await, Some(false), "and after a restart");
-    // In the next period, which this is made by having been configured before it.
+    // Simulates the next period by backdating the configured share.
     again.store.with(|own| own.execute("UPDATE shares SET since_unix = 1", [])).unwrap();
     reload(&again, "1/1");
     assert_eq!(charge(&again, "key-alice").await, Some(true));
+}
+
+#[test]
+fn a_share_is_not_changed_if_the_rest_of_a_configuration_cannot_be_applied() {
+    let home = TempDir::new().unwrap();
+    let accounts = open(&[], &home);
+    let read = || {
+        let sql = "SELECT count(*) FROM shares";
+        let rows =
+            accounts.store.with(|connection| connection.query_row(sql, [], |row| row.get::<_, i64>(0)));
+        (rows.unwrap(), accounts.shares.load().configured())
+    };
+    let before = read();
+    let group = GroupConfig { name: "issuers".to_owned(), share: "1/2".parse().unwrap(), follow: None };
+    let configured = Configured { group: Some(group), has_authorizer: true, ..Configured::default() };
+    let hide = |sql: &str| accounts.store.with(|connection| connection.execute_batch(sql)).unwrap();
+    hide("ALTER TABLE settings RENAME TO hidden");
+    accounts.take_up_configured(&configured).unwrap_err();
+    assert!(read() == before && accounts.is_open());
+    hide("ALTER TABLE hidden RENAME TO settings");
+    accounts.take_up_configured(&configured).unwrap();
+    assert!(read() != before && !accounts.is_open());
 }

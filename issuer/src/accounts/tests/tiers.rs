@@ -1,9 +1,9 @@
-//! Accounts that have the terms of a tier.
+//! Accounts with the terms of a tier.
 
 use super::super::control::TierTerm;
 use super::*;
 use crate::Burst;
-use crate::accounts::upkeep::Upkeep;
+use crate::check::check_tiers;
 use crate::config::Tier;
 use crate::health::Health;
 use crate::recorder::Recorder;
@@ -17,8 +17,9 @@ fn tier(name: &str, quota: &str, pace: Option<(u32, u32)>) -> Tier {
 }
 
 fn with_tiers(accounts: &Accounts, tiers: &[Tier]) {
-    let configured = Configured { tiers: super::super::tiers::Tiers::of(tiers), ..Configured::default() };
-    accounts.replace(configured, &UsageConfig::default());
+    let configured =
+        Configured { tiers: super::super::configured::Tiers::of(tiers), ..Configured::default() };
+    accounts.replace(configured);
 }
 
 fn of_tier(tier: &str) -> Terms {
@@ -55,7 +56,7 @@ async fn a_tier_of_another_reading_counts_for_all_of_its_accounts_and_for_what_t
     let quick = Tier { turns: NonZeroU32::new(7).unwrap(), ..tier("gold", "3/1d", None) };
     with_tiers(&accounts, &[quick]);
     assert_eq!(caller(&accounts, &keys[0]).await.unwrap().claim().turns.get(), 7);
-    // In the database is the name alone.
+    // The database has only the tier's name.
     drop(accounts);
     let accounts = open(&[], &directory);
     assert_eq!(show(&accounts, "alice").terms, Some(of_tier("gold")));
@@ -82,13 +83,13 @@ async fn a_quota_of_its_own_leaves_an_account_nothing_of_its_tier() {
     assert_eq!((charge(&accounts, &key).await, charge(&accounts, &key).await), (Some(true), Some(true)));
     let view = show(&accounts, "alice");
     assert_eq!((view.terms, view.of_tier), (Some(own), Vec::new()));
-    // Now it has the tier's, of which more is used than there is.
+    // The tier's quota applies now, and is exceeded already.
     let AccountRequest::Change { name, burst, tier, expires_at, .. } = change("alice") else {
         unreachable!()
     };
     ask(&accounts, AccountRequest::Change { name, quota: Edit::Clear, burst, tier, expires_at }).unwrap();
     assert_eq!(charge(&accounts, &key).await, Some(false));
-    // And without its tier nothing at all, which is refused.
+    // Without its tier, the account would have no terms: the change is refused.
     let AccountRequest::Change { name, quota, burst, expires_at, .. } = change("alice") else {
         unreachable!()
     };
@@ -114,17 +115,17 @@ async fn an_unknown_tier_is_refused_and_one_that_goes_refuses_its_accounts_until
     let readiness = Readiness::new();
     let (health, recorder) = (Health::new(readiness.gate("issuer")), Recorder::new());
     health.started();
-    let keep_up = async || {
-        let upkeep = Upkeep { due: Instant::now() + Duration::from_secs(60), seen: None };
-        accounts.clone().keep_up(&health, &recorder, upkeep).await;
+    let maintain = async || {
+        let maintenance = Maintenance { due: Instant::now() + Duration::from_secs(60), seen: None };
+        accounts.clone().maintain(&health, &recorder, maintenance).await;
         readiness.degraded()
     };
     assert_eq!(charge(&accounts, &keys[0]).await, Some(true));
-    assert!(keep_up().await.is_empty());
+    assert!(maintain().await.is_empty());
     with_tiers(&accounts, &[tier("silver", "1/1d", None)]);
     assert_eq!(refusal(&accounts, &keys[0]).await, Some(NoAccount::NoTier));
     assert_eq!(charge(&accounts, &other).await, Some(true), "no other account pays for it");
-    let degraded = keep_up().await;
+    let degraded = maintain().await;
     assert!(degraded[0].contains("\"gold\" (2 accounts)") && !degraded[0].contains("alice"), "{degraded:?}");
     let quota = Edit::Set("2/1d".parse().unwrap());
     for name in ["alice", "bob"] {
@@ -135,7 +136,7 @@ async fn an_unknown_tier_is_refused_and_one_that_goes_refuses_its_accounts_until
         )
         .unwrap();
     }
-    assert!(keep_up().await.is_empty(), "after a change by an operator, too");
+    assert!(maintain().await.is_empty(), "after a change by an operator, too");
     assert_eq!(
         (charge(&accounts, &keys[0]).await, charge(&accounts, &keys[0]).await),
         (Some(true), Some(false))

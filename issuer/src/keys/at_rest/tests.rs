@@ -1,17 +1,18 @@
 use super::super::control::{Exported, Form, export, to_import};
-use super::super::{inspect, key_files};
+use super::super::files::key_files;
+use super::super::{KeyStore, inspect, set_aside};
 use super::*;
-use crate::control::Line;
-use crate::keys::control::KeyRequest;
+use crate::control::{KeyRequest, Line};
 use crate::rotation::Schedule;
 use postern_token::{TokenType, TokenTypes, UnixSeconds};
+use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 const START: UnixSeconds = UnixSeconds(1_000_000);
 const FIRST: &str = "the first passphrase of all";
 const SECOND: &str = "the second passphrase, later";
 
-/// An issuer's directory and a passphrase file beside it.
+/// An issuer's directory, and a passphrase file next to it.
 struct Scene {
     home: TempDir,
     keys: Keys,
@@ -32,7 +33,7 @@ impl Scene {
         self.keys.passphrase_file = Some(file);
     }
 
-    /// What a start does.
+    /// Opens the store as a start does.
     fn start(&self, types: &[u16]) -> Result<KeyStore, KeysError> {
         let mut store = KeyStore::open(&self.keys.directory, AtRest::of(&self.keys)?)?;
         store.encrypt()?;
@@ -76,7 +77,7 @@ fn a_start_encrypts_plain_files_and_writes_new_ones_encrypted() {
     inspect(&scene.keys).unwrap();
 }
 
-/// As a kill leaves them, between any two files.
+/// The files are as a kill between any two of them leaves them.
 #[test]
 fn some_files_plain_some_under_each_passphrase_are_all_read_and_taken_to_the_first() {
     let mut scene = Scene::new();
@@ -100,7 +101,7 @@ fn another_passphrase_or_none_is_refused_and_changes_nothing() {
     drop(scene.start(&[2]).unwrap());
     let plain = scene.start(&[2, 5]).map(|store| ids(&store)).unwrap();
     let file = scene.files()[0].clone();
-    // A plain one beside it, which a start would encrypt.
+    // A plain file, which a start would encrypt.
     let key = Passphrase::new(FIRST.as_bytes()).decrypt(&std::fs::read(&scene.files()[1]).unwrap()).unwrap();
     write_private(&scene.files()[1], &key).unwrap();
     let before = scene.contents();
@@ -122,7 +123,7 @@ fn another_passphrase_or_none_is_refused_and_changes_nothing() {
     assert_eq!(ids(&scene.start(&[2, 5]).unwrap()), plain);
 }
 
-/// A wrong passphrase gives something in one of 256 cases, for CBC has nothing but its padding to tell.
+/// In one of 256 cases a wrong passphrase decrypts to something, since only the padding of CBC is checked.
 #[test]
 fn what_decrypts_to_no_key_is_taken_for_another_passphrases() {
     let mut scene = Scene::new();
@@ -167,9 +168,9 @@ fn files_that_are_set_aside_are_encrypted_too_and_come_back() {
     scene.passphrases(FIRST);
     let mut store = KeyStore::open(&scene.keys.directory, AtRest::of(&scene.keys).unwrap()).unwrap();
     store.encrypt().unwrap();
-    let aside = set_aside::files(&scene.keys.directory).unwrap();
+    let aside = set_aside::all(&scene.keys.directory).unwrap();
     assert_eq!(aside.len(), 1);
-    assert!(is_encrypted(&std::fs::read(&aside[0].0).unwrap()));
+    assert!(is_encrypted(&std::fs::read(&aside[0].path).unwrap()));
     store.rotate(&Schedule::TEST, START).unwrap();
     assert!(ids(&store).contains(&first[0]));
 }

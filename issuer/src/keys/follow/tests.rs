@@ -1,8 +1,9 @@
 use super::super::at_rest::AtRest;
-use super::super::control::KeyRequest;
 use super::*;
+use crate::control::KeyRequest;
 use crate::directory::{Document, Imprint};
 use postern_token::TokenTypes;
+use std::collections::BTreeSet;
 use std::fs::{read, read_dir, write};
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
@@ -31,7 +32,7 @@ impl Scene {
         self.homes[1].path()
     }
 
-    /// Copies what is there, as `rsync` without --delete does.
+    /// Copies all files, as `rsync` without --delete does.
     fn copy(&self) {
         for entry in read_dir(self.homes[0].path()).unwrap().map(Result::unwrap) {
             std::fs::copy(entry.path(), self.copies().join(entry.file_name())).unwrap();
@@ -48,7 +49,7 @@ impl Scene {
         self.follower.rotate(&SCHEDULE, UnixSeconds(now))
     }
 
-    /// Both directories, as they are served.
+    /// Returns both directories, as served.
     fn documents(&self, now: u64) -> [Vec<u8>; 2] {
         let imprint = Imprint { request_uri: "/token-request".to_owned(), batch_limit: 100 };
         [&self.first, &self.follower].map(|store| {
@@ -75,7 +76,7 @@ fn keys_come_shorten_and_end_as_at_the_first_issuer_and_nothing_is_written_to_th
     scene.look(START.0).unwrap();
     scene.assert_same(START.0);
 
-    // A rotation by the schedule, and one that an operator asks for: the old file name stays among the copies.
+    // A scheduled rotation, and one by an operator: the old file name stays among the copies.
     scene.first.rotate(&SCHEDULE, UnixSeconds(1_029_000)).unwrap();
     let rotate = KeyRequest::Rotate { token_type: None, in_seconds: Some(100) };
     scene.first.carry_out(rotate, &SCHEDULE, UnixSeconds(1_029_100)).unwrap();
@@ -83,7 +84,7 @@ fn keys_come_shorten_and_end_as_at_the_first_issuer_and_nothing_is_written_to_th
     scene.look(1_029_100).unwrap();
     scene.assert_same(1_029_100);
     let names =
-        |store: &KeyStore| store.keys().iter().map(file_name).collect::<std::collections::BTreeSet<_>>();
+        |store: &KeyStore| -> BTreeSet<_> { store.keys().iter().map(|key| FileName::of(key).text).collect() };
     assert_eq!(names(&scene.first), names(&scene.follower));
 
     let id = scene.first.keys()[0].signing.id().short();
@@ -107,7 +108,7 @@ fn keys_come_shorten_and_end_as_at_the_first_issuer_and_nothing_is_written_to_th
     assert!(scene.follower.keys().iter().all(|key| key.signing.id().short() != id));
     assert_eq!(read_dir(scene.copies()).unwrap().count(), before);
 
-    // All of it outlives the copies, and a restart.
+    // Everything outlives the copies, and a restart.
     scene.clear();
     scene.look(1_029_301).unwrap();
     scene.assert_same(1_029_301);
@@ -120,6 +121,35 @@ fn keys_come_shorten_and_end_as_at_the_first_issuer_and_nothing_is_written_to_th
     scene.follower.follow(Some(scene.homes[1].path()));
     scene.look(1_029_302).unwrap();
     scene.assert_same(1_029_302);
+}
+
+#[test]
+fn a_key_that_has_ended_is_not_used_and_its_file_is_set_aside_as_soon_as_that_works() {
+    for revokes in [false, true] {
+        let mut scene = Scene::new();
+        scene.copy();
+        scene.look(START.0).unwrap();
+        let (name, id) =
+            (FileName::of(&scene.follower.keys()[0]).text, scene.follower.keys()[0].signing.id());
+        let retire = KeyRequest::Retire { id: Some(id.short()), revokes };
+        scene.first.carry_out(retire, &SCHEDULE, START).unwrap();
+        scene.copy();
+        let (own, now) = (scene.homes[2].path().to_owned(), UnixSeconds(START.0 + 1));
+        let why = if revokes { Why::Revoked(id.to_hex()) } else { Why::Retired };
+        let obstacle = own.join(why.mark(&name, now));
+        std::fs::create_dir(&obstacle).unwrap();
+        for _ in 0..2 {
+            scene.look(now.0).unwrap();
+            let fault = scene.follower.copy_fault().unwrap();
+            assert!(fault.contains("cannot be set aside"), "{fault}");
+            assert!(scene.follower.keys().iter().all(|key| key.signing.id() != id));
+            assert_eq!(scene.follower.revoked(now).len(), usize::from(revokes));
+        }
+        std::fs::remove_dir(&obstacle).unwrap();
+        scene.look(now.0).unwrap();
+        assert!(scene.follower.copy_fault().is_none() && !own.join(&name).exists());
+        scene.assert_same(now.0);
+    }
 }
 
 /// A gateway may fetch the directory of either issuer.
@@ -158,7 +188,7 @@ fn a_torn_copy_is_told_and_tried_again_and_the_keys_of_before_stay() {
     scene.look(START.0).unwrap();
     scene.first.rotate(&SCHEDULE, UnixSeconds(1_029_000)).unwrap();
     scene.copy();
-    let path = scene.copies().join(file_name(&scene.first.keys()[1]));
+    let path = scene.copies().join(FileName::of(&scene.first.keys()[1]).text);
     let whole = read(&path).unwrap();
     for torn in [0, 100, whole.len() - 1] {
         write(&path, &whole[..torn]).unwrap();
@@ -185,7 +215,7 @@ fn a_torn_copy_is_told_and_tried_again_and_the_keys_of_before_stay() {
 fn a_successor_that_does_not_come_is_missed_while_there_is_time_and_none_is_made() {
     let mut scene = Scene::new();
     scene.copy();
-    // Half of `publish_ahead` is for copying.
+    // Half of `publish_ahead` is left for copying.
     scene.look(1_029_499).unwrap();
     let late = scene.look(1_029_500).unwrap_err().to_string();
     assert!(late.contains("publish_ahead"), "{late}");

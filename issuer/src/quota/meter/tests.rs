@@ -1,5 +1,3 @@
-//! What is counted, reserved and written of a quota.
-
 use super::*;
 
 const DAY: u64 = 86_400;
@@ -8,7 +6,7 @@ fn meter(quota: &str) -> Arc<Meter> {
     Arc::new(Meter::new(quota.parse().unwrap(), SharesInForce::default()))
 }
 
-/// Reads and writes a database in which nothing is used of a window that is new.
+/// Reads and writes a simulated database, in which new windows have no usage.
 fn write(meter: &Meter, writing: Writing) -> Option<Usage> {
     meter.unknown().into_iter().for_each(|nothing| meter.know(nothing));
     let [ended, present] = meter.to_write(writing);
@@ -16,7 +14,7 @@ fn write(meter: &Meter, writing: Writing) -> Option<Usage> {
     present
 }
 
-/// Counts a token, with a database that is written whenever it has to be.
+/// Charges one token, with a simulated database that is written as needed.
 fn charge(meter: &Arc<Meter>, now: UnixSeconds) -> Result<Charge, Spent> {
     loop {
         match meter.charge(1, now) {
@@ -84,6 +82,16 @@ fn another_period_in_the_configuration_starts_a_new_count() {
 }
 
 #[test]
+fn a_dropped_charge_is_not_taken_back_from_a_window_of_another_length() {
+    let meter = meter("2/1h");
+    let old = charge(&meter, UnixSeconds(5)).unwrap();
+    meter.set_quota("1/1d".parse().unwrap());
+    charge(&meter, UnixSeconds(5)).unwrap().keep();
+    drop(old);
+    assert!(charge(&meter, UnixSeconds(5)).is_err(), "both windows begin at 0");
+}
+
+#[test]
 fn another_quota_counts_what_was_used_and_what_is_taken_back() {
     let meter = meter("2/1d");
     charge(&meter, UnixSeconds(0)).unwrap().keep();
@@ -116,7 +124,7 @@ fn nothing_is_signed_beyond_what_the_database_counts_as_used() {
         assert!(meter.charge(1, now).map(Charge::keep).is_ok());
     }
     assert_eq!(meter.charge(1, now).unwrap_err(), NoCharge::Unreserved);
-    // A write that is late, in the next window, is none of that window.
+    // A late write does not apply to the next window.
     let late = meter.to_write(Writing::Reserve)[1].unwrap();
     assert_eq!(meter.charge(1, UnixSeconds(DAY)).unwrap_err(), NoCharge::Unreserved);
     meter.written(late);
@@ -196,7 +204,7 @@ fn a_batch_gets_what_the_quota_has_left_and_one_reservation_serves_all_of_it() {
             Err(NoCharge::Unreserved) => {
                 let _waiting = meter.wait(most);
                 write(&meter, Writing::Reserve);
-                assert!(meter.charge(most, noon).is_ok(), "one write is enough"); // and taken back
+                assert!(meter.charge(most, noon).is_ok(), "one write is enough"); // and the charge is dropped
             }
             charged => return charged,
         }

@@ -37,9 +37,9 @@ class Gateway(Proxy):
         return is_ready(f"127.0.0.1:{self.admin}")
 
     def credentials(self, count):
-        """Tokens that this gateway has not seen. Its store is not shared, so another gateway may have spent them."""
+        """Tokens of this gateway that were not presented yet."""
         skip, self.used = self.used, self.used + count
-        return ["--tokens", self.setup.tokens, "--skip", str(skip)]
+        return ["--tokens", self.tokens, "--skip", str(skip)]
 
 
 class Embedded(Gateway):

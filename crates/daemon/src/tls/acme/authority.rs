@@ -17,24 +17,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest answer of an authority that is read: a certificate chain has some kilobytes.
+/// Maximum length of an answer of an authority, in bytes: a certificate chain has some kilobytes.
 const LONGEST_ANSWER: usize = 1 << 20;
-/// The longest Retry-After, in seconds: a day.
+/// Maximum Retry-After, in seconds: a day.
 const LONGEST_PAUSE: u64 = 86_400;
 /// The time limit of one request to the authority.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A file that shows that there is room for a certificate.
+/// File that shows that there is room for a certificate.
 const ROOM: &str = "room";
 
-/// An account as it is kept: with the authority that knows it.
+/// An account as stored: with the URL of its authority.
 #[derive(Deserialize, Serialize)]
 struct Kept {
     directory: String,
     credentials: AccountCredentials,
 }
 
-/// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OrderError {
     #[error("the authority does not give a certificate: {0}")]
@@ -66,17 +65,17 @@ pub(super) enum OrderError {
     TooLong(Duration),
 }
 
-/// Its text is the authority's in part, so it is cut.
+/// Truncates the text, which is the authority's in part.
 impl From<Error> for OrderError {
     fn from(error: Error) -> Self {
         Self::Authority(one_line(chain(&error).as_bytes()))
     }
 }
 
-/// How the authority is reached: read from the configuration for each attempt, because a CA file may have been mended.
+/// Connector to the authority. It reads the configuration for each attempt, because a CA file may have been corrected.
 type Connect = dyn Fn(&AcmeConfig) -> Result<Box<dyn HttpClient>, ClientError> + Send + Sync;
 
-/// The authority of a configuration, and the folder that keeps what it gave.
+/// The authority of a configuration, and the directory of its certificate and account.
 #[derive(Clone)]
 pub(crate) struct Authority {
     pub(super) config: Arc<AcmeConfig>,
@@ -85,7 +84,6 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Reached over HTTPS.
     pub(crate) fn new(config: Arc<AcmeConfig>, folder: Arc<DataDir>) -> Self {
         Self::reached_by(config, folder, Arc::new(connect))
     }
@@ -94,7 +92,7 @@ impl Authority {
         Self { config, folder, connect }
     }
 
-    /// The account in the folder, or a new one that is kept there.
+    /// Returns the account in the directory, or creates one and stores it there.
     pub(super) async fn account(&self) -> Result<Account, OrderError> {
         if let Some(account) = self.known_account().await? {
             return Ok(account);
@@ -102,7 +100,7 @@ impl Authority {
         self.new_account().await
     }
 
-    /// A new account, which is kept in the folder in place of the one before.
+    /// Creates an account, and stores it in place of the previous one.
     pub(super) async fn new_account(&self) -> Result<Account, OrderError> {
         let contact: Vec<_> = self.config.contact.as_deref().into_iter().collect();
         let new = NewAccount {
@@ -118,7 +116,7 @@ impl Authority {
         Ok(account)
     }
 
-    /// The account in the folder. `None` if there is none, or another authority's.
+    /// Returns the account in the directory; `None` if there is none, or one of another authority.
     pub(super) async fn known_account(&self) -> Result<Option<Account>, OrderError> {
         let Ok(bytes) = tokio::fs::read(self.folder.join(ACCOUNT)).await else { return Ok(None) };
         match serde_json::from_slice(&bytes) {
@@ -130,15 +128,15 @@ impl Authority {
         }
     }
 
-    /// Fails where a certificate could not be kept. To be called before the order: the authority counts certificates, and one
-    /// that cannot be kept is lost.
+    /// Fails if a certificate could not be stored. Call it before the order: the authority counts certificates, and one that
+    /// cannot be stored is lost.
     pub(super) async fn has_room(&self) -> Result<(), OrderError> {
         self.keep(ROOM, vec![0; 16 << 10]).await?;
-        let _ = tokio::fs::remove_file(self.folder.join(ROOM)).await; // else it is written anew the next time
+        let _ = tokio::fs::remove_file(self.folder.join(ROOM)).await; // otherwise it is overwritten the next time
         Ok(())
     }
 
-    /// Writes a file of the folder, whole or not at all.
+    /// Writes a file of the directory, as a whole or not at all.
     pub(super) async fn keep(&self, name: &str, bytes: Vec<u8>) -> Result<(), OrderError> {
         let path = self.folder.join(name);
         let file = path.clone();
@@ -152,7 +150,7 @@ fn connect(config: &AcmeConfig) -> Result<Box<dyn HttpClient>, ClientError> {
     Ok(Box::new(Http(client(&options)?)))
 }
 
-/// The client that all daemons use, for the authority.
+/// Adapter from the HTTP client of all daemons to the ACME crate.
 struct Http(reqwest::Client);
 
 impl HttpClient for Http {
@@ -171,7 +169,7 @@ impl HttpClient for Http {
             let mut response = Response::new(());
             *response.status_mut() = answer.status();
             *response.headers_mut() = answer.headers().clone();
-            // What is longer says no more, and the time that it ends at need not exist.
+            // A longer pause has no further meaning, and its end may be out of range.
             let pause =
                 answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
             if pause.is_some_and(|pause| pause > LONGEST_PAUSE) {

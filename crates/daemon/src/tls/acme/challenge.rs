@@ -1,5 +1,5 @@
-//! What proves that a name is this server's: a handshake with a certificate that contains the authority's word (RFC 8737,
-//! section 3).
+//! Proof that a name is this server's: a handshake with a certificate that contains the digest of the key authorization (RFC
+//! 8737, section 3).
 
 use crate::tls::provider;
 use parking_lot::RwLock;
@@ -10,14 +10,13 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The protocol that only authorities ask for (RFC 8737, section 6.2).
+/// ALPN protocol that only authorities offer (RFC 8737, section 6.2).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
 
-/// What is to be shown to the authority, by name, while an order is open.
+/// Certificates for the authority's validation, by name, while an order is open.
 #[derive(Debug, Default)]
 pub(crate) struct Challenges(RwLock<HashMap<String, Arc<CertifiedKey>>>);
 
-/// Why there is nothing to be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChallengeError {
     #[error("cannot make the challenge's certificate: {0}")]
@@ -27,30 +26,29 @@ pub(super) enum ChallengeError {
 }
 
 impl Challenges {
-    /// Whether a handshake is an authority's validation of a name: it offers no other protocol.
+    /// `true` if a handshake is an authority's validation of a name: it offers no other protocol.
     pub(crate) fn is_validation(hello: &ClientHello<'_>) -> bool {
         hello.alpn().is_some_and(|mut offered| offered.next() == Some(ALPN) && offered.next().is_none())
     }
 
-    /// The certificate for the name that the authority looks at.
+    /// Returns the certificate for the name under validation.
     pub(crate) fn answer(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.read().get(&hello.server_name()?.to_ascii_lowercase()).cloned()
     }
 
-    /// Shows the digest (32 bytes) of a key authorization to who looks for `name`.
+    /// Presents the digest (32 bytes) of a key authorization to handshakes for `name`.
     pub(super) fn show(&self, name: &str, digest: &[u8]) -> Result<(), ChallengeError> {
         let mut params = CertificateParams::new([name.to_owned()])?;
         params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
         let own = KeyPair::generate()?;
         let certificate = params.self_signed(&own)?.der().clone();
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.serialize_der()));
-        // Not `from_der`, which refuses the extension that it is made for.
+        // Not `from_der`, which refuses the ACME extension.
         let certified = CertifiedKey::new(vec![certificate], provider().key_provider.load_private_key(key)?);
         self.0.write().insert(name.to_ascii_lowercase(), Arc::new(certified));
         Ok(())
     }
 
-    /// Shows nothing any more.
     pub(super) fn forget(&self) {
         self.0.write().clear();
     }

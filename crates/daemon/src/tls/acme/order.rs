@@ -1,11 +1,12 @@
-//! One order (RFC 8555, section 7.4): the names are proved, then a certificate is given.
+//! One order (RFC 8555, section 7.4): the names are validated, then a certificate is issued.
 
 use super::AcmeConfig;
 use super::authority::{Authority, OrderError};
 use super::challenge::Challenges;
 use crate::http::one_line;
-use crate::tls::identity::{Shown, now};
+use crate::tls::identity::Shown;
 use crate::tls::validity::Validity;
+use crate::utc::unix_now;
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
     Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
@@ -13,22 +14,22 @@ use instant_acme::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the authority may take to look at the names, and then for the certificate.
+/// Time limit of the validation of the names, and then of the issuance.
 const VALIDATION: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
 
-/// The type of the problem of an account that the authority does not know (RFC 8555, section 6.7).
+/// Type of the problem of an unknown account (RFC 8555, section 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
-/// A certificate that was given, and that fits.
+/// A suitable certificate that was issued.
 pub(super) struct Given {
-    /// With its key, as it is kept.
+    /// Key and chain, as stored.
     pub(super) pem: String,
     pub(super) shown: Shown,
     pub(super) validity: Validity,
 }
 
-/// Orders a certificate for the names of the configuration, in place of the one that is `shown`. `is_finalized` is set as soon as
-/// the authority may have given one, which counts in its limits whether or not it is used.
+/// Orders a certificate for the names of the configuration, in place of `shown`. `is_finalized` is set as soon as the authority
+/// may have issued one, which counts in its limits even if it is not used.
 pub(super) async fn order(
     authority: &Authority,
     challenges: &Challenges,
@@ -56,7 +57,8 @@ pub(super) async fn order(
 async fn open(account: &Account, names: &[Identifier], shown: Option<&Shown>) -> Result<Order, Error> {
     let replaced = shown.and_then(Shown::own).and_then(|own| CertificateIdentifier::try_from(own).ok());
     if let Some(replaced) = replaced {
-        // The authority then knows that the old one needs no more room in its limits (RFC 9773, section 5). It may not know it.
+        // Declares the old certificate replaced, so that the authority's limits need not count it (RFC 9773, section 5). The
+        // authority may have no record of that certificate.
         if let Ok(order) = account.new_order(&NewOrder::new(names).replaces(replaced)).await {
             return Ok(order);
         }
@@ -64,11 +66,11 @@ async fn open(account: &Account, names: &[Identifier], shown: Option<&Shown>) ->
     account.new_order(&NewOrder::new(names)).await
 }
 
-/// A certificate is judged before it replaces anything.
+/// Checks a certificate before it replaces anything.
 fn judge(config: &AcmeConfig, pem: String) -> Result<Given, OrderError> {
     let shown = Shown::from_pem(pem.as_bytes())?;
     let validity = shown.own().and_then(|own| config.fits(own)).ok_or(OrderError::Names)?;
-    if validity.until <= now() {
+    if validity.until <= unix_now() {
         return Err(OrderError::Ended);
     }
     Ok(Given { pem, shown, validity })
@@ -79,7 +81,7 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         if authorization.status == AuthorizationStatus::Valid {
-            continue; // it was seen lately
+            continue; // validated recently
         }
         let name = named(&authorization);
         let Some(mut challenge) = authorization.challenge(ChallengeType::TlsAlpn01) else {
@@ -87,7 +89,7 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
         };
         challenges.show(&name, challenge.key_authorization().digest().as_ref())?;
         challenge.set_ready().await.map_err(|error| match error {
-            // It has looked already.
+            // The authority has validated the name already.
             Error::Api(reason) => {
                 OrderError::NotSeen { name, reason: one_line(reason.to_string().as_bytes()) }
             }
@@ -106,7 +108,7 @@ fn named(authorization: &AuthorizationHandle<'_>) -> String {
     one_line(authorization.identifier().to_string().as_bytes())
 }
 
-/// The name that the authority did not find to be this server's, and why.
+/// Returns the name that the authority did not find to be this server's, and the reason.
 async fn not_seen(order: &mut Order) -> Result<Option<OrderError>, Error> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {

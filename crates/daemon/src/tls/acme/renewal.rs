@@ -1,15 +1,14 @@
-//! Keeps a certificate good for as long as the server runs.
-
 use super::CERTIFICATE;
 use super::authority::{Authority, OrderError};
 use super::order::{Given, order};
 use super::when::{SPACING, Window};
 use crate::backoff::{Backoff, jittered};
 use crate::drain::Reloads;
+use crate::examination::Finding;
 use crate::http::{chain, one_line};
-use crate::tls::identity::{Identity, LOOKS, Report, Shown, now};
-use crate::tls::validity::{Validity, Verdict};
-use crate::utc::rough;
+use crate::tls::identity::{Identity, LOOKS, Report, Shown};
+use crate::tls::validity::Validity;
+use crate::utc::{rough, unix_now as now};
 use instant_acme::{CertificateIdentifier, Error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +16,19 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Authorities count failures: some allow five an hour.
+/// Pauses after failures, which authorities count: some allow five an hour.
 const AFTER_FAILURES: Backoff =
     Backoff { first: Duration::from_secs(120), longest: Duration::from_secs(6 * 3600) };
 /// The time limit of an order from its first request to its last.
 const ORDER: Duration = Duration::from_secs(600);
-/// The time limit of the question when to renew.
+/// Time limit of a request for renewal advice.
 const ADVICE: Duration = Duration::from_secs(60);
-/// How often to ask it, where the authority does not say how often.
+/// Interval between requests for advice: the default, the minimum and the maximum.
 const ASK: Duration = Duration::from_secs(6 * 3600);
 const ASK_OFTEN: Duration = Duration::from_secs(3600);
 const ASK_SELDOM: Duration = Duration::from_secs(24 * 3600);
 
-/// Orders and renews the certificate, without end.
+/// Orders and renews the certificate; never returns.
 pub(crate) async fn keep<F: Fn(u64)>(
     identity: &Identity,
     authority: &Authority,
@@ -55,18 +54,18 @@ struct Renewal<'a> {
     identity: &'a Identity,
     authority: &'a Authority,
     plan: Option<Plan>,
-    /// When the authority was asked last when to renew, and when to ask it again. By a clock that is not set, as the next.
+    /// Times of the last and the next request for renewal advice, by a monotonic clock, as are the two below.
     asked_at: Instant,
     ask_at: Instant,
     failures: u32,
-    /// Before this nothing is ordered, unless a reload comes.
+    /// Time before which nothing is ordered, unless a reload comes.
     rest_until: Instant,
-    /// Before this nothing is ordered, whatever comes.
+    /// Time before which nothing is ordered, even on a reload.
     earliest: Instant,
     trouble: Option<String>,
 }
 
-/// When a certificate is to be renewed, and what that was derived from.
+/// Renewal time of a certificate, and the data that it was derived from.
 #[derive(Clone, Copy)]
 struct Plan {
     validity: Validity,
@@ -91,7 +90,7 @@ impl<'a> Renewal<'a> {
         }
     }
 
-    /// The second at which to renew; 0 where there is no certificate that fits.
+    /// Returns the second of the renewal; 0 if there is no suitable certificate.
     async fn due(&mut self) -> u64 {
         let now = now();
         let Some(validity) = self.fit().filter(|validity| now <= validity.until) else { return 0 };
@@ -100,7 +99,7 @@ impl<'a> Renewal<'a> {
             let mut pause = ASK;
             match self.advice().await {
                 Ok(Some((window, again))) => (advice, pause) = (Some(window), again),
-                Ok(None) => advice = None, // not every authority gives it
+                Ok(None) => advice = None, // not every authority supports it
                 Err(error) => tracing::warn!(
                     "the authority did not say when to renew the certificate, so what it said before stays: {}",
                     chain(&error)
@@ -119,12 +118,13 @@ impl<'a> Renewal<'a> {
         }
     }
 
-    /// How long the certificate is valid, if it has the names of the configuration.
+    /// Returns the validity of the certificate; `None` unless it has the names of the configuration.
     fn fit(&self) -> Option<Validity> {
         self.authority.config.fits(self.identity.shown()?.own()?)
     }
 
-    /// When the authority would have the certificate renewed, and when to ask again; `None` where it does not say such things.
+    /// Requests the authority's renewal window and the pause before the next request; `None` if the authority does not support
+    /// it.
     async fn advice(&self) -> Result<Option<(Window, Duration)>, OrderError> {
         let (shown, authority) = (self.identity.shown(), self.authority.clone());
         let asking = async move {
@@ -174,7 +174,7 @@ impl<'a> Renewal<'a> {
     }
 
     fn fail(&mut self, trouble: String, is_finalized: bool) {
-        // Soon again it would use up what the authority gives in a week.
+        // An early retry would use up the authority's limit of a week.
         let pause = if is_finalized { AFTER_FAILURES.longest } else { AFTER_FAILURES.pause(self.failures) };
         let pause = jittered(pause, Duration::ZERO, rand::random());
         tracing::warn!(
@@ -187,7 +187,8 @@ impl<'a> Renewal<'a> {
         self.trouble = Some(trouble);
     }
 
-    /// A reload: an operator may have mended something. Automation may send one each second, too.
+    /// Handles a reload: an operator may have corrected something. Automation may send one each second, so `earliest` still
+    /// applies.
     fn hasten(&mut self) {
         let (now, fit) = (Instant::now(), self.fit());
         self.rest_until = self.rest_until.min(self.earliest);
@@ -204,15 +205,15 @@ impl<'a> Renewal<'a> {
         }
     }
 
-    /// When to look again, if nothing is to be ordered for `pause`.
+    /// Returns the pause before the next check, if nothing is to be ordered for `pause`.
     fn look(&self, pause: Duration) -> Duration {
         let question = self.ask_at.saturating_duration_since(Instant::now());
-        // It is not asked where there is no certificate.
+        // Without a certificate there are no requests for advice.
         let question = if question.is_zero() { LOOKS } else { question };
         pause.min(question).min(LOOKS)
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> Finding {
         let advice = match &self.trouble {
             Some(trouble) => format!(
                 "The last attempt to have another one failed: {trouble}. The next is in {}, or on a reload (SIGHUP)",
@@ -224,7 +225,7 @@ impl<'a> Renewal<'a> {
     }
 }
 
-/// Runs what uses the ACME client in a task, so that a panic in it is a failure like others. The task ends with this future.
+/// Runs work of the ACME client in a task, so that a panic in it is a failure like others. The task ends with this future.
 async fn apart<T: Send + 'static>(
     limit: Duration,
     work: impl Future<Output = Result<T, OrderError>> + Send + 'static,

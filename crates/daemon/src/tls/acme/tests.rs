@@ -1,4 +1,4 @@
-//! Renewal with an authority in memory, by a clock that the tests move.
+//! Renewal with an authority in memory, by a paused clock.
 
 mod fake;
 
@@ -19,13 +19,11 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: i64 = 86_400;
-/// Of 90 days 10 are left: it is to be renewed at once.
+/// 10 of 90 days are left: the renewal is due immediately.
 const DUE: [i64; 2] = [-80 * DAY, 10 * DAY];
 
-/// Of what the authority does.
 type Change = fn(&mut Script);
 
-/// A server that keeps its certificate good.
 struct Server {
     home: TempDir,
     authority: Fake,
@@ -35,7 +33,7 @@ struct Server {
 }
 
 impl Server {
-    /// With a certificate that is valid in these seconds from now.
+    /// Starts with a certificate of this period, in seconds from now.
     fn start(authority: &Fake, valid: Option<[i64; 2]>) -> Self {
         let home = TempDir::new().unwrap();
         let file = home.path().join("state").join(CERTIFICATE);
@@ -79,7 +77,7 @@ impl Server {
         }
     }
 
-    /// The pauses between the orders so far.
+    /// Returns the pauses between the orders so far.
     fn pauses(&self) -> Vec<Duration> {
         let orders = self.authority.requested("/new-order");
         orders.windows(2).map(|pair| pair[1] - pair[0]).collect()
@@ -99,7 +97,8 @@ async fn a_certificate_is_ordered_kept_and_shown() {
     assert_eq!(authority.requested("/new-order").len(), 1, "it is good for months");
 }
 
-/// What an authority gives changes nothing before it was judged, and is tried again late: it counts in the authority's limits.
+/// An issued certificate changes nothing before it is checked, and the retry is late, because it counts in the authority's
+/// limits.
 #[tokio::test(start_paused = true)]
 async fn a_certificate_that_does_not_do_leaves_the_old_one_in_use() {
     let wrong: [(&str, Change); 5] = [
@@ -127,7 +126,7 @@ async fn a_certificate_that_does_not_do_leaves_the_old_one_in_use() {
     }
 }
 
-/// Whether the authority gave one is not known.
+/// A certificate may have been issued.
 #[tokio::test(start_paused = true)]
 async fn after_an_order_was_finalized_a_failure_is_followed_by_the_longest_pause() {
     for (path, late) in
@@ -167,7 +166,7 @@ async fn a_panic_in_the_question_when_to_renew_does_not_end_renewal() {
     assert!(authority.requested("/renewal").len() > asked);
 }
 
-/// Automation that reloads every second, while the authority fails.
+/// Automation reloads every second while the authority fails.
 #[tokio::test(start_paused = true)]
 async fn reloads_do_not_bring_attempts_closer_together_than_a_minute() {
     let authority = Fake::new();
@@ -182,7 +181,7 @@ async fn reloads_do_not_bring_attempts_closer_together_than_a_minute() {
     assert!(pauses.iter().all(|pause| *pause >= MINUTE), "{pauses:?}");
 }
 
-/// The same, while the authority wants each of its certificates renewed at once.
+/// Automation reloads every second while the authority suggests the immediate renewal of each certificate.
 #[tokio::test(start_paused = true)]
 async fn reloads_do_not_use_up_certificates() {
     let authority = Fake::new();
@@ -198,7 +197,7 @@ async fn reloads_do_not_use_up_certificates() {
     assert!(questions <= 2 * pauses.len() + 3, "{questions} questions");
 }
 
-/// By the machine's clock, which does not go on here, it is due as soon as it comes.
+/// The machine's clock stands still here, so a certificate is due as soon as it is issued.
 #[tokio::test(start_paused = true)]
 async fn certificates_that_are_due_as_they_come_are_not_ordered_without_a_pause() {
     for (valid, least) in [([-90 * DAY, 20], MINUTE), ([-19, 1], 5 * SECOND), ([-2, 1], 5 * SECOND)] {
@@ -238,7 +237,7 @@ async fn an_account_that_the_authority_does_not_know_is_replaced() {
     assert_eq!(authority.requested("/new-account").len(), 2);
 }
 
-/// The authority wants its certificate renewed, and cannot be reached when it is asked again.
+/// The authority suggests a renewal, and does not answer the next request for advice.
 #[tokio::test(start_paused = true)]
 async fn advice_outlives_a_question_that_failed() {
     let authority = Fake::new();
@@ -253,6 +252,6 @@ async fn advice_outlives_a_question_that_failed() {
     sleep(5 * HOUR).await;
     let requests = authority.requested("/").len();
     assert!(requests > 8, "it was asked in vain");
-    sleep(HOUR).await; // the rest ends, and the next question is later
+    sleep(HOUR).await; // the rest ends before the next request for advice
     assert!(authority.requested("/").len() > requests, "no attempt");
 }

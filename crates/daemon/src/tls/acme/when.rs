@@ -1,16 +1,16 @@
-//! When to renew. No clock and no chance: both are arguments. All times are seconds since 1970.
+//! Renewal times. No clock and no randomness: both are arguments. All times are in Unix seconds.
 
 use super::super::validity::Validity;
 use std::time::Duration;
 
-/// Between two attempts there is never less, unless the certificate that was given lives for minutes only.
+/// Minimum time between two attempts, unless the certificate's life is only minutes.
 pub(super) const SPACING: Duration = Duration::from_secs(60);
-/// Then there is never less than this.
+/// Minimum time between two attempts for such a short life.
 const LEAST_SPACING: Duration = Duration::from_secs(5);
-/// The longest rest after a success.
+/// Maximum rest after a success.
 const LONGEST_REST: Duration = Duration::from_secs(6 * 3600);
 
-/// When the authority would like a certificate to be renewed (RFC 9773, section 4.2).
+/// Renewal window suggested by the authority (RFC 9773, section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) start: u64,
@@ -22,27 +22,27 @@ impl Validity {
         self.until.saturating_sub(self.from)
     }
 
-    /// After this certificate was given nothing is ordered for this long, whatever comes: a minute, or a quarter of a shorter
-    /// life than four minutes, so that there is time for a second attempt.
+    /// Returns the time after the issuance of this certificate in which nothing is ordered, not even on a reload: a minute, or a
+    /// quarter of a life shorter than four minutes, so that there is time for a second attempt.
     pub(super) fn spacing(self) -> Duration {
         (Duration::from_secs(self.life()) / 4).clamp(LEAST_SPACING, SPACING)
     }
 
-    /// For how long nothing is ordered after it was given at `now`, whatever the authority advises, because it counts
-    /// certificates, too: a quarter of what is left, and some hours at most. A reload (SIGHUP) ends it.
+    /// Returns the time after the issuance at `now` in which nothing is ordered, whatever the authority advises, because it also
+    /// counts certificates: a quarter of the remaining life, at most six hours. A reload (SIGHUP) ends it.
     pub(super) fn rest(self, now: u64) -> Duration {
         let left = Duration::from_secs(self.until.saturating_sub(now));
         (left / 4).clamp(self.spacing(), LONGEST_REST)
     }
 
-    /// The second at which to renew, of those that are fit the one at `chance` (0 to 1): without advice between a third and
-    /// 7/30 of the life before the end, so that the servers of a fleet do not come together.
+    /// Returns the second of the renewal: the one at `chance` (0 to 1) in the suitable range. Without advice, the range is from a
+    /// third to 7/30 of the life before the end, so that the servers of a fleet do not renew together.
     pub(super) fn renewal(self, advice: Option<Window>, now: u64, chance: f64) -> u64 {
         let at = |start: u64, length: u64| start.saturating_add((length as f64 * chance) as u64);
         match advice.filter(|window| window.start < window.end) {
-            // It is late for a reason, such as a revocation.
+            // A window in the past has a reason, such as a revocation.
             Some(window) if window.end <= now => now,
-            // Not so early that it never ends, nor so late that there is no time for a second attempt.
+            // Not so early that the renewal never ends, nor so late that there is no time for a second attempt.
             Some(window) => at(window.start, window.end - window.start)
                 .max(self.from.saturating_add(self.life() / 2))
                 .min(self.until.saturating_sub(self.life() / 4)),
@@ -67,7 +67,7 @@ mod tests {
         let window = |start, end| Some(Window { start, end });
         for (advice, now, expected) in [
             (window(1_350, 1_370), 1_100, [1_350, 1_360, 1_370]),
-            (window(1_000, 1_400), 1_100, [1_300, 1_300, 1_400]), // not at once again
+            (window(1_000, 1_400), 1_100, [1_300, 1_300, 1_400]), // not immediately again
             (window(1_500, 1_600), 1_100, [1_450, 1_450, 1_450]),
             (window(900, 1_050), 1_050, [1_050, 1_050, 1_050]), // revoked
             (window(1_370, 1_370), 1_380, [1_400, 1_430, 1_460]), // no window

@@ -1,17 +1,18 @@
-//! The same of tunnels whose bytes go through a pipe: splice(2) after the first 256 KiB.
+//! The same tests with tunnels whose bytes go through a pipe: splice(2) after the first 256 KiB.
 
 use super::*;
 use crate::relay::pipe;
 use socket2::SockRef;
 
-/// Much more than is copied, and than sockets hold.
+/// Far more than is copied first, and than sockets hold.
 const MUCH: usize = 16 << 20;
 
 fn bytes(seed: usize) -> Vec<u8> {
     (seed..seed + MUCH).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }
 
-/// Sends MUCH both ways at once through a relay; each side ends its own when it has sent all. How much was spliced.
+/// Sends MUCH in both directions at once through a relay; each side ends its direction after that. Returns the number of spliced
+/// bytes.
 async fn exchange(rate: Option<u64>) -> usize {
     let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
     let before = pipe::spliced();
@@ -51,7 +52,7 @@ async fn every_byte_arrives_through_pipes_and_without_a_pipe_by_copies() {
     assert!(exchange(None).await > MUCH / 2);
 }
 
-/// A splice never gets past it: a read does.
+/// A splice never passes urgent data; a read does.
 #[tokio::test]
 async fn urgent_data_does_not_stop_a_tunnel() {
     let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
@@ -69,13 +70,13 @@ async fn urgent_data_does_not_stop_a_tunnel() {
     };
     let ((), (got, ended)) = tokio::join!(send, end_of(&mut client));
     assert_eq!(ended, None);
-    // Urgent bytes that the next ones overtake are ordinary: some may be among the others.
+    // Urgent bytes overtaken by later ones become ordinary data, so some may be among the others.
     assert!((MUCH..=MUCH + 8).contains(&got.len()), "{}", got.len());
     client.shutdown().await.unwrap();
     assert_eq!(relay.await.unwrap().ended, TunnelEnd::Finished);
 }
 
-/// Sends until nothing moves: sockets and the pipe are full.
+/// Sends until nothing moves, because the sockets and the pipe are full.
 async fn fill(stream: &mut TcpStream) {
     let piece = [7; 1 << 16];
     while let Ok(sent) = tokio::time::timeout(Duration::from_millis(100), stream.write(&piece)).await {

@@ -18,7 +18,7 @@ fn stored_value() -> Vec<u8> {
 fn commands_are_what_memcached_documents() {
     let mut out = Vec::new();
     Command::Get(key(0)).encode(&mut out);
-    let value = Value::new(*b"abcdefghijklmnopqrstuv");
+    let value = Value::read(b"abcdefghijklmnopqrstuv");
     Command::Add { key: key(0), value, expires: UnixSeconds(1_900_000_000) }.encode(&mut out);
     let name = "A".repeat(43);
     let expected = format!("get pp1.{name}\r\nadd pp1.{name} 0 1900000000 22\r\nabcdefghijklmnopqrstuv\r\n");
@@ -42,7 +42,7 @@ fn whole_replies_are_read_and_what_follows_is_left() {
         (ReplyKind::Add, b"SERVER_ERROR\r\n", Reply::ServerError),
         (ReplyKind::Get(key(7)), b"END\r\n", Reply::Miss),
         (ReplyKind::Get(key(7)), b"SERVER_ERROR unavailable\r\n", Reply::ServerError),
-        (ReplyKind::Get(key(7)), &hit, Reply::Hit(Value::new(*b"abcdefghijklmnopqrstuv"))),
+        (ReplyKind::Get(key(7)), &hit, Reply::Hit(Value::read(b"abcdefghijklmnopqrstuv"))),
     ];
     for (reply_kind, text, reply) in replies {
         for end in 0..text.len() {
@@ -82,7 +82,7 @@ fn everything_else_is_garbled() {
 }
 
 proptest! {
-    /// A verdict never depends on how the bytes were cut, and no bytes are read beyond the longest reply.
+    /// The result never depends on how the bytes were split, and no bytes are read beyond the longest reply.
     #[test]
     fn cuts_change_nothing(bytes in prop::collection::vec(prop::sample::select(b"STORENDVALU_ 02\r\nx".to_vec()), 0..700)) {
         for reply_kind in [ReplyKind::Add, ReplyKind::Get(key(7))] {
@@ -95,7 +95,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(first, whole);
-            if bytes.len() >= LONGEST_REPLY {
+            if bytes.len() >= LONGEST_LINE {
                 prop_assert_ne!(whole, Ok(None));
             }
         }

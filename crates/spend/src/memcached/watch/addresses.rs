@@ -1,25 +1,28 @@
-//! Finds out what addresses lead to: those of one replica to the same records, those of two to no common ones.
+//! Checks the records behind the addresses: those of one replica must lead to the same records, those of two replicas to no
+//! common ones.
 //!
-//! What is wrong here admits no token twice: each spend reads its own witness. But it voids tokens that are good, or lets two
-//! votes be one.
+//! A violation admits no token twice, because each spend reads its own witness. But it voids valid tokens, or makes two votes
+//! one.
 
-use super::{Compared, Rounds};
+use super::Rounds;
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::protocol::{Command, RecordKey, Reply, Value};
 use crate::memcached::world::{instant, random_bytes, since};
-use postern_token::UnixSeconds;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Records that compare two addresses: in as many buckets, so that they spread over the servers behind a router.
+/// The number of records that compare two addresses: each in its own bucket, so that they spread over the servers behind a
+/// router.
 const PROBES: usize = 64;
-/// How often addresses are compared that all answered before.
+/// The interval between comparisons of the same answering addresses.
 const EVERY: Duration = Duration::from_secs(300);
-/// How long such a record lasts: longer than the clocks of gateways and servers differ.
+/// The lifetime of these records: longer than any clock difference between gateways and servers.
 const BRIEF: Duration = Duration::from_secs(3_600);
 
-/// What was found.
+type Probe = (RecordKey, Value);
+
+/// The violations found, as pairs of endpoints.
 #[derive(Clone, Copy, Default)]
 struct Found {
     /// Two addresses of one replica lead to different records.
@@ -29,24 +32,25 @@ struct Found {
 }
 
 impl Rounds {
-    /// Compares the addresses that answer: now if others answered before, every few minutes otherwise, and until all is well.
-    pub(super) async fn compare_addresses(&mut self, answering: &[usize], now: UnixSeconds) {
+    /// Compares the addresses that answer: immediately if a different set answered before, otherwise every few minutes, and in
+    /// each round until all is well.
+    pub(super) async fn compare_addresses(&mut self, answering: &[usize]) {
         if answering.len() < 2 {
-            // One alone contradicts no other: the one that did is away, or was removed.
+            // A single one contradicts no other: the one that did is away, or was removed.
             self.compared = None;
-            self.store.apart.store(false, Relaxed);
-            self.store.overlaps.store(false, Relaxed);
+            self.store.seen.apart.store(false, Relaxed);
+            self.store.seen.overlaps.store(false, Relaxed);
             return;
         }
         let is_well = self.store.intact().is_ok();
-        let is_fresh = |compared: &Compared| compared.endpoints == answering && since(compared.at) < EVERY;
+        let is_fresh = |(endpoints, at): &(Vec<usize>, Instant)| endpoints == answering && since(*at) < EVERY;
         if is_well && self.compared.as_ref().is_some_and(is_fresh) {
             return;
         }
-        // One that answers now and did not before is compared at the next round, too, where this one fails.
-        let Ok(found) = self.compare(answering, now).await else { return };
-        self.compared = Some(Compared { endpoints: answering.to_vec(), at: instant() });
-        self.tell(&self.store.apart, found.apart, |one, other| {
+        // After a failed comparison, the next round compares a newly answering address again.
+        let Ok(found) = self.compare(answering).await else { return };
+        self.compared = Some((answering.to_vec(), instant()));
+        self.tell(&self.store.seen.apart, found.apart, |one, other| {
             tracing::error!(
                 address = one, other,
                 "two addresses of one replica of the double-spend store lead to different records, so tokens are void at one \
@@ -54,7 +58,7 @@ impl Rounds {
                  removed"
             );
         });
-        self.tell(&self.store.overlaps, found.overlaps, |one, other| {
+        self.tell(&self.store.seen.overlaps, found.overlaps, |one, other| {
             tracing::error!(
                 address = one, other,
                 "two replicas of the double-spend store lead to the same servers, so their votes are one: every request is \
@@ -63,34 +67,30 @@ impl Rounds {
         });
     }
 
-    /// Reports what is new.
+    /// Sets the flag, and logs a violation that is new.
     fn tell(&self, flag: &AtomicBool, found: Option<(usize, usize)>, report: impl FnOnce(&str, &str)) {
         if flag.swap(found.is_some(), Relaxed) {
             return;
         }
         if let Some((one, other)) = found {
-            let [one, other] = [one, other].map(|index| self.store.endpoints[index].address().to_string());
+            let [one, other] = [one, other].map(|index| self.store.endpoints[index].address.to_string());
             report(&one, &other);
         }
     }
 
-    async fn compare(&mut self, answering: &[usize], now: UnixSeconds) -> Result<Found, Unknown> {
+    async fn compare(&mut self, answering: &[usize]) -> Result<Found, Unknown> {
         let mut found = Found::default();
-        for writer in self.one_of_each(answering) {
-            let records = self.write_probes(writer, now).await?;
+        for writer in self.replicas.clone() {
+            let records = self.write_probes(writer).await?;
             for &reader in answering.iter().filter(|reader| **reader != writer) {
-                let replica = |endpoint: usize| self.store.endpoints[endpoint].replica();
-                let is_one = replica(reader) == replica(writer);
-                let gets: Vec<_> = records.iter().map(|(key, _)| Command::Get(*key)).collect();
-                let replies = self.request(reader, &gets).await?;
-                let is_hit = |reply: &Reply| matches!(reply, Reply::Hit(_));
-                if is_one {
+                let replies = self.read_probes(reader, &records).await?;
+                if self.replica(reader) == self.replica(writer) {
                     let missed = records.iter().zip(&replies).filter(|(_, reply)| **reply == Reply::Miss);
                     let missed: Vec<_> = missed.map(|(record, _)| *record).collect();
-                    if self.lie_elsewhere(writer, reader, &missed, now).await? {
+                    if self.lie_elsewhere(writer, reader, &missed).await? {
                         found.apart = Some((writer, reader));
                     }
-                } else if replies.iter().any(is_hit) {
+                } else if replies.iter().any(|reply| matches!(reply, Reply::Hit(_))) {
                     found.overlaps = Some((writer, reader));
                 }
             }
@@ -98,44 +98,43 @@ impl Rounds {
         Ok(found)
     }
 
-    /// Records that were written through an endpoint.
-    async fn write_probes(
-        &mut self,
-        endpoint: usize,
-        now: UnixSeconds,
-    ) -> Result<Vec<(RecordKey, Value)>, Unknown> {
+    /// Returns the records that were written through an endpoint.
+    async fn write_probes(&mut self, endpoint: usize) -> Result<Vec<Probe>, Unknown> {
         let step = Bucket::all().count() / PROBES;
         let record = |bucket: Bucket| (bucket.record(&random_bytes()), Value::of_bucket(random_bytes()));
         let records: Vec<_> = Bucket::all().step_by(step).map(record).collect();
-        let replies = self.request(endpoint, &adds(&records, now)).await?;
+        let replies = self.request(endpoint, &self.adds(&records)).await?;
         let written = records.into_iter().zip(replies).filter(|(_, reply)| *reply == Reply::Stored);
         Ok(written.map(|(record, _)| record).collect())
     }
 
-    /// Whether records that could not be read through one endpoint of a replica lie on other servers: it stores them once more,
-    /// and the other endpoint still has what was written first. A miss alone proves nothing, because a router may report one
-    /// for a server that is down.
+    /// Returns `true` if records missed through one endpoint of a replica lie on other servers: the endpoint stores them again,
+    /// and the other endpoint still returns the values written first. A miss alone proves nothing, because a router may report
+    /// one for a server that is down.
     async fn lie_elsewhere(
         &mut self,
         writer: usize,
         reader: usize,
-        missed: &[(RecordKey, Value)],
-        now: UnixSeconds,
+        missed: &[Probe],
     ) -> Result<bool, Unknown> {
         if missed.is_empty() {
             return Ok(false);
         }
         let others: Vec<_> = missed.iter().map(|(key, _)| (*key, Value::of_bucket(random_bytes()))).collect();
-        let stored = self.request(reader, &adds(&others, now)).await?;
-        let gets: Vec<_> = missed.iter().map(|(key, _)| Command::Get(*key)).collect();
-        let kept = self.request(writer, &gets).await?;
+        let stored = self.request(reader, &self.adds(&others)).await?;
+        let kept = self.read_probes(writer, missed).await?;
         let mut replies = stored.iter().zip(&kept).zip(missed);
         Ok(replies
             .any(|((stored, kept), (_, value))| *stored == Reply::Stored && *kept == Reply::Hit(*value)))
     }
-}
 
-fn adds(records: &[(RecordKey, Value)], now: UnixSeconds) -> Vec<Command> {
-    let expires = now.saturating_add(BRIEF);
-    records.iter().map(|&(key, value)| Command::Add { key, value, expires }).collect()
+    async fn read_probes(&mut self, endpoint: usize, records: &[Probe]) -> Result<Vec<Reply>, Unknown> {
+        let gets: Vec<_> = records.iter().map(|(key, _)| Command::Get(*key)).collect();
+        self.request(endpoint, &gets).await
+    }
+
+    fn adds(&self, records: &[Probe]) -> Vec<Command> {
+        let expires = self.began.saturating_add(BRIEF);
+        records.iter().map(|&(key, value)| Command::Add { key, value, expires }).collect()
+    }
 }

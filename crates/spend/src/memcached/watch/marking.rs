@@ -1,4 +1,4 @@
-//! What the watch remembers of a key's marks, and when it is time for what. No I/O.
+//! The state of a key's marks, and the timing of the watch's actions. No I/O.
 
 use super::sentinels::Sentinels;
 use crate::memcached::bucket::Bucket;
@@ -8,84 +8,83 @@ use postern_token::MarkId;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The most marks of one key. More losses than this are not repaired: the key has to be rotated.
+/// The maximum number of marks per key. Further losses are not repaired: the key must be rotated.
 pub(super) const MOST_MARKS: u32 = 256;
-/// For how long a server that is away is waited for: before a mark is offered without its buckets, and before offers that it
-/// may hold are taken for none.
+/// The time for which a server that is away is awaited: before a mark is offered without its buckets, and before offers that it
+/// may hold are treated as absent.
 const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
-/// Witnesses read in each round: all of them in four minutes, and at once when a token was void.
+/// Buckets whose witnesses are read in each round: all of them in four minutes, or all at once after a void token.
 const A_ROUND: usize = 4;
-/// Marks that follow a void one: how many may do so with the first pause, as when all replicas are restarted a few times; the
-/// first pause, which doubles from then on, the longest, and how long a mark is remembered for them.
+/// Marks that follow a void one: the number that may follow after the first pause (as when all replicas are restarted a few
+/// times), the first pause, which then doubles, the longest pause, and the time for which a mark counts.
 const QUICK: usize = 10;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(600);
-/// The shortest time between two marks that follow others which most replicas still know, and the most of them in a day:
-/// without them every token is served, too.
+/// Marks that follow ones that a majority still knows: the minimum interval, and the maximum per day. Without such a mark every
+/// token is served, too.
 const BETWEEN: Duration = Duration::from_secs(60);
 const PRECAUTIONS: usize = 3;
 const DAY: Duration = Duration::from_secs(86_400);
-/// The shortest time between two looks at all buckets because tokens were void.
+/// The minimum interval between two surveys of all buckets because of void tokens.
 const SUSPICIONS: Duration = Duration::from_secs(1);
 
-/// What the watch remembers of a key's marks.
 #[derive(Default)]
 pub(super) struct Marking {
     /// The number and the id of the mark on offer.
     pub(super) offered: Option<(u32, MarkId)>,
     /// The sentinels of each mark of the key, in the order in which the marks became known.
     pub(super) sentinels: Vec<Sentinels>,
-    /// The next bucket to be read.
+    /// The index of the next bucket to read.
     next: usize,
-    /// Since when an offer may be on a server that cannot be read.
+    /// The time since which an offer may be on a server that cannot be read.
     without: Option<Instant>,
     /// The marks of the last day that followed others.
     changes: Vec<Change>,
-    /// Since when a mark could not be planted completely, and when that was last tried.
+    /// The time since which a mark could not be planted completely, and the time of the last attempt.
     incomplete: Option<Instant>,
     tried: Option<Instant>,
-    /// The loss of the mark on offer, once it was found.
+    /// The loss of the mark on offer, once found.
     loss: Option<Loss>,
-    /// When all buckets were read because a token was void.
+    /// The time of the last survey of all buckets because of a void token.
     suspected: Option<Instant>,
 }
 
-/// Where a mark is no longer known.
+/// The extent of a loss of a mark.
 #[derive(Clone, Copy)]
 pub(super) struct Loss {
     /// Buckets whose tokens are void.
     pub(super) void: usize,
-    /// Replicas that answered when they were counted.
+    /// Replicas that answered when the buckets were counted.
     pub(super) answering: usize,
 }
 
 /// A mark that followed another.
 struct Change {
     at: Instant,
-    /// Whether tokens of the other were void; unknown where another gateway planted it first.
+    /// `true` if tokens of the previous mark were void; `None` if another gateway planted this mark first.
     was_void: Option<bool>,
 }
 
-/// Whether to look for a loss.
+/// The decision whether to look for a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// No: the loss is known, and no mark may follow yet.
+    /// Do not look: the loss is known, and no mark may follow yet.
     Not,
-    /// Yes, to let a mark follow. How large the loss is, is known.
+    /// Look, so that a mark can follow. The extent of the loss is known.
     Only,
-    /// Yes, and a loss is to be counted.
+    /// Look, and count the loss.
     AndCount,
 }
 
 impl Marking {
-    /// Whether to plant the first mark of a key of which no offer was found. Where an offer may be on a server that cannot be
-    /// read, that is waited for: two gateways that offer two marks are safe, and cost clients tokens.
+    /// Returns `true` if a mark may be planted now, of which no offer was found. If an offer may be on a server that cannot be
+    /// read (`is_unclear`), that server is awaited first: two gateways that offer two marks are safe, but cost clients tokens.
     pub(super) fn begins(&mut self, is_unclear: bool) -> bool {
         !is_unclear || since(*self.without.get_or_insert_with(instant)) >= COMPLETE_WITHIN
     }
 
-    /// A mark is on offer now.
+    /// Records the mark that is on offer now.
     pub(super) fn adopt(&mut self, number: u32, id: MarkId) {
         self.offered = Some((number, id));
         self.know(id);
@@ -95,34 +94,34 @@ impl Marking {
         (self.loss, self.without, self.incomplete, self.tried) = (None, None, None, None);
     }
 
-    /// A mark follows the one on offer.
+    /// Records that a mark follows the one on offer.
     fn follow(&mut self) {
         let was_void = self.loss.map(|loss| loss.void > 0);
         self.changes.push(Change { at: instant(), was_void });
     }
 
-    /// There is a mark, on offer or before.
+    /// Adds a mark, on offer or earlier, if it is new.
     pub(super) fn know(&mut self, id: MarkId) {
         if self.sentinels.iter().all(|known| known.mark != id) {
             self.sentinels.push(Sentinels::of(id));
         }
     }
 
-    /// The buckets to be read in this round.
+    /// Returns the buckets to read in this round.
     pub(super) fn due(&mut self) -> Vec<Bucket> {
         let begin = self.next;
         self.next += A_ROUND;
         Bucket::all().cycle().skip(begin % Bucket::all().count()).take(A_ROUND).collect()
     }
 
-    /// The offers after the one with this number to be read in this round: the next, and all before the buckets are read
-    /// anew.
+    /// Returns the numbers of the later offers to read in this round: the next one, or all of them before the buckets are read
+    /// from the beginning.
     pub(super) fn newer_offers(&self, number: u32) -> Range<u32> {
         let begins_anew = self.next.is_multiple_of(Bucket::all().count());
         number + 1..if begins_anew { MOST_MARKS } else { MOST_MARKS.min(number + 2) }
     }
 
-    /// Whether to look at all buckets now because a token was void, which `void` tells and forgets.
+    /// Returns `true` if all buckets are to be read now because a token was void. `void` returns the suspicion and clears it.
     pub(super) fn suspects(&mut self, void: impl FnOnce() -> bool) -> bool {
         let may_look = self.suspected.is_none_or(|suspected| since(suspected) >= SUSPICIONS);
         let looks = may_look && void();
@@ -132,7 +131,7 @@ impl Marking {
         looks
     }
 
-    /// Whether to look for a loss while this number of replicas answers.
+    /// Decides whether to look for a loss while this number of replicas answers.
     pub(super) fn look(&mut self, answering: usize, is_suspect: bool) -> Look {
         let is_counted = self.loss.is_some_and(|loss| loss.answering == answering);
         if !is_counted || is_suspect {
@@ -144,24 +143,30 @@ impl Marking {
         }
     }
 
-    /// Remembers a loss. True if more tokens are void than before, or if it is the first.
+    /// Records a loss. Returns `true` if it is the first, or if more tokens are void than before.
     pub(super) fn is_worse(&mut self, loss: Loss) -> bool {
         self.loss.replace(loss).is_none_or(|before| loss.void > before.void)
     }
 
-    /// The mark is whole again, as after another memory had answered for a while: forgets its loss. True if there was one.
+    /// Forgets the loss because the mark is whole again, as after another memory had answered for a while. Returns `true` if
+    /// there was a loss.
     pub(super) fn heals(&mut self) -> bool {
         (self.without, self.incomplete, self.tried) = (None, None, None);
         self.loss.take().is_some()
     }
 
-    /// Whether another mark may follow the one with this number now.
+    /// Returns `true` if tokens are void and no further mark may follow.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.is_void() && self.offered.is_some_and(|(number, _)| number + 1 >= MOST_MARKS)
+    }
+
+    /// Returns `true` if another mark may follow the one with this number now.
     pub(super) fn may_follow(&mut self, number: u32) -> bool {
         number + 1 < MOST_MARKS && self.may_change()
     }
 
-    /// Whether to try to plant now: less and less often while that fails, because what was written stays, and at first only
-    /// while all replicas answer, unless tokens are void meanwhile.
+    /// Returns `true` if planting is to be tried now: less and less often while it fails, because the records written stay; and
+    /// at first only while all replicas answer, unless tokens are void.
     pub(super) fn tries(&mut self, all_answer: bool) -> bool {
         let waited = since(*self.incomplete.get_or_insert_with(instant));
         let pause = (waited / 4).clamp(Duration::from_secs(1), LONGEST_PAUSE);
@@ -173,14 +178,14 @@ impl Marking {
         tries
     }
 
-    /// Whether a mark may be offered that this number of buckets knows: once all buckets of all replicas know it, while tokens
-    /// are void those of a majority (`answering`), or what there is after a while.
+    /// Returns `true` if a mark known to `known` buckets may be offered: once all buckets of all replicas know it; while tokens
+    /// are void, once all buckets of the `answering` replicas do; or after a while with any bucket.
     pub(super) fn may_offer(&self, known: usize, (whole, answering, all): (usize, usize, usize)) -> bool {
         let is_whole = whole == all || self.is_void() && whole == answering;
         known > 0 && (is_whole || self.has_waited())
     }
 
-    /// Whether another mark may follow now.
+    /// Returns `true` if another mark may follow now.
     fn may_change(&mut self) -> bool {
         self.changes.retain(|change| since(change.at) < DAY);
         let within = |time| self.changes.iter().filter(move |change| since(change.at) < time);
@@ -201,7 +206,7 @@ impl Marking {
         self.loss.is_some_and(|loss| loss.void > 0)
     }
 
-    /// Whether what does not answer was waited for.
+    /// Returns `true` if replicas that do not answer have been awaited long enough.
     fn has_waited(&self) -> bool {
         self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
     }

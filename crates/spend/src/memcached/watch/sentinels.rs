@@ -1,25 +1,25 @@
-//! When the sentinels of a mark are read, and where the mark is to be closed. No I/O.
+//! The schedule for reading the sentinels of a mark, and the replicas where the mark is to be closed. No I/O.
 //!
-//! What a server evicts first is what was not read for longest, as spent records are not. So each group of sentinels is read once,
-//! at an age of its own: one that was read is young again for the server. Those of a mark that another one has followed are
-//! read on, because its tokens are good for as long as their key.
+//! A server first evicts the records not read for longest, such as spent records. Reading a sentinel makes it young again for
+//! the server, so each group of sentinels is read only once, at its own age. Sentinels of a superseded mark continue to be read,
+//! because its tokens stay valid as long as their key.
 
 use crate::memcached::bucket::Bucket;
 use postern_token::{MarkId, UnixSeconds};
 use std::time::Duration;
 
-/// Groups of sentinels: the last is read at an age of 95 days.
+/// The number of groups of sentinels: the last is read at an age of 95 days.
 const GROUPS: u32 = 160;
-/// How much older each group is than the one before when it is read, and the age in seconds at the first, as a power.
+/// The ratio between the ages of successive groups, and the exponent for the age of the first group in seconds.
 const GROWTH: f64 = 1.1;
 const FIRST: i32 = 8;
 
-/// What the watch remembers of the sentinels of one mark.
+/// The state of the sentinels of one mark.
 pub(super) struct Sentinels {
     pub(super) mark: MarkId,
-    /// When it was planted, as the store knows it: a restart of this process makes no mark younger.
+    /// The time at which the mark was planted, read from the store: a restart of this process makes no mark younger.
     pub(super) planted: Option<UnixSeconds>,
-    /// Replicas where it is to be closed.
+    /// Replicas where the mark is to be closed.
     pub(super) closing: Vec<usize>,
     /// The last group that was read.
     group: Option<u32>,
@@ -32,12 +32,12 @@ impl Sentinels {
         Self { mark, planted: None, closing: Vec::new(), group: None, all: false }
     }
 
-    /// Lets all be read in the next round.
+    /// Makes the next round read all sentinels.
     pub(super) const fn read_all(&mut self) {
         self.all = true;
     }
 
-    /// The buckets whose sentinels are to be read now, each of them once.
+    /// Returns the buckets whose sentinels are to be read now, each once.
     pub(super) fn due(&mut self, now: UnixSeconds) -> Vec<Bucket> {
         if std::mem::take(&mut self.all) {
             return Bucket::all().collect();
@@ -52,7 +52,7 @@ impl Sentinels {
     }
 }
 
-/// The group of sentinels to be read at this age, the last one that is due; `None` before the first.
+/// Returns the last group that is due at this age; `None` before the first.
 fn due(age: Duration) -> Option<u32> {
     let age = age.as_secs_f64();
     if age < GROWTH.powi(FIRST) {
@@ -72,7 +72,7 @@ mod tests {
         Sentinels { planted: Some(UnixSeconds(at)), ..Sentinels::of(mark) }
     }
 
-    /// One that was read is young again for the server.
+    /// Reading a sentinel makes it young again for the server.
     #[test]
     fn a_group_is_read_once_at_its_age() {
         let (mut sentinels, mut read) = (planted(1_000), Vec::new());

@@ -1,4 +1,4 @@
-//! The records of marks: reads and writes them through one endpoint, and compares what the replicas hold.
+//! The records of marks: reads and writes them through one endpoint, and compares the replicas.
 
 use super::sentinels::Sentinels;
 use super::{BRIEF, Rounds};
@@ -14,30 +14,29 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Commands in one exchange. Each may have to wait once for a server that hangs behind a router.
+/// The largest number of commands per exchange. Each may have to wait once for a server that hangs behind a router.
 const A_WRITE: usize = 512;
-/// Copies of an offer in each replica. All lie on a server that is away, one of three, once in 43 million offers; while they do, a key
-/// that begins has no mark.
+/// Copies of an offer in each replica. All lie on the one server of three that is away once in 43 million offers; a key that
+/// begins then gets its first mark only after a wait for that server (`Marking::begins`).
 const COPIES: u32 = 16;
 
-/// Offers that were read.
 pub(super) struct Offers {
-    /// The latest, with its number.
+    /// The latest mark, with its number.
     pub(super) latest: Option<(u32, Mark)>,
-    /// Those before.
+    /// The earlier marks.
     pub(super) before: Vec<Mark>,
-    /// The first that may be there, too: none of its copies could be read.
+    /// The first offer that may exist, too: none of its copies could be read.
     pub(super) unclear: Option<u32>,
 }
 
-/// What a replica knows of a mark.
+/// The buckets of a replica, by their knowledge of a mark.
 #[derive(Default)]
 pub(super) struct Survey {
-    /// Buckets with a witness of it.
+    /// Buckets with a witness of the mark.
     pub(super) known: HashSet<Bucket>,
-    /// Those without one.
+    /// Buckets without a witness.
     pub(super) missing: Vec<Bucket>,
-    /// Those where it was closed.
+    /// Buckets where the mark was closed.
     closed: Vec<Bucket>,
     unclear: usize,
 }
@@ -63,7 +62,8 @@ async fn add_to_each(
     Ok(answered)
 }
 
-/// How many buckets void their tokens, if these are torn, each once for each of the replicas that answer.
+/// Returns the number of buckets whose tokens are void. `torn` contains a bucket once for each of the `answering` replicas where
+/// it is torn.
 pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> usize {
     let mut times: BTreeMap<Bucket, usize> = BTreeMap::new();
     torn.iter().for_each(|bucket| *times.entry(*bucket).or_default() += 1);
@@ -71,8 +71,24 @@ pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> usize 
 }
 
 impl Rounds {
-    /// Writes a mark's witnesses. Each is sent once, over a connection of its own: one that arrived after a loss would hide
-    /// it.
+    /// Sends commands for each item, in order, and passes on the replies.
+    async fn for_each<T: Copy, const N: usize>(
+        &mut self,
+        endpoint: usize,
+        items: &[T],
+        commands: impl Fn(T) -> [Command; N],
+        mut read: impl FnMut(T, [Reply; N]),
+    ) -> Result<(), Unknown> {
+        for some in items.chunks(A_WRITE / N.next_power_of_two()) {
+            let commands: Vec<_> = some.iter().flat_map(|item| commands(*item)).collect();
+            let replies = self.request(endpoint, &commands).await?;
+            some.iter().zip(replies.as_chunks().0).for_each(|(item, replies)| read(*item, *replies));
+        }
+        Ok(())
+    }
+
+    /// Writes a mark's witnesses. Each is sent once, over a separate connection: a delayed one that arrived after a loss would
+    /// hide the loss.
     pub(super) async fn write_once(
         &mut self,
         mut connection: SerialConnection,
@@ -88,7 +104,7 @@ impl Rounds {
         let all: Vec<_> = Bucket::all().collect();
         let unread = |bucket| Command::Add { key: sentinel(bucket, id), value: written, expires };
         let sentinels = add_to_each(&mut connection, &all, unread).await?;
-        // Where a sentinel could not be written, a witness alone would look like a loss for ever.
+        // Without a sentinel, a witness would permanently look like a loss.
         let is_stored = |(_, reply): &&(Bucket, Reply)| *reply == Reply::Stored;
         let guarded: Vec<_> = sentinels.iter().filter(is_stored).map(|(bucket, _)| *bucket).collect();
         let known = |bucket| Command::Add { key: witness(bucket, id), value, expires: ends };
@@ -97,7 +113,7 @@ impl Rounds {
         if alone.is_empty() { Ok(()) } else { Err(Unknown::Rejected) }
     }
 
-    /// Writes witnesses that are missing, as none that ships does.
+    /// Writes missing witnesses again: the defect that a simulation restores.
     pub(super) async fn write_again(&mut self, endpoint: usize, id: &MarkId, buckets: &[Bucket]) {
         let end = self.now().saturating_add(Duration::from_secs(600));
         let value = second_value(end);
@@ -105,7 +121,7 @@ impl Rounds {
         let _ = self.request(endpoint, &buckets.iter().map(again).collect::<Vec<_>>()).await;
     }
 
-    /// Reads the witnesses of a mark, and whether it was closed beside them. A miss proves nothing yet: see [`Rounds::torn`].
+    /// Reads the witnesses of a mark, and whether it was closed next to them. A miss proves nothing yet: see [`Rounds::torn`].
     pub(super) async fn survey(
         &mut self,
         endpoint: usize,
@@ -113,50 +129,44 @@ impl Rounds {
         buckets: &[Bucket],
     ) -> Result<Survey, Unknown> {
         let mut survey = Survey::default();
-        for some in buckets.chunks(A_WRITE / 2) {
-            let gets = |bucket: &Bucket| [witness(*bucket, id), closed(*bucket, id)].map(Command::Get);
-            let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
-            for (bucket, pair) in some.iter().zip(replies.chunks(2)) {
-                match pair {
-                    [_, Reply::Hit(_)] => survey.closed.push(*bucket),
-                    [Reply::Hit(_), Reply::Miss] => drop(survey.known.insert(*bucket)),
-                    [Reply::Miss, Reply::Miss] => survey.missing.push(*bucket),
-                    _ => survey.unclear += 1,
-                }
-            }
-        }
+        let gets = |bucket| [witness(bucket, id), closed(bucket, id)].map(Command::Get);
+        let read = |bucket, replies: [Reply; 2]| match replies {
+            [_, Reply::Hit(_)] => survey.closed.push(bucket),
+            [Reply::Hit(_), Reply::Miss] => drop(survey.known.insert(bucket)),
+            [Reply::Miss, Reply::Miss] => survey.missing.push(bucket),
+            _ => survey.unclear += 1,
+        };
+        self.for_each(endpoint, buckets, gets, read).await?;
         self.read_in_round(endpoint, buckets.len(), survey.unclear);
         Ok(survey)
     }
 
-    /// The buckets where the mark was closed, and those that do not know it although their server answers: a router may report
-    /// a miss for one that is down, but it cannot store a record there.
+    /// Returns the buckets where the mark was closed, and those that do not know it although their server answers: a router may
+    /// report a miss for a server that is down, but it cannot store a record there.
     pub(super) async fn torn(
         &mut self,
         endpoint: usize,
         id: &MarkId,
         survey: &Survey,
-        now: UnixSeconds,
     ) -> Result<Vec<Bucket>, Unknown> {
-        let (value, expires) = (Value::of_bucket(random_bytes()), now.saturating_add(BRIEF));
-        let mut torn = survey.closed.clone();
-        for some in survey.missing.chunks(A_WRITE / 2) {
-            let pair = |bucket: &Bucket| {
-                let key = bucket.record(&random_bytes());
-                [Command::Add { key, value, expires }, Command::Get(witness(*bucket, id))]
-            };
-            let commands: Vec<_> = some.iter().flat_map(pair).collect();
-            let replies = self.request(endpoint, &commands).await?;
-            let pairs = some.iter().zip(replies.chunks(2));
-            torn.extend(
-                pairs.filter(|(_, pair)| **pair == [Reply::Stored, Reply::Miss]).map(|(bucket, _)| *bucket),
-            );
-        }
+        let (value, expires) = (Value::of_bucket(random_bytes()), self.began.saturating_add(BRIEF));
+        let (mut torn, mut unstored) = (survey.closed.clone(), 0);
+        let pair = |bucket: Bucket| {
+            let key = bucket.record(&random_bytes());
+            [Command::Add { key, value, expires }, Command::Get(witness(bucket, id))]
+        };
+        let read = |bucket, replies: [Reply; 2]| match replies {
+            [Reply::Stored, Reply::Miss] => torn.push(bucket),
+            [Reply::ServerError, _] => unstored += 1,
+            _ => {}
+        };
+        self.for_each(endpoint, &survey.missing, pair, read).await?;
+        self.read_in_round(endpoint, 0, unstored);
         Ok(torn)
     }
 
-    /// Finds buckets that know the mark and have lost other records: there witnesses prove nothing, so the mark is closed on
-    /// that replica.
+    /// Finds buckets that know the mark and have lost other records: their witnesses prove nothing, so the mark is to be closed
+    /// on that replica.
     pub(super) async fn find_parted(
         &mut self,
         endpoint: usize,
@@ -165,22 +175,22 @@ impl Rounds {
         buckets: &[Bucket],
     ) -> Result<(), Unknown> {
         let mut parted = buckets.to_vec();
-        // Again and again, because a server may come back between the two replies of one bucket, and a router may report a miss for
-        // one that is late.
+        // Repeated, because a server may come back between the replies of one bucket, and a router may report a miss for a late
+        // server.
         for _ in 0..3 {
             parted = self.without_sentinels(endpoint, &sentinels.mark, &parted).await?;
         }
-        let replica = self.store.endpoints[endpoint].replica();
         if parted.is_empty() {
             return Ok(());
         }
+        let replica = self.replica(endpoint);
         if !sentinels.closing.contains(&replica) {
             sentinels.closing.push(replica);
         }
-        self.store.closed.lock()[replica] = Some(instant());
+        self.store.seen.closed.lock()[replica] = Some(instant());
         tracing::error!(
             token_key = %key.short(),
-            address = %self.store.endpoints[endpoint].address(),
+            address = %self.store.endpoints[endpoint].address,
             "a replica of the double-spend store has lost records and kept the witnesses beside them: a router keeps records of one bucket on \
              several servers (twemproxy needs hash_tag: \"||\"), a server evicts, or its slabs were moved. No token of \
              the mark is admitted there any more; of three replicas the other two decide. Mend the cause, or it happens again"
@@ -188,25 +198,20 @@ impl Rounds {
         Ok(())
     }
 
-    /// Closes the mark on the replicas where it is to be: by a record beside each witness, which every later spend reads. Goes on
-    /// until each bucket has it.
-    pub(super) async fn close(
-        &mut self,
-        replicas: &[usize],
-        sentinels: &mut Sentinels,
-        expires: UnixSeconds,
-    ) {
-        for endpoint in replicas {
-            let replica = self.store.endpoints[*endpoint].replica();
+    /// Closes the mark on the replicas where it is to be closed: writes a record next to each witness, which every later spend
+    /// reads. Repeated in each round until every bucket has the record.
+    pub(super) async fn close(&mut self, sentinels: &mut Sentinels, expires: UnixSeconds) {
+        for endpoint in self.replicas.clone() {
+            let replica = self.replica(endpoint);
             if sentinels.closing.contains(&replica)
-                && self.close_at(*endpoint, &sentinels.mark, expires).await == Ok(true)
+                && self.close_at(endpoint, &sentinels.mark, expires).await == Ok(true)
             {
                 sentinels.closing.retain(|other| *other != replica);
             }
         }
     }
 
-    /// True when each bucket has the record.
+    /// Returns `true` if every bucket has the record.
     async fn close_at(
         &mut self,
         endpoint: usize,
@@ -215,31 +220,24 @@ impl Rounds {
     ) -> Result<bool, Unknown> {
         let (value, mut is_closed) = (second_value(self.now()), true);
         let all: Vec<_> = Bucket::all().collect();
-        for some in all.chunks(A_WRITE) {
-            let add = |bucket: &Bucket| Command::Add { key: closed(*bucket, id), value, expires };
-            let replies = self.request(endpoint, &some.iter().map(add).collect::<Vec<_>>()).await?;
-            is_closed &= replies.iter().all(|reply| matches!(reply, Reply::Stored | Reply::NotStored));
-        }
+        let add = |bucket| [Command::Add { key: closed(bucket, id), value, expires }];
+        let read = |_, [reply]: [Reply; 1]| is_closed &= matches!(reply, Reply::Stored | Reply::NotStored);
+        self.for_each(endpoint, &all, add, read).await?;
         Ok(is_closed)
     }
 
-    /// Writes an offer unless there is one with its number. What was written has to be read back.
-    pub(super) async fn write_offer(
-        &mut self,
-        replicas: &[usize],
-        key: TokenKeyId,
-        (number, mark): (u32, Mark),
-    ) {
+    /// Writes an offer unless one with its number exists. Its success must be read back.
+    pub(super) async fn write_offer(&mut self, key: TokenKeyId, number: u32, mark: Mark) {
         let Some(expires) = self.end_of(key) else { return };
         let value = Value::of_bytes(mark.as_bytes());
         let adds = self.offers(key, number).map(|key| Command::Add { key, value, expires });
-        for endpoint in replicas {
-            let _ = self.request(*endpoint, &adds).await;
+        for endpoint in self.replicas.clone() {
+            let _ = self.request(endpoint, &adds).await;
         }
     }
 
-    /// Of these buckets, those with a witness that is not closed, and without the record beside it. What closes a witness is read
-    /// after it, so that a server that evicts what was not read for longest drops the witness first.
+    /// Returns those of these buckets that have a witness, not closed, without the sentinel next to it. The record that closes a
+    /// witness is read after the witness, so that a server that evicts the records not read for longest drops the witness first.
     async fn without_sentinels(
         &mut self,
         endpoint: usize,
@@ -247,44 +245,35 @@ impl Rounds {
         buckets: &[Bucket],
     ) -> Result<Vec<Bucket>, Unknown> {
         let mut found = Vec::new();
-        for some in buckets.chunks(A_WRITE / 4) {
-            let gets = |bucket: &Bucket| {
-                [sentinel(*bucket, id), witness(*bucket, id), closed(*bucket, id)].map(Command::Get)
-            };
-            let replies = self.request(endpoint, &some.iter().flat_map(gets).collect::<Vec<_>>()).await?;
-            let read = some.iter().zip(replies.chunks(3));
-            found.extend(
-                read.filter(|(_, read)| matches!(read, [Reply::Miss, Reply::Hit(_), Reply::Miss]))
-                    .map(|(bucket, _)| *bucket),
-            );
-        }
+        let gets = |bucket| [sentinel(bucket, id), witness(bucket, id), closed(bucket, id)].map(Command::Get);
+        let read = |bucket, replies: [Reply; 3]| {
+            if matches!(replies, [Reply::Miss, Reply::Hit(_), Reply::Miss]) {
+                found.push(bucket);
+            }
+        };
+        self.for_each(endpoint, buckets, gets, read).await?;
         Ok(found)
     }
 
-    /// When a mark was planted, by a sentinel of the first group, which hardly lives to be read at its age; now, if none tells.
-    pub(super) async fn planted(
-        &mut self,
-        replicas: &[usize],
-        id: &MarkId,
-        now: UnixSeconds,
-    ) -> Option<UnixSeconds> {
+    /// Returns the time at which a mark was planted, from a sentinel of the first group, which is rarely read at its due age;
+    /// `now` if no replica has one, `None` to retry in the next round.
+    pub(super) async fn planted(&mut self, id: &MarkId) -> Option<UnixSeconds> {
         let first = Command::Get(sentinel(Bucket::all().next()?, id));
-        let mut found = None;
-        for endpoint in replicas {
-            match self.request(*endpoint, &[first]).await.as_deref() {
+        let (mut found, now) = (None, self.began);
+        for endpoint in self.replicas.clone() {
+            match self.request(endpoint, &[first]).await.as_deref() {
                 Ok([Reply::Hit(value)]) => found = found.max(second(value).filter(|planted| *planted <= now)),
                 Ok([Reply::Miss]) => {}
-                _ => return None, // again in the next round
+                _ => return None, // retried in the next round
             }
         }
         found.or(Some(now))
     }
 
-    /// Reads the offers with these numbers from as many replicas as decide, or more. Of several copies in a replica the first
-    /// counts, and then what most replicas hold, so that gateways agree.
+    /// Reads the offers with these numbers from at least a majority of the replicas. The first copy in each replica counts, and
+    /// then the mark that most replicas hold, so that gateways agree.
     pub(super) async fn read_offers(
         &mut self,
-        replicas: &[usize],
         key: TokenKeyId,
         numbers: Range<u32>,
     ) -> Result<Offers, Unknown> {
@@ -292,28 +281,23 @@ impl Rounds {
         let (mut read, mut failed) = (0, Unknown::Rejected);
         let keys: Vec<_> =
             numbers.clone().flat_map(|number| self.offers(key, number).map(|key| (number, key))).collect();
-        'replicas: for endpoint in replicas {
+        for endpoint in self.replicas.clone() {
             let mut here = BTreeMap::new();
-            for some in keys.chunks(A_WRITE) {
-                let gets: Vec<_> = some.iter().map(|(_, key)| Command::Get(*key)).collect();
-                let replies = match self.request(*endpoint, &gets).await {
-                    Ok(replies) => replies,
-                    Err(reason) => {
-                        failed = reason;
-                        continue 'replicas;
-                    }
-                };
-                for ((number, _), reply) in some.iter().zip(replies) {
-                    match reply {
-                        Reply::Hit(value) => {
-                            clear.insert(*number);
-                            let mark = value.decode().map(Mark::new);
-                            mark.map(|mark| here.entry(*number).or_insert(mark));
-                        }
-                        Reply::Miss => drop(clear.insert(*number)),
-                        _ => {}
-                    }
+            let read_here = |(number, _), [reply]: [Reply; 1]| {
+                if let Reply::Hit(_) | Reply::Miss = reply {
+                    clear.insert(number);
                 }
+                if let Reply::Hit(value) = reply
+                    && let Some(mark) = value.decode()
+                {
+                    here.entry(number).or_insert(Mark::new(mark));
+                }
+            };
+            if let Err(reason) =
+                self.for_each(endpoint, &keys, |(_, key)| [Command::Get(key)], read_here).await
+            {
+                failed = reason;
+                continue;
             }
             here.into_iter().for_each(|(number, mark)| found.entry(number).or_default().push(mark));
             read += 1;
@@ -326,10 +310,10 @@ impl Rounds {
         Ok(Offers { latest, before, unclear: numbers.into_iter().find(|number| !clear.contains(number)) })
     }
 
-    /// The records of an offer. Names that differ in a few bytes would lie on one server behind a plain hash.
+    /// Returns the keys of an offer's copies. Names that differ in a few bytes would lie on one server behind a plain hash.
     pub(super) fn offers(&self, key: TokenKeyId, number: u32) -> [RecordKey; COPIES as usize] {
-        // The names and the arrangement of the gateway, by what becomes of a constant mark: gateways of others have marks of
-        // their own.
+        // Derives the names from the gateway's names and arrangement, by the id of a constant mark: gateways with other names or
+        // another arrangement have their own marks.
         let names = TokenKeyId(*self.store.mark_id(key, Mark::new([0; 16])).as_bytes());
         std::array::from_fn(|copy| {
             let mut nonce = [0; 32];
@@ -341,7 +325,7 @@ impl Rounds {
     }
 }
 
-/// The mark that most replicas hold; of several the smallest, for gateways may have the replicas in another order.
+/// Returns the mark that most replicas hold; among equals the smallest, because gateways may list the replicas in another order.
 fn most(marks: &[Mark]) -> Option<Mark> {
     let times = |mark: &Mark| marks.iter().filter(|other| *other == mark).count();
     marks.iter().copied().max_by_key(|mark| (times(mark), Reverse(*mark.as_bytes())))

@@ -1,4 +1,4 @@
-//! twemproxy's files. Those marked as not loading were tried with `nutcracker -t` of version 0.5.0.
+//! Files for twemproxy. Those marked as not loading were tried with `nutcracker -t` of version 0.5.0.
 
 use super::*;
 use crate::routes::judge_twemproxy;

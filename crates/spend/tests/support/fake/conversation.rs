@@ -59,7 +59,7 @@ struct Conversation {
 /// A command as it came.
 struct Asked {
     verb: Verb,
-    /// Several for a joined `get`, none for `version`.
+    /// Several for a joined `get`, none for `version` and `stats settings`.
     keys: Vec<String>,
     value: Vec<u8>,
 }
@@ -122,9 +122,8 @@ impl Conversation {
                 let keys = keys.iter().map(|&key| key.to_owned()).collect();
                 (Asked { verb: Verb::Get, keys, value: Vec::new() }, end + 2)
             }
-            // As a router, which has no settings and no numbers to show.
-            ["stats" | "gets", ..] => {
-                (Asked { verb: Verb::Get, keys: Vec::new(), value: Vec::new() }, end + 2)
+            ["stats", "settings"] => {
+                (Asked { verb: Verb::Settings, keys: Vec::new(), value: Vec::new() }, end + 2)
             }
             ["version"] => (Asked { verb: Verb::Version, keys: Vec::new(), value: Vec::new() }, end + 2),
             ["add", key, "0", _, length] if value_of(key).is_some_and(|of| of.to_string() == length) => {
@@ -158,6 +157,7 @@ impl Conversation {
     fn answer(&self, asked: &Asked) -> Vec<u8> {
         match asked.verb {
             Verb::Version => b"VERSION fake\r\n".to_vec(),
+            Verb::Settings => b"STAT evictions off\r\nEND\r\n".to_vec(),
             Verb::Get => {
                 let mut reply = Vec::new();
                 for key in &asked.keys {

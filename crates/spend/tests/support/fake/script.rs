@@ -46,6 +46,7 @@ pub enum Verb {
     Get,
     Add,
     Version,
+    Settings,
 }
 
 /// What became of a planned misbehaviour.

@@ -2,7 +2,7 @@ use super::*;
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// What is written of what `work` logs.
+/// Returns the lines written while `work` logs.
 fn written(limit: &Limit, work: impl FnOnce()) -> Vec<String> {
     let file = tempfile::NamedTempFile::new().unwrap();
     let writer = std::sync::Mutex::new(file.reopen().unwrap());
@@ -57,6 +57,8 @@ fn a_budget_comes_back_a_line_at_a_time() {
     assert_eq!(taken(start + INTERVAL - Duration::from_millis(1)), 0);
     assert_eq!(taken(start + INTERVAL), 1);
     assert_eq!(taken(start + INTERVAL * 3), 2);
+    assert_eq!(taken(start + INTERVAL * 3 + INTERVAL * 3 / 2), 1);
+    assert_eq!(taken(start + INTERVAL * 5), 1, "the half before counts");
     assert_eq!(taken(start + INTERVAL * 1_000), 5, "no more than a burst is saved up");
 }
 

@@ -337,6 +337,7 @@ pub(super) const REQUESTS: &[Row] = &[
         Reset,
         &[],
     ),
+    // Extended CONNECT is announced (RFC 8441), for UDP alone.
     Row(
         &[
             (":method", "CONNECT"),
@@ -347,7 +348,7 @@ pub(super) const REQUESTS: &[Row] = &[
         ],
         &[],
         &[],
-        Reset,
+        Refused,
         &[],
     ),
     Row(

@@ -1,4 +1,4 @@
-//! An authority in memory that behaves as a test wants. It checks no signatures and validates no names.
+//! An authority in memory that behaves as a test requires. It checks no signatures and validates no names.
 
 use super::super::authority::Authority;
 use super::super::{AcmeConfig, CERTIFICATE};
@@ -25,18 +25,17 @@ pub(super) const NAME: &str = "gateway.example";
 const URL: &str = "https://authority.example";
 const DAY: i64 = 86_400;
 
-/// What the authority gives and does. Tests change it while it runs.
+/// Behaviour of the authority. Tests change it while it runs.
 pub(super) struct Script {
-    /// The names of certificates.
     pub(super) names: Vec<String>,
-    /// From when until when they are valid, in seconds from now.
+    /// Validity, in seconds from now.
     pub(super) valid: [i64; 2],
-    /// In place of the chain.
+    /// Replacement for the chain.
     pub(super) chain: Option<String>,
     pub(super) has_wrong_key: bool,
-    /// When it wants certificates renewed (ARI), in RFC 3339.
+    /// Suggested renewal window (ARI), in RFC 3339.
     pub(super) window: Option<[&'static str; 2]>,
-    /// The first request to a path that begins so, and all after it, fails.
+    /// Prefix of the paths that fail, and the fault.
     pub(super) fault: Option<(&'static str, Fault)>,
 }
 
@@ -44,7 +43,7 @@ pub(super) struct Script {
 pub(super) enum Fault {
     Panic,
     NoAnswer,
-    /// The last part of its type, and its text.
+    /// (last part of the type, text)
     Problem(&'static str, String),
 }
 
@@ -54,14 +53,14 @@ pub(super) struct Fake(Arc<State>);
 struct State {
     script: Mutex<Script>,
     issuer: Issuer<'static, KeyPair>,
-    /// The chain of the order that was finalized last.
+    /// Chain of the order that was finalized last.
     given: Mutex<Option<String>>,
     accounts: Mutex<Vec<String>>,
-    /// What was requested, and when.
+    /// (time, path) of each request.
     seen: Mutex<Vec<(Instant, String)>>,
 }
 
-/// A public key of someone who asks for a certificate.
+/// Public key of a certificate request.
 struct Requested(Vec<u8>);
 
 impl PublicKeyData for Requested {
@@ -95,12 +94,12 @@ impl Fake {
         }))
     }
 
-    /// Changes what it does from now on.
+    /// Changes the behaviour from now on.
     pub(super) fn now(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.0.script.lock());
     }
 
-    /// As it is reached by a server with its state in `folder`.
+    /// Returns the authority for a server with its state in `folder`.
     pub(super) fn reached_from(&self, folder: &Path) -> Authority {
         let config = AcmeConfig {
             names: vec![NAME.to_owned()],
@@ -114,7 +113,7 @@ impl Fake {
         Authority::reached_by(Arc::new(config), folder, Arc::new(move |_| Ok(Box::new(fake.clone()))))
     }
 
-    /// A certificate with its key, as a file of the folder, that is valid in these seconds from now.
+    /// Writes a certificate of this period, in seconds from now, and its key to a file of `folder`.
     pub(super) fn write(&self, folder: &Path, valid: [i64; 2]) {
         std::fs::create_dir_all(folder).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -122,7 +121,7 @@ impl Fake {
         std::fs::write(folder.join(CERTIFICATE), key.serialize_pem() + &chain).unwrap();
     }
 
-    /// When paths that begin so were requested.
+    /// Returns the times of requests to paths with this prefix.
     pub(super) fn requested(&self, path: &str) -> Vec<Instant> {
         let seen = self.0.seen.lock();
         seen.iter().filter(|(_, seen)| seen.starts_with(path)).map(|(at, _)| *at).collect()
@@ -140,7 +139,7 @@ impl Fake {
             if seconds < 0 { now - length } else { now + length }
         });
         (params.not_before, params.not_after) = (from.into(), until.into());
-        params.use_authority_key_identifier_extension = true; // by which ARI names a certificate
+        params.use_authority_key_identifier_extension = true; // ARI identifies a certificate by it
         params.signed_by(key, &self.0.issuer).unwrap().pem()
     }
 
@@ -250,7 +249,7 @@ fn response(status: StatusCode, location: &str, body: Vec<u8>) -> Response<Vec<u
     response.header(LOCATION, location).header(RETRY_AFTER, "1").body(body).unwrap()
 }
 
-/// The bytes of a base64url text, by way of PEM.
+/// Decodes a base64url text, by way of PEM.
 fn bytes(text: &Value) -> Vec<u8> {
     let text = text.as_str().unwrap_or_default().replace('-', "+").replace('_', "/");
     let padding = "=".repeat((4 - text.len() % 4) % 4);

@@ -5,7 +5,7 @@ fn torn(void: usize) -> Marking {
     Marking { loss: Some(Loss { void, answering: 3 }), ..Marking::default() }
 }
 
-/// After how many seconds marks follow, in a time in which each is found torn at once.
+/// Returns the seconds at which marks follow, during a time in which each is torn immediately.
 async fn changes_within(seconds: u64, void: usize) -> Vec<u64> {
     let (mut marking, mut followed) = (torn(void), Vec::new());
     for second in 0..seconds {
@@ -59,7 +59,7 @@ async fn marks_that_follow_a_void_one_wait_longer_and_longer_and_never_for_long(
     assert!(marking.may_change(), "it was calm for long");
 }
 
-/// What a failed attempt has written stays until the key ends.
+/// The records written by a failed attempt stay until the key ends.
 #[tokio::test(start_paused = true)]
 async fn planting_that_fails_is_tried_less_and_less_often() {
     let (mut marking, mut tries) = (Marking::default(), Vec::new());
@@ -93,7 +93,7 @@ fn every_witness_is_read_in_its_turn() {
     let mut marking = Marking::default();
     let rounds = Bucket::all().count() / A_ROUND;
     for round in 0..2 * rounds {
-        // An offer that is not the next one is found, too: others may have been lost.
+        // An offer other than the next one is found, too: offers in between may have been lost.
         let newer = if round % rounds == 0 { 4..MOST_MARKS } else { 4..5 };
         assert_eq!(marking.newer_offers(3), newer);
         let begin = round % rounds * A_ROUND;
@@ -132,6 +132,12 @@ async fn a_loss_is_counted_once_and_again_when_more_replicas_answer_or_a_token_w
 async fn a_mark_follows_unless_there_are_too_many() {
     assert!(torn(300).may_follow(0) && Marking::default().may_follow(MOST_MARKS - 2));
     assert!(!torn(300).may_follow(MOST_MARKS - 1));
+    let last = |mut marking: Marking| {
+        marking.offered =
+            Some((MOST_MARKS - 1, MarkId::derive("a", TokenKeyId([1; 32]), ChallengeDigest([0; 32]))));
+        marking.is_used_up()
+    };
+    assert!(last(torn(300)) && !last(torn(0)) && !torn(300).is_used_up());
     let mut changed = torn(300);
     changed.follow();
     assert!(!changed.may_follow(1));

@@ -1,0 +1,149 @@
+//! A running process: readiness and version, and the links in the snapshot of its live page.
+
+use super::get;
+use crate::failure::Failure;
+use crate::stdio::print_line;
+use http::StatusCode;
+use postern_daemon::examination::written;
+use serde::Deserialize;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Prefix of the metric whose label is the running version.
+const BUILD_INFO: &str = "postern_build_info{version=\"";
+/// Share of lost attempts in the last ten minutes above which a link is bad.
+const BAD: f64 = 0.01;
+/// Name for a process whose snapshot has no daemon's section.
+pub(crate) const UNKNOWN: &str = "process";
+
+/// A process with an admin listener.
+pub(crate) struct Running {
+    pub(crate) is_ready: bool,
+    /// Answer of `/readyz`: "ready", or the reasons, one a line.
+    pub(crate) said: String,
+    /// Metrics, as text.
+    pub(crate) metrics: String,
+    sections: Vec<Section>,
+}
+
+/// The part of a snapshot that is read here; the live page uses the other fields.
+#[derive(Default, Deserialize)]
+struct Snapshot {
+    sections: Vec<Section>,
+}
+
+#[derive(Deserialize)]
+struct Section {
+    id: String,
+    tables: Value,
+}
+
+#[derive(Deserialize)]
+struct Table {
+    rows: Vec<Row>,
+}
+
+/// (link, address, attempts, lost, lost share in the last ten minutes, p50 and p99 in the last ten minutes, in seconds)
+type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
+
+impl Running {
+    /// Asks the process whose admin URL is `url`. Returns `None` if nothing listens, and an error if it is not Postern.
+    pub(crate) async fn ask(url: &str) -> Result<Option<Self>, String> {
+        let (status, body) =
+            match get(&format!("{url}/readyz"), |status| matches!(status.as_u16(), 200 | 503)).await {
+                Err(error) if error.nothing_listens => return Ok(None),
+                answer => answer.map_err(|error| error.to_string())?,
+            };
+        let (is_ready, said) = (status == StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
+        if is_ready && !said.starts_with("ready\n") {
+            return Err("the answer to /readyz is not Postern's".to_owned());
+        }
+        let snapshot = get(&format!("{url}/live.json"), |status| status.is_success()).await.ok();
+        let snapshot = snapshot.and_then(|(_, body)| serde_json::from_slice::<Snapshot>(&body).ok());
+        let sections = snapshot.unwrap_or_default().sections;
+        Ok(Some(Self { is_ready, said, metrics: metrics(url).await, sections }))
+    }
+
+    /// Returns the daemon in the process, such as "gateway"; "up" for several.
+    pub(crate) fn daemon(&self) -> &'static str {
+        let has = |id: &str| self.sections.iter().any(|section| section.id == id);
+        let found = [("checks", "gateway"), ("issuer", "issuer"), ("agent", "agent")].into_iter();
+        match found.filter(|(id, _)| has(id)).map(|(_, name)| name).collect::<Vec<_>>().as_slice() {
+            [] => UNKNOWN,
+            [one] => one,
+            _ => "up",
+        }
+    }
+
+    pub(crate) fn version(&self) -> Option<&str> {
+        let rest = self.metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
+        rest.split_once('"').map(|(version, _)| version)
+    }
+
+    /// Returns the bad links.
+    pub(crate) fn bad_links(&self) -> Vec<String> {
+        let bad = self.links().into_iter().filter(is_bad);
+        bad.map(|(link, address, ..)| format!("{link} {address}")).collect()
+    }
+
+    /// Prints a table of the used links.
+    pub(crate) fn print_links(&self) -> Result<(), Failure> {
+        let rows = self.links();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        print_line(format_args!(
+            "\n{:<8}  {:<28} {:>10} {:>8} {:>8} {:>9} {:>9}",
+            "link", "address", "attempts", "lost", "10 min", "p50", "p99"
+        ))?;
+        for (link, address, attempts, lost, share, p50, p99) in rows {
+            print_line(format_args!(
+                "{link:<8}  {address:<28} {attempts:>10} {lost:>8} {:>7.2}% {:>9} {:>9}",
+                share.unwrap_or(0.0) * 100.0,
+                time(p50),
+                time(p99)
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn links(&self) -> Vec<Row> {
+        let of_links = self.sections.iter().filter(|section| section.id == "links");
+        let tables = of_links.filter_map(|section| Vec::<Table>::deserialize(&section.tables).ok());
+        tables.flatten().flat_map(|table| table.rows).collect()
+    }
+}
+
+/// Returns the metrics of a process, as text; none if it serves none.
+pub(crate) async fn metrics(url: &str) -> String {
+    let answer = get(&format!("{url}/metrics"), |status| status == StatusCode::OK).await;
+    answer.map_or_else(|_| String::new(), |(_, body)| String::from_utf8_lossy(&body).into_owned())
+}
+
+/// `true` if the link is bad. A single lost attempt is ignored: the server started a moment later, or restarted.
+fn is_bad(row: &Row) -> bool {
+    row.3 > 1 && row.4.unwrap_or(0.0) > BAD
+}
+
+/// Formats seconds with a suitable unit.
+fn time(seconds: Option<f64>) -> String {
+    let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map_or_else(|| "-".to_owned(), written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_lost_one_attempt_since_the_start_is_not_bad() {
+        let row = |lost, share| ("gateway".into(), String::new(), 3, lost, Some(share), None, None);
+        assert!(!is_bad(&row(1, 0.33)) && is_bad(&row(2, 0.66)) && !is_bad(&row(2, 0.005)));
+    }
+
+    #[test]
+    fn times_are_written_in_units_that_fit() {
+        let written = [None, Some(0.000_042), Some(0.044), Some(2.5)].map(time);
+        assert_eq!(written, ["-", "42 us", "44.0 ms", "2.50 s"]);
+    }
+}

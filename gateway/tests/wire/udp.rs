@@ -1,0 +1,520 @@
+//! UDP through the gateway (RFC 9298): datagrams in capsules, over HTTP/2 and HTTP/1.1.
+
+use crate::support::client::{Answer, Client, connect_with};
+use crate::support::http2::{Http2, Sent, Tunnel};
+use crate::support::target::Echo;
+use crate::support::{ISSUER, PATIENCE, Running};
+use h2::Reason;
+use h2::ext::Protocol;
+use http::{Method, Request, Version};
+use postern_config::ConfigDuration;
+use postern_gateway::config::{Config, Egress, UdpPorts, UdpWord};
+use postern_proxy::target::Target;
+use postern_proxy::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
+use postern_proxy::udp::template::Template;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+fn any_port(config: &mut Config) {
+    config.egress.udp = UdpPorts::Word(UdpWord::Any);
+}
+
+async fn start() -> Running {
+    Running::start_with(any_port).await
+}
+
+async fn start_without_rates() -> Running {
+    let change = |config: &mut Config| {
+        any_port(config);
+        config.limits.source.refusals = 0;
+    };
+    Running::start_with(change).await
+}
+
+/// Sends back every datagram.
+async fn echo() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut room = vec![0; MAX_PAYLOAD];
+        while let Ok((length, from)) = socket.recv_from(&mut room).await {
+            let _ = socket.send_to(&room[..length], from).await; // a client may be gone
+        }
+    });
+    address
+}
+
+fn path(target: impl Display) -> String {
+    Template::default().expand(&Target::parse(&target.to_string(), None).unwrap())
+}
+
+/// An extended CONNECT with these fields.
+async fn ask(client: &mut Http2, path: &str, fields: &[(&str, &str)]) -> Sent {
+    ask_for(client, "connect-udp", path, fields).await
+}
+
+async fn ask_for(client: &mut Http2, protocol: &str, path: &str, fields: &[(&str, &str)]) -> Sent {
+    // The setting has no event.
+    let announced = async {
+        while !client.sender.is_extended_connect_protocol_enabled() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, announced).await.expect("the gateway does not announce extended CONNECT");
+    let request = Request::builder()
+        .version(Version::HTTP_2)
+        .method(Method::CONNECT)
+        .uri(format!("https://proxy.example{path}"))
+        .header("capsule-protocol", "?1");
+    let with = |request: http::request::Builder, field: &(&str, &str)| request.header(field.0, field.1);
+    let mut request = fields.iter().fold(request, with).body(()).unwrap();
+    request.extensions_mut().insert(Protocol::from(protocol));
+    client.send(request, false).await
+}
+
+async fn open(client: &mut Http2, target: impl Display) -> Flow {
+    let token = ISSUER.authorization();
+    let (answer, tunnel) =
+        ask(client, &path(target), &[("proxy-authorization", &token)]).await.opened().await;
+    answer.assert_opened();
+    assert_eq!(answer.value("capsule-protocol"), "?1");
+    Flow { tunnel, decoder: Decoder::new(MAX_PAYLOAD), found: Vec::new() }
+}
+
+/// A stream of datagrams.
+struct Flow {
+    tunnel: Tunnel,
+    decoder: Decoder,
+    found: Vec<Vec<u8>>,
+}
+
+impl Flow {
+    async fn send(&mut self, payload: &[u8]) {
+        self.tunnel.send(&capsule(payload)).await.unwrap();
+    }
+
+    /// The next datagram; `None` at the stream's end.
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        while self.found.is_empty() {
+            let bytes = self.tunnel.next().await?.unwrap();
+            let mut input = &bytes[..];
+            while let Some(payload) = self.decoder.next(&mut input).unwrap() {
+                self.found.push(payload.to_vec());
+            }
+        }
+        Some(self.found.remove(0))
+    }
+
+    async fn echo(&mut self, payload: &[u8]) {
+        self.send(payload).await;
+        assert!(self.next().await.as_deref() == Some(payload));
+    }
+}
+
+fn capsule(payload: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    encode(payload, &mut stream);
+    stream
+}
+
+/// The challenge is in both fields, whichever of them the client knows.
+fn assert_challenged(answer: &Answer, status: u16) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    let challenge = answer.value("proxy-authenticate");
+    assert!(challenge.starts_with("PrivateToken challenge="), "{answer:?}");
+    assert_eq!(answer.value("www-authenticate"), challenge);
+}
+
+#[tokio::test]
+async fn datagrams_go_both_ways_whole_and_a_token_opens_one_stream() {
+    let (gateway, target) = (start().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let token = ISSUER.authorization();
+    let fields = [("proxy-authorization", token.as_str())];
+    let (answer, tunnel) = ask(&mut client, &path(target), &fields).await.opened().await;
+    answer.assert_opened();
+    let mut flow = Flow { tunnel, decoder: Decoder::new(MAX_PAYLOAD), found: Vec::new() };
+    for length in [0, 1, 62, 63, 1200, 1472, 9000, 65_507] {
+        flow.echo(&vec![length as u8; length]).await;
+    }
+    assert_challenged(&ask(&mut client, &path(target), &fields).await.answer().await, 407);
+    // Not for TCP either.
+    let tcp = Echo::start().await;
+    let answer = Client::ask(gateway.address, connect_with(tcp.address, &[&token])).await;
+    answer.assert_refused(407, "http_request_denied", "already spent");
+    flow.echo(b"after both").await;
+    drop((flow, client));
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn many_datagrams_of_one_burst_arrive_one_by_one_in_their_order() {
+    let (gateway, target) = (start().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let mut flow = open(&mut client, target).await;
+    for round in 0..20_u8 {
+        let sizes = [1200, 1200, 1200, 700, 1200, 1200, 0, 0, 5, 5];
+        let sent: Vec<Vec<u8>> = sizes.iter().zip(0..).map(|(&size, at)| vec![round ^ at; size]).collect();
+        let stream: Vec<u8> = sent.iter().flat_map(|payload| capsule(payload)).collect();
+        flow.tunnel.send(&stream).await.unwrap();
+        for payload in sent {
+            assert!(flow.next().await == Some(payload), "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn http1_upgrades_to_capsules_also_to_those_that_were_sent_ahead() {
+    let (gateway, target) = (start().await, echo().await);
+    for authorization in ["Proxy-Authorization", "Authorization"] {
+        let head = format!(
+            "GET {} HTTP/1.1\r\nHost: proxy.example\r\nConnection: keep-alive, Upgrade\r\nUpgrade: connect-udp\r\n\
+             Capsule-Protocol: ?1\r\n{authorization}: {}\r\n\r\n",
+            path(target),
+            ISSUER.authorization()
+        );
+        let mut client = Client::connect(gateway.address).await;
+        client.send([head.as_bytes(), &capsule(b"ahead")].concat()).await;
+        let answer = client.head().await;
+        assert_eq!(answer.status, 101, "{answer:?}");
+        assert_eq!(answer.value("upgrade"), "connect-udp");
+        assert_eq!(answer.value("connection").to_lowercase(), "upgrade");
+        assert_eq!(answer.value("capsule-protocol"), "?1");
+        assert!(answer.all("content-length").is_empty() && answer.all("transfer-encoding").is_empty());
+        assert_eq!(client.take(8).await, capsule(b"ahead"));
+        client.send(capsule(b"after")).await;
+        assert_eq!(client.take(8).await, capsule(b"after"));
+        drop(client);
+    }
+    gateway.emptied().await;
+}
+
+/// What a client sent ahead of the answer must not be read as another request.
+#[tokio::test]
+async fn a_refused_upgrade_ends_the_connection() {
+    let (gateway, target) = (start().await, echo().await);
+    let smuggled = connect_with(target, &[&ISSUER.authorization()]);
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: proxy.example\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\r\n{smuggled}",
+        path(target)
+    );
+    let mut client = Client::connect(gateway.address).await;
+    client.send(request).await;
+    let answer = client.answer().await;
+    assert_challenged(&answer, 407);
+    assert_eq!(answer.value("connection"), "close");
+    assert!(client.is_ended().await);
+}
+
+#[tokio::test]
+async fn capsules_may_arrive_byte_by_byte_and_unknown_ones_are_skipped() {
+    let (gateway, target) = (start().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let mut flow = open(&mut client, target).await;
+    let mut stream = vec![0x17, 3, 0, 0, 0]; // an unknown type
+    stream.extend([0, 4, 2, 0, 1, 0]); // an unknown context
+    stream.extend(capsule(b"known"));
+    for byte in stream {
+        flow.tunnel.send(&[byte]).await.unwrap();
+    }
+    assert_eq!(flow.next().await.unwrap(), b"known");
+    // A capsule of the greatest length is skipped for ever.
+    flow.tunnel.send(&[0x17, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]).await.unwrap();
+    for _ in 0..64 {
+        flow.tunnel.send(&[0; 64 << 10]).await.unwrap();
+    }
+    open(&mut client, target).await.echo(b"beside").await;
+}
+
+#[tokio::test]
+async fn a_malformed_stream_is_reset_and_the_connection_goes_on() {
+    let (gateway, target) = (start().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    for malformed in [
+        &[0, 0][..],                                             // no context
+        &[0, 1, 0x40],                                           // half a context
+        &[0, 0x80, 1, 0, 0, 0],                                  // 65,535 bytes
+        &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0], // 2^62 - 1
+    ] {
+        let mut flow = open(&mut client, target).await;
+        flow.echo(b"before").await;
+        flow.tunnel.send(malformed).await.unwrap();
+        assert_eq!(flow.tunnel.reset().await, Some(Reason::PROTOCOL_ERROR), "{malformed:?}");
+    }
+    let mut flow = open(&mut client, target).await;
+    flow.tunnel.send(&capsule(b"cut")[..4]).await.unwrap();
+    flow.tunnel.end();
+    assert_eq!(flow.tunnel.reset().await, Some(Reason::PROTOCOL_ERROR));
+    open(&mut client, target).await.echo(b"goes on").await;
+}
+
+#[tokio::test]
+async fn what_egress_forbids_is_refused_and_costs_no_token_where_that_can_be_known() {
+    let (target, other) = (echo().await, echo().await);
+    let port = target.port();
+    let egress = |text: &str| postern_config::parse::<Egress>("egress.toml", text, []).unwrap();
+    for (text, authority, is_spent) in [
+        ("private = true\nports = \"any\"".into(), target.to_string(), false), // 443 alone by default
+        ("private = true\nports = \"any\"\nudp = \"off\"".into(), "127.0.0.1:443".to_owned(), false),
+        (format!("private = true\nudp = [{}]", other.port()), target.to_string(), false),
+        // A rule for TCP opens no port of UDP.
+        (format!("private = true\n[[rules]]\nallow = [\"127.0.0.1:{port}\"]"), target.to_string(), false),
+        (format!("udp = \"any\"\nports = [{port}]"), target.to_string(), false),
+        ("udp = \"any\"".into(), format!("[::ffff:127.0.0.1]:{port}"), false),
+        ("udp = \"any\"".into(), "10.0.0.1:443".to_owned(), false),
+        ("udp = \"any\"".into(), "[::1]:443".to_owned(), false),
+        ("private = true\nudp = \"any\"\ndeny = [\"127.0.0.0/8\"]".into(), target.to_string(), false),
+        ("udp = \"any\"\n[[rules]]\ndeny = [\"localhost\"]".into(), format!("localhost:{port}"), false),
+        // Only the lookup shows that the name is that of a private address.
+        ("udp = \"any\"".into(), format!("localhost:{port}"), true),
+    ] {
+        println!("{text} {authority}");
+        let refusing = Running::start_with(|config| config.egress = egress(&text)).await;
+        let token = ISSUER.authorization();
+        let fields = [("proxy-authorization", token.as_str())];
+        let mut client = Http2::connect(refusing.address).await;
+        let answer = ask(&mut client, &path(&authority), &fields).await.answer().await;
+        assert_eq!(answer.status, 403, "{answer:?}");
+        assert!(answer.all("proxy-authenticate").is_empty() && answer.all("www-authenticate").is_empty());
+        drop(client);
+        let home = refusing.stop().await;
+        let mut open = Running::start_in(home, any_port).unwrap();
+        open.ready().await;
+        let mut client = Http2::connect(open.address).await;
+        let (answer, _tunnel) = ask(&mut client, &path(target), &fields).await.opened().await;
+        assert_eq!(answer.status, if is_spent { 407 } else { 200 }, "{answer:?}");
+        drop(client);
+        open.shutdown.stop();
+        open.ended().await;
+    }
+}
+
+#[tokio::test]
+async fn a_target_behind_a_next_hop_is_refused_before_the_token_is_spent() {
+    let text = "private = true\nports = \"any\"\nudp = \"any\"\n[[rules]]\nallow = [\"*.example\"]\nvia = \"hop\"\n\
+                [[next_hops]]\nname = \"hop\"\nurls = [\"http://127.0.0.1:1\"]";
+    let egress: Egress = postern_config::parse("egress.toml", text, []).unwrap();
+    let (gateway, target) = (Running::start_with(|config| config.egress = egress).await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let token = ISSUER.authorization();
+    let fields = [("proxy-authorization", token.as_str())];
+    let answer = ask(&mut client, &path("a.example:443"), &fields).await.answer().await;
+    answer.assert_refused(403, "http_request_denied", "carries no UDP");
+    ask(&mut client, &path(target), &fields).await.opened().await.0.assert_opened();
+}
+
+#[tokio::test]
+async fn both_kinds_of_client_learn_the_challenge_and_present_their_token() {
+    let (gateway, target) = (start().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let (token, path) = (ISSUER.authorization(), path(target));
+    for (fields, status) in [
+        (&[][..], 407),
+        (&[("proxy-authorization", "Basic eDp4")], 407),
+        (&[("authorization", "Basic eDp4")], 401),
+        (&[("authorization", "Basic eDp4"), ("proxy-authorization", "Basic eDp4")], 407),
+    ] {
+        assert_challenged(&ask(&mut client, &path, fields).await.answer().await, status);
+    }
+    let twice = [("authorization", token.as_str()), ("proxy-authorization", token.as_str())];
+    assert_eq!(ask(&mut client, &path, &twice).await.answer().await.status, 400);
+    let beside = [("authorization", token.as_str()), ("proxy-authorization", "Basic eDp4")];
+    ask(&mut client, &path, &beside).await.opened().await.0.assert_opened();
+    assert_challenged(&ask(&mut client, &path, &twice[..1]).await.answer().await, 401);
+    // A target of TCP is a proxy's, and Authorization is for what lies behind it.
+    let tcp = Echo::start().await;
+    let request = format!(
+        "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\nAuthorization: {1}\r\n\r\n",
+        tcp.address,
+        ISSUER.authorization()
+    );
+    Client::ask(gateway.address, request).await.assert_refused(407, "http_request_denied", "no token");
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_for_udp_is_refused() {
+    let gateway = start().await;
+    let mut client = Http2::connect(gateway.address).await;
+    let token = ISSUER.authorization();
+    let fields = [("proxy-authorization", token.as_str())];
+    for (protocol, path, status, details) in [
+        ("websocket", "/", 501, "no protocol but connect-udp"),
+        ("connect-ip", "/.well-known/masque/ip/*/*/", 501, "no protocol but connect-udp"),
+        ("connect-udp", "/", 400, "names no target"),
+        ("connect-udp", "/.well-known/masque/udp/example.com/443", 400, "names no target"),
+        ("connect-udp", "/.well-known/masque/udp/example.com/0/", 400, "port"),
+        ("connect-udp", "/.well-known/masque/udp/a..b/443/", 400, "host"),
+        ("connect-udp", "/.well-known/masque/udp/127.1/443/", 400, "host"),
+    ] {
+        let answer = ask_for(&mut client, protocol, path, &fields).await.answer().await;
+        answer.assert_refused(status, "http_request_error", details);
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_is_unreachable_ends_the_stream() {
+    let (gateway, target) = (start().await, echo().await);
+    let closed = {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.local_addr().unwrap()
+    };
+    let mut client = Http2::connect(gateway.address).await;
+    let mut flow = open(&mut client, closed).await;
+    flow.send(b"anybody?").await;
+    assert_eq!(flow.tunnel.reset().await, Some(Reason::CONNECT_ERROR));
+    open(&mut client, target).await.echo(b"goes on").await;
+}
+
+#[tokio::test]
+async fn a_silent_stream_ends_after_its_time_and_one_with_datagrams_does_not() {
+    let gateway = Running::start_with(|config| {
+        any_port(config);
+        config.limits.udp_idle_timeout = ConfigDuration::secs(1);
+    });
+    let (gateway, target) = (gateway.await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let (mut silent, mut busy) = (open(&mut client, target).await, open(&mut client, target).await);
+    let ended = async {
+        assert_eq!(silent.next().await, None);
+    };
+    let mut echoes = async || loop {
+        busy.echo(b"busy").await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    tokio::select! {
+        () = ended => {}
+        () = echoes() => {}
+    }
+    busy.echo(b"still").await;
+}
+
+#[tokio::test]
+async fn the_clients_end_ends_the_stream_and_its_reset_the_relay() {
+    let (gateway, target) = (start().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let mut flow = open(&mut client, target).await;
+    flow.echo(b"before").await;
+    flow.tunnel.end();
+    assert_eq!(flow.next().await, None);
+    drop(flow);
+    let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut flow = open(&mut client, far.local_addr().unwrap()).await;
+    flow.send(b"before").await;
+    let (_, from) = timeout(PATIENCE, far.recv_from(&mut [0; 16])).await.unwrap().unwrap();
+    flow.tunnel.send.send_reset(Reason::CANCEL);
+    drop((flow, client));
+    gateway.emptied().await;
+    // The socket is closed: its port refuses.
+    far.connect(from).await.unwrap();
+    far.send(b"late").await.unwrap();
+    let refused = timeout(PATIENCE, far.recv(&mut [0; 16])).await.unwrap();
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test]
+async fn of_many_streams_with_one_token_one_opens() {
+    let (gateway, target) = (start_without_rates().await, echo().await);
+    let mut clients = [Http2::connect(gateway.address).await, Http2::connect(gateway.address).await];
+    for _ in 0..8 {
+        let token = ISSUER.authorization();
+        let fields = [("proxy-authorization", token.as_str())];
+        let mut asked = Vec::new();
+        for at in 0..12 {
+            asked.push(ask(&mut clients[at % 2], &path(target), &fields).await);
+        }
+        let mut opened = 0;
+        for sent in asked {
+            match sent.opened().await.0.status {
+                200 => opened += 1,
+                status => assert_eq!(status, 407),
+            }
+        }
+        assert_eq!(opened, 1);
+    }
+    drop(clients);
+    gateway.emptied().await;
+}
+
+/// The client leaves at any stage: nothing stays behind, and the token opens one stream more at most.
+#[tokio::test]
+async fn a_stream_that_is_reset_before_its_answer_leaves_nothing_behind() {
+    let (gateway, target) = (start_without_rates().await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    for turns in 0..60 {
+        let token = ISSUER.authorization();
+        let fields = [("proxy-authorization", token.as_str())];
+        let mut sent = ask(&mut client, &path(target), &fields).await;
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        sent.body.send_reset(Reason::CANCEL);
+        drop(sent);
+        let mut opened = 0;
+        for _ in 0..2 {
+            opened +=
+                i32::from(ask(&mut client, &path(target), &fields).await.opened().await.0.status == 200);
+        }
+        assert!(opened <= 1);
+    }
+    drop(client);
+    gateway.emptied().await;
+}
+
+#[tokio::test]
+async fn nobody_but_the_target_reaches_the_client() {
+    let gateway = start().await;
+    let (target, stranger) =
+        (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let mut client = Http2::connect(gateway.address).await;
+    let mut flow = open(&mut client, target.local_addr().unwrap()).await;
+    flow.send(b"to the target").await;
+    let (_, gateways) = timeout(PATIENCE, target.recv_from(&mut [0; 64])).await.unwrap().unwrap();
+    for _ in 0..10 {
+        stranger.send_to(b"of a stranger", gateways).await.unwrap();
+    }
+    target.send_to(b"of the target", gateways).await.unwrap();
+    assert_eq!(flow.next().await.unwrap(), b"of the target");
+    flow.tunnel.end();
+    assert_eq!(flow.next().await, None);
+}
+
+#[tokio::test]
+async fn a_flood_from_targets_whose_clients_do_not_read_stops_no_other_stream() {
+    let (gateway, target) = (start().await, echo().await);
+    // The client's window for the connection must not be what stops it.
+    let mut settings = h2::client::Builder::new();
+    settings.initial_connection_window_size(1 << 30);
+    let mut client = Http2::with(&settings, TcpStream::connect(gateway.address).await.unwrap()).await;
+    let flooding = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut stalled = Vec::new();
+    for _ in 0..16 {
+        let mut flow = open(&mut client, flooding.local_addr().unwrap()).await;
+        flow.send(b"flood me").await;
+        let (_, from) = timeout(PATIENCE, flooding.recv_from(&mut [0; 16])).await.unwrap().unwrap();
+        stalled.push((flow, from));
+    }
+    let mut beside = open(&mut client, target).await;
+    for round in 0..200 {
+        for (_, from) in &stalled {
+            for _ in 0..8 {
+                let _ = flooding.send_to(&[7; 1200], *from).await; // what the kernel does not take is lost
+            }
+        }
+        if round % 10 == 0 {
+            beside.echo(b"beside").await;
+        }
+    }
+    // A stalled stream goes on with what it has kept, and new datagrams pass once it is read.
+    let (flow, from) = &mut stalled[0];
+    assert_eq!(flow.next().await.unwrap(), [7; 1200]);
+    loop {
+        flooding.send_to(b"last", *from).await.unwrap();
+        let found = async { while flow.next().await.unwrap() != b"last" {} };
+        if timeout(Duration::from_secs(2), found).await.is_ok() {
+            break;
+        }
+    }
+}

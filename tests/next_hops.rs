@@ -1,0 +1,53 @@
+//! Gateways as the next hops of other gateways.
+
+use crate::support::daemon::{Daemon, gateway_config, issuer_config};
+use crate::support::doctor::Findings;
+use crate::support::proxy::{connect, dial};
+use crate::support::tls::Authority;
+use crate::support::tokens;
+use postern_testkit::ports;
+use tempfile::TempDir;
+
+/// Two gateways whose rules lead all tunnels to each other. A tunnel costs one token and one connection each way, and ends where
+/// it began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tunnel_that_comes_back_is_refused_at_its_first_return_and_doctor_and_readiness_report_it() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let ports = [ports::free(), ports::free()];
+    let configs = [0, 1].map(|own| {
+        let folder = home.path().join(own.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        let (own, other) = (ports[own], ports[1 - own]);
+        let Authority { ca, certificate, key, client: [client, client_key], .. } = &authority;
+        let more = format!(
+            "[[egress.rules]]\nallow = [\"127.0.0.0/8\", \"*\"]\nvia = \"other\"\n\
+             [[egress.next_hops]]\nname = \"other\"\nurls = [\"https://127.0.0.1:{other}\"]\ncheck_every = \"1s\"\n\
+             ca = {ca:?}\ncertificate = {client:?}\nkey = {client_key:?}\n\
+             [peers]\naddress = \"127.0.0.1:{own}\"\ncertificate = {certificate:?}\nkey = {key:?}\nclient_ca = {ca:?}\n"
+        );
+        let config = gateway_config(&folder, &issuer.http(), "", "1s", &more);
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, text.replace("workers = 8", "workers = 1")).unwrap(); // each has connections of its own
+        config
+    });
+    let [one, _other] =
+        [Daemon::ready("gateway", &configs[0]).await, Daemon::ready("gateway", &configs[1]).await];
+
+    let tokens = tokens::mint(&issuer.http(), &one.http(), 2);
+    let refused = async |target: &str, token: &str, words: &str| {
+        let mut stream = dial(one.address).await.unwrap();
+        let head = connect(&mut stream, target, Some(token)).await.unwrap();
+        assert!(head.status == 508 && head.fields.contains(words), "{target}: {head:?}");
+    };
+    refused("name.example:443", &tokens[0], "came back to a gateway").await;
+    refused("name.example:443", &tokens[1], "would come back to this gateway").await;
+    refused("127.0.0.1:443", &tokens[1], "came back to a gateway").await; // so it was not spent before
+    for port in ports {
+        let open = ports::connections(port);
+        assert!(open <= 3, "{open} connections"); // tunnels share one; checks, and what they find in a circle, have others
+    }
+    one.readyz(200, &["leads in a circle"]).await;
+    Findings::of(&configs[0]).has("bad", "next hop", "leads in a circle");
+}
