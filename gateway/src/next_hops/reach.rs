@@ -152,7 +152,7 @@ impl Connections {
         if let Some(found) = known.iter().find(is_same) {
             return Arc::clone(&found.lines);
         }
-        // A reload may have removed other URLs. Tunnels to those continue; connections without tunnels end after `IDLE`.
+        // A reload may have removed other URLs. Tunnels to those continue, and connections without tunnels end.
         known.retain(|known| known.to.strong_count() > 0);
         let lines = Arc::new(Lines::new(sharing(hop, self.shutdown.clone())));
         known.push(Known { to: Arc::downgrade(member), sources: sources.into(), lines: Arc::clone(&lines) });

@@ -177,6 +177,13 @@ impl Lines {
     }
 }
 
+impl Drop for Lines {
+    /// Retires the connections, which no one can find any more: each ends with its last tunnel.
+    fn drop(&mut self) {
+        self.open.get_mut().iter().for_each(|line| line.retire());
+    }
+}
+
 /// Returns the settings, which are the same for all clients: a gateway cannot distinguish agents by them.
 fn settings() -> Builder {
     let mut settings = Builder::new();
