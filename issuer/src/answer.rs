@@ -136,7 +136,9 @@ impl Refusal {
     fn retry_after(&self) -> Option<u64> {
         use IssuerOutcome as Outcome;
         match (self, self.status().1) {
-            (Self::NoToken(NoToken::Spent(Spent { retry_after })), _) => Some(retry_after.as_secs().max(1)),
+            (Self::NoToken(NoToken::Spent(Spent { retry_after, .. })), _) => {
+                Some(retry_after.as_secs().max(1))
+            }
             (Self::NoToken(NoToken::TooFast { retry_after }), _) => {
                 Some(retry_after.as_secs().saturating_add(1))
             }
@@ -188,6 +190,14 @@ impl Refusal {
             Self::NoKey(NoKey::Type(token_type)) => &format!(
                 "This issuer issues no tokens of type {token_type}. The key directory lists the types that it does."
             ),
+            Self::NoToken(NoToken::Spent(spent)) if spent.is_without_share => {
+                let seconds = spent.retry_after.as_secs();
+                &format!(
+                    "This issuer gives this account no token in this period, because its share of the quota is 0: an issuer that joined \
+                     a group gives its share from the next period on, which begins in {seconds} s. Use another issuer of the operator's \
+                     until then."
+                )
+            }
             Self::NoToken(NoToken::Spent(spent)) => {
                 let seconds = spent.retry_after.as_secs();
                 &format!(

@@ -78,6 +78,8 @@ pub(crate) enum Writing {
 pub(crate) struct Spent {
     /// Time until the next window: at least one second.
     pub(crate) retry_after: Duration,
+    /// `true` if this issuer's share of the quota is no token in this window.
+    pub(crate) is_without_share: bool,
 }
 
 /// The reason no token can be counted.
@@ -120,7 +122,8 @@ impl Meter {
         let Metered { quota, usage, is_known, reserved, is_active, .. } = metered;
         if usage.used >= limit {
             let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
-            return Err(NoCharge::Spent(Spent { retry_after: now.until(next) }));
+            let is_without_share = limit == 0 && quota.tokens() > 0;
+            return Err(NoCharge::Spent(Spent { retry_after: now.until(next), is_without_share }));
         }
         let used = usage.used + most.min(limit - usage.used);
         if !*is_known || used > *reserved {

@@ -12,6 +12,8 @@ use postern_daemon::serve::TurnedAway;
 use postern_token::{SignError, TokenType, Unavailable, WireError};
 use std::time::Duration;
 
+const SPENT: Spent = Spent { retry_after: Duration::from_secs(3_600), is_without_share: false };
+
 /// The operations that answer with a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
@@ -117,7 +119,8 @@ examples! {
     ];
     Refusal::NoKey(NoKey::NotYet) => ["upcoming_token_key" Requests Refusal::NoKey(NoKey::NotYet)];
     Refusal::NoToken(NoToken::Spent(_)) => [
-        "quota" Requests Refusal::NoToken(NoToken::Spent(Spent { retry_after: Duration::from_secs(3_600) }))
+        "quota" Requests Refusal::NoToken(NoToken::Spent(SPENT)),
+        "quota_without_share" Requests Refusal::NoToken(NoToken::Spent(Spent { is_without_share: true, ..SPENT }))
     ];
     Refusal::NoToken(NoToken::TooFast { .. }) => [
         "rate" Requests Refusal::NoToken(NoToken::TooFast { retry_after: Duration::ZERO })

@@ -1,4 +1,6 @@
 use super::*;
+use crate::share::Shares;
+use arc_swap::ArcSwap;
 
 const DAY: u64 = 86_400;
 
@@ -222,4 +224,14 @@ fn a_batch_gets_what_the_quota_has_left_and_one_reservation_serves_all_of_it() {
     assert_eq!(last.count(), 80);
     last.keep();
     assert!(matches!(batch(100), Err(NoCharge::Spent(_))));
+}
+
+#[test]
+fn a_quota_that_this_issuer_has_no_share_of_is_told_from_a_spent_one() {
+    let joins = Shares::default().to_add("1/2".parse().unwrap(), true, UnixSeconds(10 * DAY + 1));
+    let shares = ArcSwap::from_pointee(Shares::new(joins));
+    let meter = Arc::new(Meter::new("2/1d".parse().unwrap(), Arc::new(shares)));
+    assert!(charge(&meter, UnixSeconds(10 * DAY + 2)).unwrap_err().is_without_share);
+    charge(&meter, UnixSeconds(11 * DAY)).unwrap().keep();
+    assert!(!charge(&meter, UnixSeconds(11 * DAY)).unwrap_err().is_without_share);
 }
