@@ -126,7 +126,7 @@ fn unfit(certificate: &Path, key: &Path, source: &rustls::Error) -> String {
     if diagnosis::is_version_1(source) {
         return format!(
             "the certificate in {certificate} is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
-             ({RECIPE})"
+             ({RECIPE}, docs/operate/accounts.md those for a client)"
         );
     }
     format!(

@@ -310,7 +310,8 @@ async fn files_that_change_are_read_again_within_a_minute() {
     let (files, renewed) = (files(), self::files());
     let tls = ServerTls::load(&files.certificate, &files.key).unwrap();
     let shutdown = Shutdown::new();
-    let gate = Readiness::new().gate("certificate");
+    let readiness = Readiness::new();
+    let gate = readiness.gate("certificate");
     let renewing = tokio::spawn(tls.clone().renew(gate, |_| {}, ready(()), shutdown.clone()));
     let minute = || tokio::time::sleep(Duration::from_secs(61));
     let shows = |trusted: &Path| shake_hands(&client_config(Some(trusted)).unwrap(), &tls.config()).is_ok();
@@ -318,10 +319,12 @@ async fn files_that_change_are_read_again_within_a_minute() {
     std::fs::copy(&renewed.certificate, &files.certificate).unwrap();
     minute().await;
     assert!(!shows(&renewed.certificate), "a certificate without its key is not used");
+    let degraded = readiness.degraded().join(" ");
+    assert!(readiness.reasons().is_empty() && degraded.contains("cannot be used together"), "{degraded}");
     std::fs::copy(&renewed.key, &files.key).unwrap();
     assert!(!shows(&renewed.certificate));
     minute().await;
-    assert!(shows(&renewed.certificate));
+    assert!(shows(&renewed.certificate) && readiness.degraded().is_empty());
     shutdown.stop();
     renewing.await.unwrap();
 }

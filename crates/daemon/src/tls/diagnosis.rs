@@ -5,7 +5,7 @@ use rustls_pki_types::UnixTime;
 use std::error::Error;
 use std::io;
 
-pub(super) const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands";
+pub(super) const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the commands for a server";
 
 /// Explains a connection that failed in its TLS handshake: the fault of the server's certificate, and advice. `None` if the cause
 /// is not TLS. `ca` is the setting that names trusted certificates, such as "issuer.ca".

@@ -29,6 +29,8 @@ pub(super) struct Identity {
     shown: ArcSwapOption<Shown>,
     /// State of the files when they were last read and usable.
     read: Mutex<[Option<Stamp>; 2]>,
+    /// Reason why the files cannot be used since they changed; `None` while the certificate shown is theirs.
+    unusable: Mutex<Option<String>>,
     pub(super) challenges: Arc<Challenges>,
 }
 
@@ -101,8 +103,8 @@ fn place(_: &Metadata) -> [u64; 2] {
 impl Identity {
     /// Creates an identity that has read nothing yet.
     pub(super) fn new(certificate: PathBuf, key: PathBuf) -> Self {
-        let (shown, read) = (ArcSwapOption::empty(), Mutex::default());
-        Self { certificate, key, shown, read, challenges: Arc::default() }
+        let (shown, read, unusable) = (ArcSwapOption::empty(), Mutex::default(), Mutex::default());
+        Self { certificate, key, shown, read, unusable, challenges: Arc::default() }
     }
 
     /// Reads the files, and presents their certificate to new connections.
@@ -159,13 +161,16 @@ impl Identity {
         }
     }
 
-    /// Reads the files again. If they are unusable, the previous certificate stays.
+    /// Reads the files again. If they are unusable, the previous certificate stays; the log gives each reason once.
     pub(super) fn follow_change(&self) {
-        match self.read_again() {
-            Ok(()) => tracing::info!("the certificate was read again and is used for new connections"),
-            Err(error) => {
-                tracing::warn!("the new certificate or key cannot be used, so the old ones stay: {error}");
+        let reason = self.read_again().err().map(|error| error.to_string());
+        let before = std::mem::replace(&mut *self.unusable.lock(), reason.clone());
+        match reason {
+            None => tracing::info!("the certificate was read again and is used for new connections"),
+            Some(reason) if before.as_ref() != Some(&reason) => {
+                tracing::warn!("the new certificate or key cannot be used, so the old ones stay: {reason}");
             }
+            Some(_) => {}
         }
     }
 
@@ -187,11 +192,24 @@ impl Identity {
         self.shown.load().as_ref().and_then(|shown| shown.validity).map_or(0, |validity| validity.until)
     }
 
-    /// Judges whether clients accept the certificate now. `advice` is the remedy, by the operator or by the server.
+    /// Judges whether clients accept the certificate now, and whether its files could replace it. `advice` is the remedy, by the
+    /// operator or by the server.
     pub(super) fn verdict(&self, advice: &str) -> Finding {
-        match self.shown.load().as_ref() {
-            None => refused("there is no certificate, so no client can connect", advice),
-            Some(shown) => judged(shown.validity, &format!("in {}", self.file()), advice),
+        let Some(shown) = self.shown() else {
+            return refused("there is no certificate, so no client can connect", advice);
+        };
+        let unusable = self.unusable.lock().clone();
+        let which = match unusable {
+            Some(_) => format!("read before from {}", self.file()),
+            None => format!("in {}", self.file()),
+        };
+        let of_shown = judged(shown.validity, &which, advice);
+        match unusable {
+            Some(reason) if of_shown.verdict != Verdict::Bad => {
+                let seen = format!("its files changed and cannot be used: {reason}; {}", of_shown.seen);
+                Finding::look(WHAT, seen).remedy(advice)
+            }
+            _ => of_shown,
         }
     }
 }

@@ -180,7 +180,7 @@ impl ServerTls {
     }
 
     /// Keeps the certificate valid, and `gate` and `ends` (its end, in Unix seconds) up to date, until the stop. Open connections
-    /// keep the old certificate. Unusable files change nothing, and the log gives the reason.
+    /// keep the old certificate. Unusable files change nothing, and readiness and the log give the reason.
     ///
     /// An authority connects to this server, so nothing is ordered before `listening`.
     pub async fn renew(
