@@ -85,7 +85,7 @@ fn begin_gateway(url: &str, hop: HopConfig<'_>, examinations: &mut Examinations)
     let Ok(gateway) = Gateway::new(url, hop.gateway).map(Arc::new) else { return };
     let cost = match hop.gateway.url.list().len() {
         1 => "no tunnel opens",
-        _ => "tunnels go through the other gateways of the list",
+        _ => "tunnels go through the other gateways of the list; while none answers, no tunnel opens",
     };
     let away = move |seen: String| {
         Finding::bad("gateway", seen, cost, "check that the gateway runs, the way to it, and gateway.url")

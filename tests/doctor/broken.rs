@@ -361,3 +361,40 @@ async fn a_missing_secret_of_api_keys_is_named_before_a_start() {
     Findings::of(&issuer).has_nothing_bad();
     start("issuer", &issuer, Start::Ready).await;
 }
+
+/// A daemon that began before its admin address was changed, and another one that has its files by mistake, look alike.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_has_the_files_of_a_daemon_is_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let file = gateway(home.path(), "gateway.toml", &issuer);
+    let running = Daemon::ready("gateway", &file).await;
+    edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"127.0.0.1:{}\"", ports::free()));
+    let said = format!("process {} has {}", running.process.id(), home.path().display());
+    of_folder(home.path(), &file).has("bad", "process", &said);
+    let status = || run(["status".as_ref(), home.path().as_os_str()]);
+    assert!(status().stdout.contains(&said), "{:?}", status());
+    start("gateway", &file, Start::Refused(70, "in use")).await;
+    running.process.terminate().assert_stopped(); // the remedy
+    of_folder(home.path(), &file).has_nothing_bad();
+    assert!(status().stdout.contains("start it: postern gateway"), "{:?}", status());
+    start("gateway", &file, Start::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_embedded_store_in_two_gateways_is_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let [first, second] =
+        ["gateway-1.toml", "gateway-2.toml"].map(|name| gateway(home.path(), name, &issuer));
+    of_folder(home.path(), &first).has("bad", "fleet", "gateway-2.toml has the same embedded store");
+    let running = Daemon::ready("gateway", &first).await;
+    start("gateway", &second, Start::Refused(70, "in use")).await;
+    let stores = [(); 1].map(|()| Memcached::start());
+    for file in [&first, &second] {
+        with_memcacheds(file, &[stores[0].address()]); // the remedy
+    }
+    of_folder(home.path(), &first).lacks("fleet");
+    drop(running);
+    start("gateway", &second, Start::Ready).await;
+}

@@ -3,13 +3,15 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::{ConfigError, Environment, Fit};
-use postern_daemon::examination::{Finding, exposed_api_key};
+use postern_daemon::examination::{Finding, exposed_api_key, lock_holder};
+use postern_daemon::files::LOCK_FILE;
+use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A daemon that reads configurations.
 struct Daemon {
@@ -56,7 +58,7 @@ pub(super) struct Examined {
 }
 
 #[derive(Clone)]
-pub(super) enum Loaded {
+pub(crate) enum Loaded {
     Gateway(Box<postern_gateway::Config>),
     Issuer(Box<postern_issuer::Config>),
     Client(Box<postern_client::Config>),
@@ -73,8 +75,28 @@ impl Loaded {
         [("listen.address", address), ("listen.admin", admin)]
     }
 
-    pub(super) fn admin(&self) -> SocketAddr {
+    pub(crate) fn admin(&self) -> SocketAddr {
         self.listeners()[1].1
+    }
+
+    /// Returns a sentence about a process that has the daemon's files, for a daemon that does not answer at its admin address.
+    pub(crate) fn held(&self) -> Option<String> {
+        let (key, file) = self.locked().filter(|_| self.admin().port() != 0)?;
+        let process = lock_holder(&file)?;
+        let (file, admin) = (file.display(), self.admin());
+        Some(format!("process {process} has {file} ({key}), and nothing answers at {admin} (listen.admin)"))
+    }
+
+    /// Returns the file that the daemon locks while it runs, and the key that names it; `None` for a gateway without files.
+    fn locked(&self) -> Option<(&'static str, PathBuf)> {
+        match self {
+            Self::Gateway(config) if config.store.kind == StoreKind::Embedded => {
+                Some(("store.path", config.store.path.join(LOCK_FILE)))
+            }
+            Self::Gateway(_) => None,
+            Self::Issuer(config) => Some(("keys.directory", config.keys.directory.join(LOCK_FILE))),
+            Self::Client(config) => Some(("wallet.path", config.wallet.path.clone())),
+        }
     }
 
     /// Performs the daemon's checks before it listens.
@@ -129,11 +151,11 @@ fn daemon_of(path: &Path) -> Result<&'static Daemon, Failure> {
     }
 }
 
-/// Returns the subcommand for this file and its admin address, with the current environment variables applied.
-pub(crate) fn admin(path: &Path) -> Result<(&'static str, SocketAddr), Failure> {
+/// Returns the subcommand for this file and its configuration, with the current environment variables applied.
+pub(crate) fn daemon(path: &Path) -> Result<(&'static str, Loaded), Failure> {
     let daemon = daemon_of(path)?;
     let (config, _) = (daemon.load)(path)?;
-    Ok((daemon.command, config.admin()))
+    Ok((daemon.command, config))
 }
 
 /// Loads a gateway's configuration and checks that a gateway would start with it.

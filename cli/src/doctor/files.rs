@@ -48,6 +48,18 @@ impl Configured {
         if self.admin().is_some_and(|admin| running.contains(&admin)) {
             return Vec::new();
         }
+        if let Some(seen) = config.held() {
+            return vec![Finding::bad(
+                "process",
+                seen,
+                format!(
+                    "{name} does not start while another process has its files; of one that runs nothing is known"
+                ),
+                format!(
+                    "restart that process if it is {name} that began with another listen.admin; else stop it, or name other files"
+                ),
+            )];
+        }
         let listeners = config.listeners();
         let free: Vec<String> = listeners.iter().map(|(_, address)| address.to_string()).collect();
         let taken: Vec<Finding> =

@@ -72,6 +72,12 @@ fn differs(gateway: &postern_gateway::Config, (path, other): Configuration<'_>) 
             "a token can be spent once at each of the two",
             "write one store into both (store.kind = \"memcached\"), or another challenge.origin into one",
         )),
+        (true, true) if gateway.store.kind == StoreKind::Embedded => Some(Finding::bad(
+            "fleet",
+            format!("{name} has the same embedded store ({})", gateway.store.path.display()),
+            "only one of the two starts; on two machines each has its own records, and a token can be spent once at each of them",
+            "store.kind = \"memcached\" in both, or another store.path and another challenge.origin in one",
+        )),
         (false, true) => {
             let (key, ours, theirs) = match ours.origin == theirs.origin {
                 true => ("issuer_name", &ours.issuer_name, &theirs.issuer_name),

@@ -2,7 +2,7 @@
 
 use super::{NOT_READY, NOT_RUNNING};
 use crate::args::Status;
-use crate::doctor::config::admin;
+use crate::doctor::config;
 use crate::doctor::files::files_in;
 use crate::doctor::processes::ADMIN_PORTS;
 use crate::failure::Failure;
@@ -120,11 +120,17 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 async fn of_file(file: &Path) -> Result<Daemon, Failure> {
-    let (command, address) = admin(file)?;
+    let (command, config) = config::daemon(file)?;
     let name = if command == "client" { "agent" } else { command };
-    let url = url(&address);
+    let url = url(&config.admin());
     let (mut daemon, _) = ask(&url, Some(name)).await;
-    if daemon.state == State::NotRunning {
+    if daemon.state == State::NotRunning
+        && let Some(held) = config.held()
+    {
+        daemon.state = State::NotReady;
+        let advice = format!("restart it if it is the {name} that began with another address, else stop it");
+        daemon.reasons.push(format!("{held}: {advice}"));
+    } else if daemon.state == State::NotRunning {
         daemon.start = Some(format!("postern {command} --config {}", file.display()));
     }
     daemon.config = Some(file.to_owned());

@@ -7,7 +7,9 @@
 mod here;
 
 #[cfg(unix)]
-pub use here::{closed, descriptors, directory, exposed_api_key, is_exposed, silent_disk, way_in};
+pub use here::{
+    closed, descriptors, directory, exposed_api_key, is_exposed, lock_holder, silent_disk, way_in,
+};
 
 use postern_lookup::Lookup;
 use serde::Serialize;

@@ -19,7 +19,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const LOCK_FILE: &str = "lock";
+/// File of a data directory that its process locks.
+pub const LOCK_FILE: &str = "lock";
 const TEMPORARY_MARK: &str = ".new-";
 
 /// Replaces `path` by `bytes`, readable by the owner alone (mode 0600).

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// Consequence if no address of the store answers.
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
-/// Consequence if one of three replicas is away.
-const WITHOUT_REPLICA: &str = "two of the three replicas decide, as long as both answer: without one more, every request is answered 503";
+/// Consequence if a replica of three is away.
+const WITHOUT_REPLICA: &str =
+    "two of the three replicas decide: while fewer answer, every request is answered 503";
 /// Consequence of an unusable directory.
 const NO_RECORD: &str = "no spent token can be recorded, so every request is answered 503";
 /// Number of attempts for a server that answers later than the gateway waits.

@@ -305,7 +305,9 @@ fn away(hop: &NextHop, member: &Member) -> Finding {
     let name = &hop.config.name;
     let cost = match hop.members.len() {
         1 => "tunnels through it are refused, with 502, or with 503 where all go through it",
-        _ => "tunnels go to its other URLs",
+        _ => {
+            "tunnels go to its other URLs; while none answers, those through it are refused with 502, or 503 where all go through it"
+        }
     };
     Finding::bad(
         "next hop",

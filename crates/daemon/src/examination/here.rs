@@ -3,6 +3,7 @@
 use super::Finding;
 use crate::descriptors;
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::stat::{major, minor};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, Uid, User, access};
 use std::io;
@@ -65,6 +66,20 @@ pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
         return Finding::well(what, seen);
     }
     Finding::bad(what, seen, cost, "free some, or move the directory to a larger disk")
+}
+
+/// Returns the process that has locked the file at `path`, by the kernel's list: an attempt to lock it could refuse a daemon that
+/// starts at this moment. `None` if no process has, or the system has no list.
+#[must_use]
+pub fn lock_holder(path: &Path) -> Option<u32> {
+    let file = std::fs::metadata(path).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // "1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF", with the device in hexadecimal; "1: ->" is a process that waits.
+    let place = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
+    locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>()).find_map(|fields| {
+        let is_it = fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str());
+        fields.get(4).filter(|_| is_it)?.parse().ok()
+    })
 }
 
 /// `true` if every user of this machine can read the file at `path`: by its mode, and those of the folders above it.
