@@ -243,7 +243,9 @@ async fn an_idle_connection_of_a_peer_is_kept() {
     let through = "ports = \"any\"\nprivate = true\nvia = \"exit\"\n[[next_hops]]\n";
     let egress = egress(&format!("{through}{next_hop}{}", AUTHORITY.keys()));
     let entry = Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await;
-    entry.ready().await; // the check has made one
+    let echo = Echo::start().await;
+    drop(tunnel(&entry, echo.address).await);
+    entry.emptied().await;
     sleep(Duration::from_millis(800)).await;
     assert!(ports::connections(exit.peers.unwrap().port()) >= 1, "it is gone");
 }
