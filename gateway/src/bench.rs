@@ -3,7 +3,7 @@
 use crate::config::AccessLog;
 use crate::observe::recorder::{Checking, Recorder};
 use crate::observe::timeline::{Stage, Timeline};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use postern_admin::live::Live;
 use postern_spend::{Backend, Embedded};
 use postern_telemetry::traces::{Tracer, TracingConfig};
@@ -45,7 +45,7 @@ impl Recording {
         }
         checking.end(None);
         timeline.time(Stage::Dial, || black_box(()));
-        drop(self.recorder.answered(None, false, &timeline, &decision, Default::default()));
+        drop(self.recorder.answered((None, StatusCode::OK), false, &timeline, &decision, Default::default()));
     }
 
     /// Performs the tracing work of a request whose trace is not kept: the sampling decision and the decision to keep it.

@@ -17,6 +17,7 @@ use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
 use access::{Access, Refusals};
 use arc_swap::ArcSwap;
+use http::{HeaderMap, StatusCode};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
 use postern_admin::catalogue::LinkKind;
@@ -146,7 +147,7 @@ impl Recorder {
     // ---- A request ----
 
     /// Makes the sampling decision for a new request.
-    pub(crate) fn sample(&self, headers: &http::HeaderMap) -> SamplingDecision {
+    pub(crate) fn sample(&self, headers: &HeaderMap) -> SamplingDecision {
         self.tracer.load().decide(headers)
     }
 
@@ -164,10 +165,11 @@ impl Recorder {
         self.access.names_clients()
     }
 
-    /// Records the answer to a request that reached a stage. Returns the account that records the end of its tunnel.
+    /// Records the answer to a request that reached a stage, or the refusal and its status. Returns the account that records the
+    /// end of its tunnel.
     pub(crate) fn answered(
         &self,
-        refusal: Option<&Refusal>,
+        (refusal, status): (Option<&Refusal>, StatusCode),
         is_peers: bool,
         timeline: &Timeline,
         decision: &SamplingDecision,
@@ -187,7 +189,7 @@ impl Recorder {
         let trace = kept.map(|trace| {
             let later = Box::new(trace.later());
             let slow = tracer.slow().unwrap_or_default();
-            if trace::send(trace, timeline, refusal, &self.addresses, slow) {
+            if trace::send(trace, timeline, (refusal, status), &self.addresses, slow) {
                 self.traced(timeline, &later);
             }
             later

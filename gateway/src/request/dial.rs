@@ -100,40 +100,16 @@ async fn connect(
     onward: &Onward<'_>,
     deadline: Instant,
 ) -> Result<TargetStream, Refusal> {
-    let Onward { policy, resolver, .. } = *onward;
-    let target = admitted.target();
-    let turn = policy.turn();
-    let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, policy, turn);
-    let found = match target.host() {
-        Host::Address(address) => judge(&[*address]).map(|way| (way, Families::known(Vec::new()))),
-        Host::Name(name) => match policy.via_of_name(name, target) {
-            Some(via) => return through((via, turn), target, admitted, onward, deadline).await,
-            None => resolver.resolve(name, deadline, judge).await,
-        },
-    };
-    if matches!(found, Err(Refusal::NoSource)) {
-        warn_of_source("it has no address of the target's family");
-    }
-    let (way, families) = found?;
-    let first = match way {
-        Way::Through(via, address) => {
-            let target = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
-            return through((via, turn), &target, admitted, onward, deadline).await;
-        }
-        Way::Direct(first) => first,
+    let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
+    let (first, families) = match Way::find(target, onward, turn, deadline).await? {
+        Way::Through(via, target) => return through((via, turn), &target, admitted, onward, deadline).await,
+        Way::Direct(first, families) => (first, families),
     };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
-    let later = |late: Vec<IpAddr>| {
-        let allowed = allowed(target, &late, policy).unwrap_or_default();
-        candidates(target, &allowed, policy, turn)
-    };
+    let later = |late: Vec<IpAddr>| late_candidates(target, &late, policy, turn);
     let connecting = timeout_at(deadline, connect_found(first, families, deadline, later));
     let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
-    if has_source && connected.as_ref().is_err_and(is_unavailable_address) {
-        warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
-        return Err(Refusal::NoSource);
-    }
-    let stream = connected.map_err(|error| refusal(&error))?;
+    let stream = connected.map_err(|error| not_connected(&error, has_source))?;
     // Without TCP_NODELAY a small write waits for the acknowledgement of the previous one (up to 40 ms).
     stream.set_nodelay(true).map_err(|error| refusal(&error))?;
     Ok(TargetStream::Left(stream))
@@ -146,35 +122,21 @@ async fn connect_datagrams(
     onward: &Onward<'_>,
     deadline: Instant,
 ) -> Result<Datagrams, Refusal> {
-    let Onward { policy, resolver, .. } = *onward;
-    let turn = policy.turn();
-    let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, policy, turn);
-    let found = match target.host() {
-        Host::Address(address) => judge(&[*address]).map(|way| (way, Families::known(Vec::new()))),
-        Host::Name(name) if policy.via_of_name(name, target).is_some() => return Err(Refusal::NextHopUdp),
-        Host::Name(name) => resolver.resolve(name, deadline, judge).await,
+    let (policy, turn) = (onward.policy, onward.policy.turn());
+    let (first, mut families) = match Way::find(target, onward, turn, deadline).await? {
+        Way::Through(..) => return Err(Refusal::NextHopUdp),
+        Way::Direct(first, families) => (first, families),
     };
-    if matches!(found, Err(Refusal::NoSource)) {
-        warn_of_source("it has no address of the target's family");
-    }
-    let (way, mut families) = found?;
-    let Way::Direct(first) = way else { return Err(Refusal::NextHopUdp) };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
     let mut connected = first_of(&first);
     if connected.is_err() && !families.are_complete() {
         let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
-        let later = candidates(target, &allowed(target, &late, policy).unwrap_or_default(), policy, turn);
+        let later = late_candidates(target, &late, policy, turn);
         if !later.is_empty() {
             connected = first_of(&later);
         }
     }
-    connected.map_err(|error| {
-        if has_source && is_unavailable_address(&error) {
-            warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
-            return Refusal::NoSource;
-        }
-        refusal(&error)
-    })
+    connected.map_err(|error| not_connected(&error, has_source))
 }
 
 /// Connects to the first candidate to which this machine has a route, and sends nothing.
@@ -189,20 +151,52 @@ fn first_of(candidates: &[Candidate]) -> io::Result<Datagrams> {
     Err(last_error)
 }
 
-/// Route to a target, by its known addresses.
+/// Route to a target.
 enum Way<'a> {
+    /// To these addresses, and to others that are still being looked up.
+    Direct(Vec<Candidate>, Families<'a, IpAddr>),
+    /// Through a next hop, to the target by its name or by an address of it.
+    Through(Via<'a>, Target),
+}
+
+/// Route to a target, by its known addresses.
+enum Judged<'a> {
     Direct(Vec<Candidate>),
-    /// Through a next hop, to this address.
     Through(Via<'a>, IpAddr),
 }
 
 impl<'a> Way<'a> {
-    fn judge(
-        target: &Target,
-        addresses: &[IpAddr],
-        policy: &'a Policy,
+    /// Looks the target up, unless a next hop does.
+    async fn find(
+        target: &'a Target,
+        onward: &Onward<'a>,
         turn: usize,
+        deadline: Instant,
     ) -> Result<Self, Refusal> {
+        let Onward { policy, resolver, .. } = *onward;
+        let judge = |addresses: &[IpAddr]| Judged::of(target, addresses, policy, turn);
+        let found = match target.host() {
+            Host::Address(address) => judge(&[*address]).map(|judged| (judged, Families::known(Vec::new()))),
+            Host::Name(name) => match policy.via_of_name(name, target) {
+                Some(via) => return Ok(Self::Through(via, target.clone())),
+                None => resolver.resolve(name, deadline, judge).await,
+            },
+        };
+        if matches!(found, Err(Refusal::NoSource)) {
+            warn_of_source("it has no address of the target's family");
+        }
+        match found? {
+            (Judged::Direct(first), families) => Ok(Self::Direct(first, families)),
+            (Judged::Through(via, address), _) => {
+                let target = Target::new(Host::Address(address), target.port());
+                Ok(Self::Through(via, target.map_err(Refusal::Target)?))
+            }
+        }
+    }
+}
+
+impl<'a> Judged<'a> {
+    fn of(target: &Target, addresses: &[IpAddr], policy: &'a Policy, turn: usize) -> Result<Self, Refusal> {
         let allowed = allowed(target, addresses, policy)?;
         if let Some((via, address)) = policy.via_of_first(target, &allowed) {
             return Ok(Self::Through(via, address));
@@ -264,8 +258,18 @@ fn candidates(target: &Target, allowed: &[IpAddr], policy: &Policy, turn: usize)
     allowed.iter().filter_map(candidate).collect()
 }
 
-fn is_unavailable_address(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::AddrNotAvailable
+/// Returns the addresses to dial among those that were found late; none if the policy allows none.
+fn late_candidates(target: &Target, late: &[IpAddr], policy: &Policy, turn: usize) -> Vec<Candidate> {
+    candidates(target, &allowed(target, late, policy).unwrap_or_default(), policy, turn)
+}
+
+/// Returns the refusal for a failed connection; `has_source` is `true` if a local address was configured for it.
+fn not_connected(error: &io::Error, has_source: bool) -> Refusal {
+    if has_source && error.kind() == io::ErrorKind::AddrNotAvailable {
+        warn_of_source("an address in it is none of this machine's, or all of its ports are in use");
+        return Refusal::NoSource;
+    }
+    refusal(error)
 }
 
 /// Warns the operator, at most once a minute, without the target.
@@ -314,7 +318,7 @@ mod tests {
         );
         assert_eq!(dialled(&v4, &["2606::1"]), [""; 0]);
         let target = Target::parse("example.com:443", None).unwrap();
-        let judged = Way::judge(&target, &["2606::1".parse().unwrap()], &v4, 0);
+        let judged = Judged::of(&target, &["2606::1".parse().unwrap()], &v4, 0);
         assert!(matches!(judged, Err(Refusal::NoSource)));
         assert_eq!(dialled(&policy(""), &["1.1.1.1"]), ["1.1.1.1:443 -"]);
     }

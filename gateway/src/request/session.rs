@@ -26,7 +26,7 @@ use crate::request::spend::Spent;
 use crate::request::upload::{self, RequestBody};
 use crate::request::verify::Verified;
 use crate::state::{Generation, Worker};
-use http::{Method, Request, Response, request};
+use http::{Method, Request, Response, StatusCode, request};
 use http_body_util::Either;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::sources::Source;
@@ -99,8 +99,12 @@ pub(crate) async fn answer(
         }
         answerable(refusal, challenge.is_some())
     });
-    let account =
-        core.recorder.answered(answered.as_ref().err(), client.peer.is_some(), &timeline, &decision, who);
+    let recorded = match &answered {
+        Ok((response, Some(_))) => (None, response.status()),
+        Ok((_, None)) => (None, StatusCode::OK), // the target's own status is not recorded
+        Err(refusal) => (Some(refusal), refusal.verdict(asked_in).status),
+    };
+    let account = core.recorder.answered(recorded, client.peer.is_some(), &timeline, &decision, who);
     match answered {
         Ok((response, Some(connected))) => Answer::Tunnel(response, (connected, account)),
         Ok((response, None)) => Answer::Forwarded(response),

@@ -3,7 +3,8 @@
 use crate::observe::labels::Outcome;
 use crate::observe::spans;
 use crate::observe::timeline::{Stage, Timeline};
-use crate::request::deny::{AskedIn, Refusal};
+use crate::request::deny::Refusal;
+use http::StatusCode;
 use postern_spend::memcached::Verb;
 use postern_spend::{Exchange, ExchangeLog};
 use postern_telemetry::traces::{Attribute, Span, Trace};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(super) fn send(
     mut trace: Trace,
     timeline: &Timeline,
-    refusal: Option<&Refusal>,
+    (refusal, status): (Option<&Refusal>, StatusCode),
     addresses: &[String],
     slow: Duration,
 ) -> bool {
@@ -35,7 +36,6 @@ pub(super) fn send(
         });
     }
     let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
-    let status = refusal.map_or(http::StatusCode::OK, |refusal| refusal.verdict(AskedIn::Proxy).status);
     let mut attributes: Vec<Attribute> = vec![
         (spans::OUTCOME, outcome.as_str().into()),
         (spans::KEPT, trace.reason().as_str().into()),
