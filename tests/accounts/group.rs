@@ -269,7 +269,7 @@ async fn shares_that_change_within_a_period_give_no_token_more() {
     mint(&first, &key).assert_failed(70, &["429", "spent at this issuer"]);
     group.copy();
     let follower = Daemon::ready("issuer", &group.follower).await;
-    mint(&follower, &key).assert_failed(70, &["429", "spent at this issuer"]);
+    mint(&follower, &key).assert_failed(70, &["429", "its share of the quota is 0"]);
     let shown = said(&group.follower, &["account", "show", "alice"]);
     let expected = "gives nothing (share 0/1), from the next period on 5/10000d";
     assert!(shown.contains(expected), "{shown}");
