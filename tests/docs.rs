@@ -247,8 +247,9 @@ This page lists every configuration key. Each daemon reads one TOML file (`poste
 unknown keys with the nearest known name. For every key outside lists of tables, an environment variable takes precedence over
 the file: `POSTERN_STORE_MEMCACHED_TIMEOUT` for `[store.memcached] timeout`. It holds a TOML value, or plain text for a string.
 A variable that names a section and no key in it stops the start; a variable that begins with `POSTERN_` and names nothing is
-logged. A duration is \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\", a size \"512B\", \"64KiB\" or \"10MiB\". A key with neither \"required\" nor a
-default may be left out. `docs/operate/install.md` has examples.
+logged. A duration is \"250ms\", \"10s\", \"5m\", \"24h\" or \"30d\", a size \"512B\", \"64KiB\" or \"10MiB\", an address \"127.0.0.1:8080\",
+\"[::1]:8080\" or \"localhost:8080\"; a number is whole and not negative. A key with neither \"required\" nor a default may be left
+out; one with \"Restart\" changes with a restart, for the reason given. `docs/operate/install.md` has examples.
 ";
 
 /// The inventory of what leaves a process is complete: it names every metric, span and attribute.

@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-const ACCEPTED: &str =
+pub(crate) const ADDRESS_ACCEPTED: &str =
     "an address and a port, such as \"127.0.0.1:8080\", \"[::1]:8080\" or \"localhost:8080\"";
 
 /// An address and a port, written as numbers or a name. A name is resolved once, when it is read; IPv4 is preferred if the name
@@ -49,7 +49,7 @@ fn parse(text: &str) -> Result<SocketAddr, String> {
 /// # Errors
 /// A sentence: what is wrong, and what to write.
 pub fn argument(text: &str) -> Result<SocketAddr, String> {
-    parse(text).map_err(|error| format!("{error}; write {ACCEPTED}"))
+    parse(text).map_err(|error| format!("{error}; write {ADDRESS_ACCEPTED}"))
 }
 
 fn lookup(name: &str, port: u16) -> Result<SocketAddr, String> {
@@ -74,7 +74,7 @@ impl Display for Address {
     }
 }
 
-text_value!(Address, ACCEPTED);
+text_value!(Address, ADDRESS_ACCEPTED);
 
 /// Reads a `SocketAddr` as an [`Address`].
 ///

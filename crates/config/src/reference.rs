@@ -1,10 +1,22 @@
 //! Generates the reference of a configuration in Markdown from its schema.
 
+use super::address::ADDRESS_ACCEPTED;
 use super::reload::{Fixed, fixed_by};
 use super::schema::{Leaf, Schema, Section};
 use super::units::{DURATION_ACCEPTED, SIZE_ACCEPTED};
 use schemars::JsonSchema;
 use serde_json::Value;
+
+/// What the page explains once, and the words for it.
+const EXPLAINED: [(&str, &str); 7] = [
+    (DURATION_ACCEPTED, "duration"),
+    (SIZE_ACCEPTED, "size"),
+    (ADDRESS_ACCEPTED, "address"),
+    ("true or false", "boolean"),
+    ("a list, each item a string", "strings"),
+    ("list, each item a whole number from 0 to 65535", "list of ports"),
+    ("whole number, 0 or more", "number"),
+];
 
 /// Returns the reference of `T`: a heading `## title`, then a list for each section with every key, what it accepts, its
 /// default and its doc comment, and the reason if a change needs a restart. Defaults show if `T` implements `Serialize`.
@@ -43,13 +55,13 @@ fn write_leaf(text: &mut String, leaf: &Leaf<'_>, fixed: &[Fixed]) {
         None if leaf.required => ", required".to_owned(),
         _ => String::new(),
     };
-    // The page explains the units once.
-    let accepted =
-        one_line(&leaf.node.accepted()).replace(DURATION_ACCEPTED, "duration").replace(SIZE_ACCEPTED, "size");
+    let accepted = EXPLAINED
+        .iter()
+        .fold(one_line(&leaf.node.accepted()), |text, (accepted, word)| text.replace(accepted, word));
     let accepted = accepted.strip_prefix("a ").unwrap_or(&accepted);
     let mut description = one_line(leaf.node.description());
     if let Some(fixed) = fixed_by(&leaf.path.join("."), fixed) {
-        description.push_str(&format!(" A change needs a restart: {}.", fixed.why));
+        description.push_str(&format!(" Restart: {}.", fixed.why));
     }
     text.push_str(&format!("- `{key}` ({accepted}{default}): {description}\n"));
 }

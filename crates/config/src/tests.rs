@@ -236,10 +236,10 @@ fn the_reference_lists_every_key_with_its_default() {
         "- `header_timeout` (duration, `\"10s\"`): How long a client may take over its header.",
         "- `kind` (\"embedded\" or \"memcached\", `\"embedded\"`):",
         "### `[store.memcached]`",
-        "- `ports` (\"any\", or a list, each item a whole number from 0 to 65535, `[80,443]`):",
+        "- `ports` (\"any\", or a list of ports, `[80,443]`):",
         "- `certificate` (string, required):",
         "### `[[accounts]]`\n\nWho may ask for tokens.",
-        "- `quota` (whole number, 0 or more, required):",
+        "- `quota` (number, required):",
     ] {
         assert!(text.contains(line), "{line}\nis not in\n{text}");
     }
