@@ -64,6 +64,8 @@ pub(crate) enum By<'a> {
     Ports,
     Private,
     Own,
+    /// A group of machines, each of which would get what one client sends.
+    Multicast,
     /// The name itself, which has no address anywhere.
     Nowhere,
     /// No rule and no key.
@@ -259,6 +261,9 @@ impl Policy {
         if self.is_closed(target) {
             return Err(By::Ports);
         }
+        if form.is_multicast() {
+            return Err(By::Multicast);
+        }
         // The rule that allows the target as written. Its address is still judged.
         let mut allowed = None;
         for (number, rule) in (1..).zip(&self.egress.rules) {
@@ -311,7 +316,9 @@ impl Policy {
             By::Ports => PolicyRefusal::Port,
             By::Rule(_, pattern) if matches!(pattern.hosts, Hosts::Network(_)) => PolicyRefusal::Network,
             By::Rule(..) => PolicyRefusal::Target,
-            By::Deny(_) | By::Private | By::Own | By::Nowhere | By::Nothing => PolicyRefusal::Address,
+            By::Deny(_) | By::Private | By::Own | By::Multicast | By::Nowhere | By::Nothing => {
+                PolicyRefusal::Address
+            }
         };
         reason(self.egress.lever)
     }

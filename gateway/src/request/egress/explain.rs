@@ -189,6 +189,7 @@ impl Policy {
                         allow it"
                     .to_owned()
             }
+            By::Multicast => "it is a multicast address, which nothing allows".to_owned(),
             By::Nowhere => {
                 "names below \"invalid\" have no address; agents ask for the challenge with one".to_owned()
             }

@@ -38,6 +38,17 @@ fn ports_and_networks_follow_the_configuration() {
     }
 }
 
+/// One datagram of a client would reach a whole network.
+#[test]
+fn nothing_allows_multicast() {
+    let open =
+        policy("private = true\nudp = \"any\"\n[[rules]]\nallow = [\"*\", \"224.0.0.0/4\"]\nprivate = true");
+    for group in ["224.0.0.251", "239.255.255.250", "ff02::fb", "::ffff:224.0.0.251"] {
+        assert_eq!(check(&open, group), Err(PolicyRefusal::Address(Lever::Operator)), "{group}");
+    }
+    assert_eq!(check(&open, "192.168.1.1"), Ok(()));
+}
+
 #[test]
 fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
     let own = "1.2.3.4".parse().unwrap();
