@@ -144,6 +144,27 @@ async fn a_key_that_may_not_sign_is_reported_until_it_signs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
+async fn a_key_that_breaks_each_session_is_reported_and_tried_by_the_watch_alone() {
+    let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
+    let config = hsm.config(home.path(), "", true);
+    let issuer = hsm.ready(&config).await;
+    hsm.fault("break");
+    mint(&issuer, "1").assert_failed(70, &["503"]);
+    says(&issuer, 503, "does not sign with the token key").await;
+    let (before, begun) = (hsm.noted("logins").len(), Instant::now());
+    for _ in 0..20 {
+        mint(&issuer, "1").assert_failed(70, &["503"]);
+    }
+    let trials = 2 + usize::try_from(begun.elapsed().as_secs() / 5).unwrap();
+    let logins = hsm.noted("logins").len() - before;
+    assert!(logins <= trials, "{logins} logins");
+    hsm.right("break");
+    is_ready(&issuer).await; // without a request
+    mint(&issuer, "1").assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn wrong_results_are_given_to_no_client() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 enum { FINALIZE = 1, OPEN = 12, CLOSE = 13, LOGIN = 18, SIGN_INIT = 42, SIGN = 43, MAKE = 59, FUNCTIONS = 68 };
-enum { KEY_FUNCTION_NOT_PERMITTED = 0x68, SESSION_COUNT = 0xB1, SESSION_HANDLE_INVALID = 0xB3 };
+enum { GENERAL_ERROR = 5, KEY_FUNCTION_NOT_PERMITTED = 0x68, SESSION_COUNT = 0xB1, SESSION_HANDLE_INVALID = 0xB3 };
 
 struct list {
     unsigned char version[2];
@@ -76,6 +76,7 @@ static unsigned long faulty_login(unsigned long session, unsigned long user, uns
 
 static unsigned long faulty_sign_init(unsigned long session, void *mechanism, unsigned long key) {
     if (unlink(file("lose")) == 0) return SESSION_HANDLE_INVALID;
+    if (is("break")) return GENERAL_ERROR;
     if (is("refuse")) {
         note("refused");
         return KEY_FUNCTION_NOT_PERMITTED;

@@ -298,17 +298,19 @@ impl PrivateOperation for HsmKey {
         if self.health.has_fault() {
             return Err(Unavailable); // the watch checks if the fault is over
         }
-        // The session may have been closed because it was idle: the second attempt uses a new one.
+        // The session may have been closed because it was idle: the second attempt uses a new one. If that is lost as well, the
+        // fault is the key's until a trial signs, or each request would cost all others their sessions.
         for is_last in [false, true] {
             let (name, message) = (self.health.name.clone(), *message);
             match self.hsm.call(self.hsm.timeout(), move |session| session.sign(&name, &message)) {
                 Ok(result) => return Ok(result),
                 Err(HsmError::Lost(_)) if !is_last => {}
+                Err(HsmError::Lost(reason)) => self.health.failed(&Trouble::Failed(reason)),
                 Err(HsmError::Key(trouble)) => {
                     self.health.failed(&trouble.0);
                     return Err(Unavailable);
                 }
-                Err(_) => return Err(Unavailable),
+                Err(HsmError::Away(_)) => return Err(Unavailable),
             }
         }
         Err(Unavailable)
