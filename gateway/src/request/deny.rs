@@ -90,6 +90,8 @@ pub(crate) enum Refusal {
     OtherHost,
     /// A CONNECT that announces a body.
     ConnectBody,
+    /// A request for UDP with a field about content.
+    CapsuleContent,
     /// A body with a transfer coding other than chunked.
     Coding,
     /// A TRACE or OPTIONS whose Max-Forwards ends at this proxy.
@@ -253,6 +255,7 @@ impl Refusal {
             | Self::Host(_)
             | Self::OtherHost
             | Self::ConnectBody
+            | Self::CapsuleContent
             | Self::Coding
             | Self::NotProxied
             | Self::Scheme
@@ -337,6 +340,7 @@ impl Refusal {
             Self::Host(fault) => fault.to_string(),
             Self::OtherHost => "the Host field differs from :authority (RFC 9113, section 8.3.1)".into(),
             Self::ConnectBody => "a CONNECT request has no body".into(),
+            Self::CapsuleContent => "a request for UDP has no Content-Length, Content-Type or Transfer-Encoding".into(),
             Self::Coding => "the request's body has another transfer coding than chunked".into(),
             Self::LastHop => {
                 "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS".into()

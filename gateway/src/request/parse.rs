@@ -6,7 +6,10 @@ use crate::request::deny::{AskedIn, Refusal};
 use crate::request::egress::Policy;
 use crate::state::{Generation, Worker};
 use h2::ext::Protocol;
-use http::header::{AUTHORIZATION, CONNECTION, HeaderName, PROXY_AUTHORIZATION, UPGRADE};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, PROXY_AUTHORIZATION,
+    TRANSFER_ENCODING, UPGRADE,
+};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
@@ -165,8 +168,10 @@ fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
         None if is_udp_upgrade(head) => {}
         None => return None,
     }
-    if announces_body(head) {
-        return Some(Err(Refusal::ConnectBody));
+    // Capsules follow, which are no content (RFC 9297, section 3.2).
+    if [CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING].iter().any(|field| head.headers.contains_key(field))
+    {
+        return Some(Err(Refusal::CapsuleContent));
     }
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
     Some(match TEMPLATE.target(path) {

@@ -353,6 +353,27 @@ async fn a_request_that_is_not_for_udp_is_refused() {
         let answer = ask_for(&mut client, protocol, path, &fields).await.answer().await;
         answer.assert_refused(status, "http_request_error", details);
     }
+    for (name, value) in
+        [("content-length", "0"), ("content-type", "text/plain"), ("transfer-encoding", "chunked")]
+    {
+        let answer = Client::ask(
+            gateway.address,
+            format!(
+                "GET {} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n{name}: {value}\r\n\
+                 Proxy-Authorization: {token}\r\n\r\n",
+                path("192.0.2.1:443")
+            ),
+        );
+        answer.await.assert_refused(400, "http_request_error", "a request for UDP has no");
+        if name != "transfer-encoding" {
+            // RFC 9113, section 8.2.2: the library refuses that field itself.
+            let fields = [("proxy-authorization", token.as_str()), (name, value)];
+            let answer = ask(&mut client, &path("192.0.2.1:443"), &fields).await.answer().await;
+            answer.assert_refused(400, "http_request_error", "a request for UDP has no");
+        }
+    }
+    let unspent = ask(&mut client, &path(echo().await), &[("proxy-authorization", &token)]).await;
+    unspent.opened().await.0.assert_opened();
 }
 
 #[tokio::test]
