@@ -151,12 +151,18 @@ fn next_replica(metrics: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns `true` if tokens of earlier marks were spent since `metrics` were fetched and within [`OLDER`] from now.
-async fn spends_older(url: &str, before: &str) -> bool {
+/// Returns the answer of [`next_replica`] after another [`OLDER`]: it must stay [`YES`], and no tokens of earlier marks may have
+/// been spent since `before`.
+async fn next_replica_later(url: &str, before: &str) -> Option<&'static str> {
     tokio::time::sleep(OLDER).await;
-    let [before, now] = [before.to_owned(), metrics(url).await]
-        .map(|metrics| values(&metrics, "postern_store_older_marks_total"));
-    before != now
+    let now = metrics(url).await;
+    let [then, later] = [before, &now].map(|metrics| values(metrics, "postern_store_older_marks_total"));
+    match next_replica(&now) {
+        Some(YES) if then != later => Some(
+            "no: tokens of earlier marks are presented, which one replica less could make void; ask again",
+        ),
+        answer => answer,
+    }
 }
 
 /// Returns the values of a metric's series.
@@ -197,10 +203,8 @@ async fn ask(url: &str, name: Option<&str>) -> (Daemon, Option<Running>) {
     }
     daemon.version = running.version().map(str::to_owned);
     daemon.next_replica = next_replica(&running.metrics);
-    if daemon.next_replica == Some(YES) && spends_older(url, &running.metrics).await {
-        daemon.next_replica = Some(
-            "no: tokens of earlier marks are presented, which one replica less could make void; ask again",
-        );
+    if daemon.next_replica == Some(YES) {
+        daemon.next_replica = next_replica_later(url, &running.metrics).await;
     }
     (daemon, Some(running))
 }

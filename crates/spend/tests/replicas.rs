@@ -368,3 +368,19 @@ async fn a_mark_without_an_age_is_watched_from_now() {
     eventually("what was evicted is noticed", async || (restarted.store.health().closed == 3).then_some(()))
         .await;
 }
+
+/// Otherwise an operator, or a script, would take the next one away.
+#[tokio::test]
+async fn a_replica_that_comes_back_empty_is_away_until_its_loss_is_known() {
+    let mut servers = three();
+    let gateway = Gateway::start(impatient(&servers), epoch()).await;
+    let mark = gateway.mark().await;
+    servers[2].kill();
+    eventually("it is away", async || (gateway.store.health().away == [2]).then_some(())).await;
+    servers[2].restart();
+    let known = eventually("it is back", async || {
+        let health = gateway.store.health();
+        health.away.is_empty().then_some(health.lacking > 0 || gateway.mark().await != mark)
+    });
+    assert!(known.await, "it counts as one that knows the mark");
+}

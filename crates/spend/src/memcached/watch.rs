@@ -86,6 +86,8 @@ struct Rounds {
     /// The wall-clock time at which the current round began, and one endpoint of each replica that answered in it.
     began: UnixSeconds,
     replicas: Vec<usize>,
+    /// The replicas that were away in it.
+    away: [Option<Away>; REPLICAS],
     /// The reads of each replica in the current round, and in the last rounds.
     round: [Round; REPLICAS],
     rounds: VecDeque<[Round; REPLICAS]>,
@@ -102,6 +104,7 @@ impl Rounds {
             compared: None,
             began: UnixSeconds(0),
             replicas: Vec::new(),
+            away: [None; REPLICAS],
             round: Default::default(),
             rounds: VecDeque::new(),
             failed: Unknown::Rejected,
@@ -124,6 +127,7 @@ impl Rounds {
             }
             if is_found && self.store.intact().is_ok() {
                 self.watch_marks().await;
+                *self.store.seen.away.lock() = self.away;
                 self.store.seen.looked.store(outages, Relaxed);
             }
             self.end_round();
@@ -136,7 +140,8 @@ impl Rounds {
         }
     }
 
-    /// Returns the endpoints that answer, and updates the replicas that do and that are away.
+    /// Returns the endpoints that answer, and updates the replicas that do and that are away. One that answers again may have come
+    /// back empty, so it stays away until [`Rounds::watch_marks`] has looked.
     async fn answering(&mut self) -> Vec<usize> {
         let mut answering = Vec::new();
         for endpoint in 0..self.store.endpoints.len() {
@@ -160,7 +165,11 @@ impl Rounds {
                 false => lacks.then_some(Away::InPart),
             };
         }
-        *self.store.seen.away.lock() = away;
+        self.away = away;
+        for (seen, now) in self.store.seen.away.lock().iter_mut().zip(away) {
+            let unseen = seen.filter(|_| count > 1).map(|_| Away::InPart);
+            *seen = now.or(unseen);
+        }
         answering
     }
 
