@@ -121,14 +121,22 @@ fn identity(
     Ok((chain, key))
 }
 
-fn unfit(certificate: &Path, key: &Path, source: &rustls::Error) -> String {
-    let (certificate, key) = (certificate.display(), key.display());
+fn unusable(certificate: &Path, source: &rustls::Error) -> String {
+    let certificate = certificate.display();
     if diagnosis::is_version_1(source) {
         return format!(
             "the certificate in {certificate} is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
              ({RECIPE}, docs/operate/accounts.md those for a client)"
         );
     }
+    format!("the certificate in {certificate} cannot be used: {source}; have another one made")
+}
+
+fn unfit(certificate: &Path, key: &Path, source: &rustls::Error) -> String {
+    if diagnosis::is_version_1(source) {
+        return unusable(certificate, source);
+    }
+    let (certificate, key) = (certificate.display(), key.display());
     format!(
         "the certificate in {certificate} and the private key in {key} cannot be used together: {source}; give the key that this \
          certificate was made for"
@@ -241,6 +249,14 @@ pub enum TlsError {
         path: PathBuf,
         /// The fault of the file.
         reason: String,
+    },
+    /// A file's certificate cannot be used.
+    #[error("{}", unusable(path, source))]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// The fault of the certificate.
+        source: rustls::Error,
     },
     /// A file holds no certificate.
     #[error("there is no certificate in {}: a PEM block \"-----BEGIN CERTIFICATE-----\" is expected", path.display())]

@@ -154,7 +154,7 @@ impl PublicKeyDigest {
     pub fn of_file(path: &Path) -> Result<Self, TlsError> {
         let chain = certificates(path)?;
         let own = chain.first().ok_or_else(|| TlsError::NoCertificate { path: path.to_owned() })?;
-        Self::of(own).map_err(|error| TlsError::NotPem { path: path.to_owned(), reason: error.to_string() })
+        Self::of(own).map_err(|source| TlsError::Unfit { path: path.to_owned(), source })
     }
 }
 

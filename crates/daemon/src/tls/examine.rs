@@ -1,7 +1,8 @@
 //! Examinations of certificates for an operator: in files, and as presented by other servers.
 
+use super::diagnosis::RECIPE;
 use super::identity::{Identity, judged};
-use super::validity::{Validity, WHAT, is_authority};
+use super::validity::{Validity, WHAT, addresses, is_authority, names};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding, PATIENCE, Verdict};
 use postern_lookup::Lookup;
@@ -24,6 +25,16 @@ impl ServerTls {
             return Finding::look(
                 WHAT,
                 "there is no certificate yet: the server orders one while it runs ([tls.acme])",
+            );
+        }
+        let shown = self.identity.shown();
+        let own = shown.as_ref().and_then(|shown| shown.own());
+        if own.is_some_and(|own| names(own).is_empty() && addresses(own).is_empty()) {
+            return Finding::bad(
+                WHAT,
+                format!("the certificate in {} names no host (subjectAltName)", self.identity.file()),
+                "clients refuse it at the TLS handshake, whatever the URL",
+                format!("have one made with the host of the URL as subjectAltName ({RECIPE})"),
             );
         }
         found(&self.identity, self.advice())
