@@ -236,9 +236,10 @@ impl Refused {
             );
         }
         let origin = self.origin.as_ref().filter(|origin| !challenge.names_origin(origin))?;
-        let named = challenge.origin_info().join(", ");
+        // The mark is not the gateway's name, and changes.
+        let named = challenge.origin_info().first().map_or("no origin", String::as_str);
         Some(format!(
-            "it is for \"{named}\", and the gateway is \"{origin}\": if both are one, set gateway.origin to the former"
+            "it is for \"{named}\", and the gateway is \"{origin}\": if both are one, set gateway.origin to \"{named}\""
         ))
     }
 

@@ -199,11 +199,17 @@ impl Gateways {
         let in_use = self.serving();
         let now = Instant::now();
         let list = self.list.load();
-        let status = list.iter().map(|endpoint| {
+        let is_in_use =
+            |endpoint: &Arc<Endpoint>| in_use.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, endpoint));
+        let used = list.iter().position(is_in_use).unwrap_or(list.len());
+        let status = list.iter().enumerate().map(|(place, endpoint)| {
             let health = endpoint.health.lock();
-            let is_in_use = in_use.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, endpoint));
+            let is_in_use = place == used;
             let next = health.next_probe(now).map(|next| next.saturating_duration_since(now).as_secs());
             let state = match health.outage() {
+                Some(outage) if place > used => format!(
+                    "was away when it was last asked: {outage}; it is asked again when those before it are away"
+                ),
                 Some(outage) => {
                     format!("away: {outage}; it is probed again in {} s", next.unwrap_or_default())
                 }

@@ -36,7 +36,7 @@ impl Gateways {
     pub(crate) fn refused(&self, chosen: &Endpoint, digest: ChallengeDigest) {
         if self.with_marks(chosen, |marks| marks.refused(digest)) {
             tracing::info!(
-                "the gateway {} takes no more tokens of an older mark: the rest are dropped",
+                "the gateway {} takes no more tokens of an older challenge: the rest are dropped",
                 chosen.gateway.url()
             );
             self.supply.give_up(digest);
