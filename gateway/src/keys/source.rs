@@ -7,7 +7,7 @@ use crate::keys::secrets::Secrets;
 use http::header::{AGE, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use postern_daemon::http::{
-    BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer,
+    BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer, one_line,
 };
 use postern_daemon::utc::rough;
 use postern_token::{Directory, TokenType, TokenTypes, UnixSeconds};
@@ -106,15 +106,21 @@ pub(crate) enum FetchError {
     #[error("the issuer's directory at {url} cannot be fetched: {reason}")]
     Request { url: String, reason: String },
     #[error(
-        "the issuer's directory at {url} answered {status}; is issuer.directory the URL of a key directory?"
+        "the issuer's directory at {url} answered {status}{}; is issuer.directory the URL of a key directory?",
+        quoted(text)
     )]
-    Status { url: String, status: StatusCode },
+    Status { url: String, status: StatusCode, text: String },
     #[error(
         "the issuer's directory at {url} cannot be read: {reason}; is issuer.directory the URL of a key directory?"
     )]
     Content { url: String, reason: String },
     #[error("the issuer's keys cannot be read from {path}: {reason}; check the file that issuer.keys names")]
     File { path: String, reason: String },
+}
+
+/// Quotes a server's message, to follow the status.
+fn quoted(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
 }
 
 impl Source {
@@ -155,7 +161,11 @@ impl Source {
                 match response.status() {
                     StatusCode::NOT_MODIFIED => return Ok(Answer { fresh: None, max_age, date }),
                     StatusCode::OK => {}
-                    status => return Err(FetchError::Status { url: url.clone(), status }),
+                    status => {
+                        // Without the whole body the status alone is reported.
+                        let text = fetch_limited(response, DIRECTORY_LIMIT).await.unwrap_or_default();
+                        return Err(FetchError::Status { url: url.clone(), status, text: one_line(&text) });
+                    }
                 }
                 let unreadable = |reason| FetchError::Content { url: url.clone(), reason };
                 let etag = response.headers().get(ETAG).cloned();

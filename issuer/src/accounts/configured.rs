@@ -106,11 +106,12 @@ impl Tiers {
         let names: Vec<_> = self.0.keys().map(|name| format!("{name:?}")).collect();
         if names.is_empty() {
             return format!(
-                "there is no tier {name:?}: the configuration has no [[tiers]]; add it there, with a name and a quota"
+                "there is no tier {name:?}: the configuration in force has no [[tiers]]; add it there, with a name and a quota, and \
+                 reload a running issuer (SIGHUP)"
             );
         }
         format!(
-            "there is no tier {name:?}: choose one of {}, or add it to [[tiers]] in the configuration",
+            "there is no tier {name:?}: choose one of {}, or add it to [[tiers]] in the configuration, and reload a running issuer (SIGHUP)",
             names.join(", ")
         )
     }
