@@ -61,12 +61,14 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
             "mend what the reasons say; docs/operate/alerts.md has each",
         )
     } else if !bad.is_empty() {
-        Finding::bad(
+        Finding::look(
             what,
-            format!("{url} lost more than 1 of 100 attempts in 10 minutes: {}", bad.join(", ")),
-            "a request that needed one of them waited, or was refused where no other address could answer it",
-            format!("postern status {url} has each link; look at what is there, and at the way to it"),
+            format!("{url} is ready, and lost attempts in the last 10 minutes: {}", bad.join("; ")),
         )
+        .costs("a request that needed one of them waited, or was refused where no other address could answer it")
+        .remedy(format!(
+            "if nothing was restarted there, look at it and at the way to it; postern status {url} has each link"
+        ))
     } else if lines != "ready" {
         Finding::look(what, format!("{url} is {lines}"))
     } else {

@@ -10,6 +10,7 @@ use crate::running::{Running, UNKNOWN, metrics};
 use crate::stdio::print_line;
 use postern_daemon::examination::way_in;
 use serde::Serialize;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -115,6 +116,11 @@ fn judge(found: &[Daemon], by_port: bool) -> Result<(), Failure> {
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     files_in(folder).map_err(|error| {
         let place = folder.display();
+        if error.kind() == ErrorKind::NotFound {
+            return Failure::configuration(format_args!(
+                "there is no folder {place}; give the one with the configurations"
+            ));
+        }
         Failure::configuration(format_args!("{place} cannot be read: {error}; {}", way_in(folder)))
     })
 }
