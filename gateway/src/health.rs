@@ -157,9 +157,10 @@ fn of_shared(health: &Health) -> Vec<Reason> {
         add(
             "lacking",
             format!(
-                "for {share} of the tokens one of the three replicas of the store does not know the present mark: the other two decide \
-             about these, and neither of them may fail until the next mark, which follows within a minute, or within a day after \
-             three"
+                "for {share} of the tokens the present mark is unknown to replica {} of the store: the other two decide about \
+             these, and neither of them may fail until the next mark, which follows within a minute, or within a day after \
+             three",
+                replicas_at(&health.lacking_at, health)
             ),
         );
     }
@@ -309,6 +310,7 @@ mod tests {
             ready: Ok(()),
             torn: 0,
             lacking: 0,
+            lacking_at: Vec::new(),
             overlaps: false,
             used_up: false,
             away: Vec::new(),
@@ -420,8 +422,9 @@ mod tests {
         );
         let filling = vec!["the memcached at a:1 uses 81% of its memory".to_owned()];
         assert!(degraded(&Findings { filling, ..WELL }).starts_with("the memcached at a:1 uses 81%"));
-        let text = degraded(&of(Health { lacking: 512, ..shared(3) }));
-        assert!(text.starts_with("for 50% of the tokens one of the three replicas"), "{text}");
+        let text = degraded(&of(Health { lacking: 512, lacking_at: vec![1], ..shared(3) }));
+        let named = "for 50% of the tokens the present mark is unknown to replica number 2 (10.0.0.1:11211) of the store";
+        assert!(text.starts_with(named), "{text}");
         // A single replica decides nothing.
         let text = degraded(&of(Health { away: vec![0, 2], ..shared(3) }));
         assert!(text.contains("number 1 (10.0.0.0:11211) and number 3 (10.0.0.2:11211) do not"), "{text}");

@@ -1,6 +1,7 @@
 //! The keys whose tokens are bound by marks, and the mark of each that is on offer.
 
 use super::bucket::BUCKETS;
+use super::votes::REPLICAS;
 use crate::Binding;
 use parking_lot::RwLock;
 use postern_token::{Mark, MarkId, TokenKeyId};
@@ -17,8 +18,8 @@ struct MarkedKey {
     suspect: bool,
     /// Buckets whose tokens are void: too few replicas know the mark.
     torn: usize,
-    /// Buckets in which some replica does not know the mark.
-    lacking: usize,
+    /// Buckets in which some replica does not know the mark, and these replicas.
+    lacking: (usize, [bool; REPLICAS]),
 }
 
 impl Marked {
@@ -29,7 +30,13 @@ impl Marked {
         let before = list.len();
         for &key in keys {
             if !list.iter().any(|known| known.key == key) {
-                list.push(MarkedKey { key, offered: None, suspect: false, torn: 0, lacking: 0 });
+                list.push(MarkedKey {
+                    key,
+                    offered: None,
+                    suspect: false,
+                    torn: 0,
+                    lacking: Default::default(),
+                });
             }
         }
         list.len() > before
@@ -60,12 +67,14 @@ impl Marked {
 
     pub(super) fn offer(&self, key: TokenKeyId, mark: Mark, id: MarkId) {
         let offered = Some((mark, id));
-        self.change(key, |known| *known = MarkedKey { key, offered, suspect: false, torn: 0, lacking: 0 });
+        self.change(key, |known| {
+            *known = MarkedKey { key, offered, suspect: false, torn: 0, lacking: Default::default() }
+        });
     }
 
     /// Sets the number of buckets in which tokens of the mark on offer are void, and in which some replica does not know the
-    /// mark.
-    pub(super) fn set_torn(&self, key: TokenKeyId, void: usize, lacking: usize) {
+    /// mark, and these replicas.
+    pub(super) fn set_torn(&self, key: TokenKeyId, void: usize, lacking: (usize, [bool; REPLICAS])) {
         self.change(key, |known| (known.torn, known.lacking) = (void, lacking));
     }
 
@@ -74,9 +83,9 @@ impl Marked {
         self.0.read().iter().map(|known| known.torn).max().unwrap_or(0)
     }
 
-    /// Returns the largest number of lacking buckets over all keys.
-    pub(super) fn lacking(&self) -> usize {
-        self.0.read().iter().map(|known| known.lacking).max().unwrap_or(0)
+    /// Returns the largest number of lacking buckets over all keys, and the replicas that lack them.
+    pub(super) fn lacking(&self) -> (usize, [bool; REPLICAS]) {
+        self.0.read().iter().map(|known| known.lacking).max().unwrap_or_default()
     }
 
     /// Records a void token. Returns `true` if its mark is on offer and not under suspicion yet, so that the watch must look.
@@ -136,22 +145,23 @@ mod tests {
 
     #[test]
     fn the_key_that_has_lost_most_is_counted_until_its_next_mark() {
+        const SECOND_LACKS: [bool; REPLICAS] = [false, false, true];
         let marked = offering();
-        marked.set_torn(FIRST, 5, 7);
-        marked.set_torn(SECOND, 2, 9);
-        assert_eq!((marked.torn(), marked.lacking()), (5, 9));
+        marked.set_torn(FIRST, 5, (7, [true, false, false]));
+        marked.set_torn(SECOND, 2, (9, SECOND_LACKS));
+        assert_eq!((marked.torn(), marked.lacking()), (5, (9, SECOND_LACKS)));
         marked.offer(FIRST, Mark::new([3; 16]), id(3));
-        assert_eq!((marked.torn(), marked.lacking()), (2, 9));
+        assert_eq!((marked.torn(), marked.lacking()), (2, (9, SECOND_LACKS)));
         marked.watch(&[FIRST]);
-        assert_eq!((marked.torn(), marked.lacking()), (0, 0));
+        assert_eq!((marked.torn(), marked.lacking()), (0, Default::default()));
     }
 
     #[test]
     fn no_token_is_requested_for_a_mark_that_is_void_everywhere() {
         let marked = offering();
-        marked.set_torn(FIRST, usize::from(BUCKETS) - 1, 0);
+        marked.set_torn(FIRST, usize::from(BUCKETS) - 1, Default::default());
         assert_ne!(marked.binding(FIRST), Binding::Unknown);
-        marked.set_torn(FIRST, usize::from(BUCKETS), 0);
+        marked.set_torn(FIRST, usize::from(BUCKETS), Default::default());
         assert_eq!(marked.binding(FIRST), Binding::Unknown);
         marked.offer(FIRST, Mark::new([3; 16]), id(3));
         assert_eq!(marked.binding(FIRST), Binding::Offered(Mark::new([3; 16])));

@@ -91,6 +91,8 @@ pub struct Health {
     /// Buckets in which some replica does not know the mark on offer. Their tokens are valid as long as the other replicas
     /// answer.
     pub lacking: usize,
+    /// These replicas.
+    pub lacking_at: Vec<usize>,
     /// `true` if two replicas lead to the same servers.
     pub overlaps: bool,
     /// `true` if a key has had all of its marks and its tokens are void: it has to be rotated.
@@ -193,10 +195,12 @@ impl Memcached {
     pub fn health(&self) -> Health {
         let Memcached { store, .. } = self;
         let (seen, away) = (&store.seen, *store.seen.away.lock());
+        let (lacking, lacking_at) = store.marked.lacking();
         Health {
             ready: store.serves(),
             torn: store.marked.torn(),
-            lacking: store.marked.lacking(),
+            lacking,
+            lacking_at: (0..votes::REPLICAS).filter(|replica| lacking_at[*replica]).collect(),
             overlaps: seen.overlaps.load(Relaxed),
             used_up: seen.used_up.load(Relaxed),
             away: (0..votes::REPLICAS).filter(|replica| away[*replica].is_some()).collect(),

@@ -14,6 +14,7 @@ use crate::memcached::endpoint::Unfit;
 use crate::memcached::inspect::{buckets, evicts, settings};
 use crate::memcached::serial::SerialConnection;
 use crate::memcached::undo::{Undo, is_undone};
+use crate::memcached::votes::REPLICAS;
 use crate::memcached::world::{jittered, random_bytes};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
@@ -75,7 +76,7 @@ impl Rounds {
         }
         let is_torn = self.is_torn(&id, &buckets).await;
         if is_torn == Some(false) && looks_at_all && marking.heals() {
-            self.store.marked.set_torn(key, 0, 0);
+            self.store.marked.set_torn(key, 0, Default::default());
             tracing::info!(token_key = %key.short(), "the double-spend store knows the mark again, in every bucket");
         }
         if is_torn != Some(true) {
@@ -158,11 +159,12 @@ impl Rounds {
         id: &MarkId,
     ) -> Result<(), Unknown> {
         let all: Vec<_> = Bucket::all().collect();
-        let (mut torn, mut answering) = (Vec::new(), 0);
+        let (mut torn, mut at, mut answering) = (Vec::new(), [false; REPLICAS], 0);
         for endpoint in self.replicas.clone() {
             // A replica that fails hides no loss of the others.
             let Ok(survey) = self.survey(endpoint, id, &all).await else { continue };
             let Ok(here) = self.torn(endpoint, id, &survey).await else { continue };
+            at[self.replica(endpoint)] |= !here.is_empty();
             torn.extend(here);
             answering += 1;
         }
@@ -171,7 +173,8 @@ impl Rounds {
             return Err(Unknown::Rejected);
         }
         let void = void(&torn, answering, majority);
-        self.store.marked.set_torn(key, void, torn.iter().collect::<HashSet<_>>().len());
+        let lacking = torn.iter().collect::<HashSet<_>>().len();
+        self.store.marked.set_torn(key, void, (lacking, at));
         if !marking.is_worse(Loss { void, answering }) {
             return Ok(());
         }
