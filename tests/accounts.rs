@@ -26,7 +26,7 @@ pub(super) fn issuer(config: &Path, arguments: &[&str]) -> Ended {
     run(["issuer"].iter().chain(arguments).chain(&["--config", config]))
 }
 
-/// What a command that succeeds prints.
+/// Runs a command that succeeds, and returns its output.
 pub(super) fn said(config: &Path, arguments: &[&str]) -> String {
     let ended = issuer(config, arguments);
     ended.assert_stopped();
@@ -106,7 +106,7 @@ async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one
     assert!(![&key, new, "alice"].iter().any(|secret| log.contains(*secret)), "{log}");
 }
 
-/// The quota's period is a century: the issuer tells the agent not to return before its end.
+/// The quota's period is a century: the issuer's Retry-After keeps the agent away until its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_notices_a_raised_quota_within_five_minutes() {
     let home = TempDir::new().unwrap();
@@ -134,7 +134,7 @@ async fn an_agent_notices_a_raised_quota_within_five_minutes() {
     eventually("a new token opens a tunnel", async || (status().await == 200).then_some(())).await;
 }
 
-/// Whoever steals the files knows when issuer or gateway saw a token, perhaps, and wants to know whose it was.
+/// A thief of the files may know when issuer or gateway saw a token, and wants to know whose it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_has_no_time_and_no_byte_that_a_spend_could_be_joined_with() {
     let home = TempDir::new().unwrap();

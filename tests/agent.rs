@@ -89,7 +89,7 @@ async fn an_agent_killed_in_the_middle_never_presents_a_token_twice() {
         workers.spawn(async move {
             while *done.borrow() < REQUESTS {
                 let agent = address.subscribe().wait_for(Option::is_some).await.unwrap().unwrap();
-                // One that was killed a moment ago is refused; its successor is not known yet.
+                // An agent that was just killed refuses connections; its successor is not known yet.
                 let Ok(stream) = proxy::dial(agent).await else { continue };
                 match tunnel(stream, &echo).await {
                     Ok(()) => done.send_modify(|done| *done += 1),
@@ -101,7 +101,7 @@ async fn an_agent_killed_in_the_middle_never_presents_a_token_twice() {
     for kill in 1..=KILLS {
         let reached = kill * REQUESTS / (KILLS + 1);
         let mut progress = done.subscribe();
-        // What it returns holds a lock that the workers wait for: it must not live on.
+        // The guard from `wait_for` holds a lock that the workers need, so it must be dropped here.
         let waited = tokio::time::timeout(PATIENCE, progress.wait_for(|done| *done >= reached)).await.is_ok();
         assert!(waited, "fewer than {reached} tunnels");
         agent.kill();

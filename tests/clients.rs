@@ -1,4 +1,4 @@
-//! Types the shell commands of `docs/clients.md` as a reader would: each block in a bash of its own, with a home of its own.
+//! Types the shell commands of `docs/clients.md` as a reader would: each block in its own bash, with its own home.
 //!
 //! Replaced are the agent's port, the page and the repository that are fetched, which lie on this machine, and for apt the folder
 //! of its settings: it reads the file that the page writes, and none of the machine's.
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// What is fetched, and by how many of the commands at least.
+/// Block, and the least number of its commands that fetch something.
 const BLOCKS: [(&str, u64); 4] =
     [("curl -x", 2), ("export http_proxy", 1), ("git clone", 1), ("apt-get update", 1)];
 
@@ -86,7 +86,7 @@ async fn opened(system: &Up) -> u64 {
     Metrics::of(system.ports.admin).await.requests("opened")
 }
 
-/// apt with one archive, and with folders of its own.
+/// apt with one archive, and with its own folders.
 fn as_root(block: &str, outside: &str) -> String {
     let block = block.replace("sudo ", "").replace("/etc/apt/apt.conf.d/80postern", "\"$HOME/80postern\"");
     format!(

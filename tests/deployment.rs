@@ -27,7 +27,7 @@ fn yaml(path: &Path) -> Vec<Value> {
     let documents = serde_yaml_ng::Deserializer::from_str(&text).map(|document| {
         let mut value = serde_yaml_ng::Value::deserialize(document)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        // What is merged may have merge keys of its own, which a pass leaves for the next.
+        // A merged value may have merge keys, too, which a pass leaves for the next.
         loop {
             let before = value.clone();
             value.apply_merge().unwrap();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Names at the root that are paths of this repository wherever they stand.
 const ROOT_FILES: [&str; 6] =
     ["Cargo.toml", "Cargo.lock", "clippy.toml", "rustfmt.toml", "rust-toolchain.toml", ".ci/run"];
-/// What the name of a file of ours ends in. A path with such an end is checked even when its folder is not there.
+/// Endings of our files' names. A path with such an ending is checked even when its folder is not there.
 const ENDS: [&str; 10] = [".md", ".rs", ".js", ".mjs", ".py", ".sh", ".yml", ".yaml", ".service", ".lua"];
 const DAEMONS: [&str; 3] = ["gateway", "issuer", "client"];
 

@@ -31,7 +31,7 @@ fn the_configurations_that_we_deploy_are_fit() {
     found.has("well", "router", "fit to remember");
 }
 
-/// The name says nothing: what a file holds decides.
+/// A file's contents decide, not its name.
 #[test]
 fn what_can_admit_twice_is_refused_by_its_place_and_reason() {
     let home = TempDir::new().unwrap();
@@ -135,7 +135,7 @@ fn a_router_that_gives_up_no_sooner_than_the_gateway_deserves_a_look() {
 }
 
 #[test]
-fn a_twemproxy_is_checked_beside_its_gateway() {
+fn a_twemproxy_is_checked_with_its_gateway() {
     let home = TempDir::new().unwrap();
     let (gateway, router) = (home.path().join("gateway.toml"), home.path().join("nutcracker.yml"));
     let shipped = std::fs::read_to_string(root().join("deploy/twemproxy/nutcracker.yml")).unwrap();

@@ -40,7 +40,7 @@ fn key_files(home: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What a shell prints that ends well, in `home`.
+/// Runs a script that succeeds, in `home`, and returns its output.
 fn shell(home: &Path, script: &str) -> Vec<u8> {
     let output = Command::new("sh").args(["-euc", script]).current_dir(home).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));

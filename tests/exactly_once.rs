@@ -58,7 +58,7 @@ async fn no_token_opens_two_tunnels_across_kills_over_http_2() {
     assert_at_most_once_across_kills("1s", Way::http2()).await;
 }
 
-/// What was spent since a backup, or before the directory was emptied, is not good again.
+/// A token spent since a backup, or before the directory was emptied, is not valid again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_spent_token_is_admitted_by_a_store_that_was_restored_or_emptied() {
     let home = TempDir::new().unwrap();
@@ -165,9 +165,9 @@ struct Scene {
 /// A connection to the gateway that was there when it was needed.
 type Shared = tokio::sync::Mutex<Option<(SocketAddr, Connection)>>;
 
-/// How presenters reach a gateway.
+/// The presenters' way to a gateway.
 enum Way {
-    /// Each on a connection of its own.
+    /// Each on its own connection.
     Http1,
     /// Each on a stream of one of these connections, which are opened when they are needed.
     Http2 { connections: Vec<Shared>, turn: AtomicUsize },

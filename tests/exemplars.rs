@@ -1,4 +1,4 @@
-//! From a bucket of a histogram to a request that fell into it: what a real Prometheus keeps beside the buckets, a real
+//! From a bucket of a histogram to a request that fell into it: a real Prometheus keeps exemplars of traces that a real
 //! Jaeger has.
 
 use crate::support::jaeger::{Jaeger, Trace};
@@ -36,7 +36,7 @@ async fn an_exemplar_leads_to_the_trace_of_its_request() {
         let trace = traces.iter().find(|trace| trace.id == one.labels["trace_id"]).unwrap();
         assert_leads_to(one, trace);
     }
-    // Beside buckets and nowhere else, and not in the format that has no place for them.
+    // Exemplars are on buckets' lines only, and absent from the format that has no place for them.
     let page = admin::open_metrics(system.ports.admin).await;
     let lines = || page.lines().filter(|line| line.contains("# {"));
     assert!(lines().count() >= STAGES.len(), "{page}");

@@ -127,12 +127,12 @@ fn assert_quiet_runs(summary: Summary) {
     assert!(summary.opened * 2 > races(), "{summary:?}");
 }
 
-/// How many presentations that began after a moment were answered 200.
+/// Counts the presentations that began after a moment and were answered 200.
 fn opened_after(fleet: &Fleet, moment: u64) -> usize {
     answered_after(fleet, moment, Answer::Opened) + answered_after(fleet, moment, Answer::OpenedAndLost)
 }
 
-/// How many presentations that began after a moment were answered so.
+/// Counts the presentations that began after a moment and got this answer.
 fn answered_after(fleet: &Fleet, moment: u64, wanted: Answer) -> usize {
     let lines = history::read(&fleet.written()).unwrap();
     let is_one = |line: &&Line| match line {

@@ -4,9 +4,9 @@
 //! | fence | the block is |
 //! |---|---|
 //! | `sh install` | not run; each line must be one of those in [`is_an_installation`] |
-//! | `sh NAME-terminal` | typed into that terminal, a bash of its own; every command must end with exit code 0 |
+//! | `sh NAME-terminal` | typed into that terminal, a separate bash; every command must end with exit code 0 |
 //! | `sh NAME-terminal fails` | the same, and the command must end with another exit code |
-//! | `sh NAME-terminal stays` | the same, and goes on until Ctrl-C; then the exit code must be 0 |
+//! | `sh NAME-terminal stays` | the same, and runs until Ctrl-C; then the exit code must be 0 |
 //! | `text` | what the block before it prints: each line a part of one line, in this order, `…` for anything |
 //! | `text any-order` | the same, in any order |
 //! | `keys NAME-terminal` | Ctrl-C, pressed in that terminal |
@@ -142,7 +142,7 @@ fn walk(page: &str) {
     );
 }
 
-/// Whether the page's table has a row for each file that was found.
+/// Asserts that the page's table has a row for each file that was found.
 fn explains_each_file(page: &str, found: &str) {
     let rows: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("| `postern-data/")?.split('`').next()).collect();
@@ -203,11 +203,11 @@ struct Terminal {
     shell: Child,
     input: ChildStdin,
     written: Arc<(Mutex<Vec<u8>>, Condvar)>,
-    /// What was written when the last command was typed.
+    /// Length of the output when the last command was typed.
     started: usize,
 }
 
-/// What bash writes after the last command that was typed, and after one that failed.
+/// Bash's output after the last command that was typed, and after one that failed.
 const DONE: &str = "<<done>>";
 const FAILED: &str = "<<failed>>";
 
@@ -217,7 +217,7 @@ impl Terminal {
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "bash", "--noprofile", "--norc"]);
         command.current_dir(place).process_group(0).env("PATH", path());
-        // What would change what programs do behind the page's back.
+        // These variables would change what programs do, unseen by the page.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if name == "RUST_LOG" || name.starts_with("POSTERN_") || name.to_lowercase().ends_with("_proxy") {
@@ -271,7 +271,7 @@ impl Terminal {
                 return;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            // When the command has ended nothing more comes.
+            // After the command has ended nothing more comes.
             assert!(!left.is_zero() && !output.contains(DONE), "{what} did not come:\n{output}");
             written = more.wait_timeout(written, left).unwrap().0;
         }
@@ -300,7 +300,7 @@ fn collect(mut output: impl Read + Send + 'static, written: Arc<(Mutex<Vec<u8>>,
     });
 }
 
-/// Whether each line of `expected` is a part of a line of `output`; in this order, unless any will do.
+/// Returns whether each line of `expected` is a part of a line of `output`; in this order, unless any will do.
 fn matches(expected: &str, output: &str, any_order: bool) -> bool {
     let mut lines = output.lines();
     expected.lines().filter(|wanted| !matches!(wanted.trim(), "" | "…")).all(|wanted| {
@@ -311,7 +311,7 @@ fn matches(expected: &str, output: &str, any_order: bool) -> bool {
     })
 }
 
-/// Whether the pieces of `wanted` between `…` are in `line`, one after the other.
+/// Returns whether the pieces of `wanted` between `…` are in `line`, one after the other.
 fn is_part(wanted: &str, line: &str) -> bool {
     let rest = wanted.split('…').try_fold(line, |rest, piece| Some(rest.split_once(piece)?.1));
     rest.is_some()

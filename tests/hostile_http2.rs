@@ -1,5 +1,5 @@
-//! Clients and targets that flood a gateway, or an issuer, over HTTP/2: its memory stays within a bound for each, the tunnels of other
-//! clients carry their bytes meanwhile and can be opened, and others are issued tokens.
+//! Clients and targets that flood a gateway, or an issuer, over HTTP/2: its memory stays within a bound for each, while other
+//! clients can open and use tunnels, and are issued tokens.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::http2::{Connection, Tunnel};
@@ -17,15 +17,15 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// What a tunnel may take in KiB whose target does not read, and one whose client does not (`docs/operate/capacity.md`).
+/// KiB that a tunnel may take whose target does not read, and one whose client does not (`docs/operate/capacity.md`).
 const DEAF: u64 = 1024;
 const UNREAD: u64 = 256;
 /// The same of what is not the tunnels': the connection, its requests, and what an allocator keeps.
 const SLACK: u64 = 2048;
-/// When a flood that is taken no further is over.
+/// Time without progress after which a flood is over.
 const STUCK: Duration = Duration::from_millis(150);
 
-/// Where an attacker's tunnels lead.
+/// The target of an attacker's tunnels.
 #[derive(Clone, Copy)]
 enum To {
     /// To a target that reads and sends nothing.
@@ -47,9 +47,9 @@ const FLOODS: &[Attack] = &[
     Attack("data without a byte", (1, To::Echo), |_| frame(DATA, 0, 1, b""), 200_000, SLACK),
     Attack("a header without end", (1, To::Echo), endless, 1_000, SLACK),
     Attack("requests and resets", (0, To::Echo), reset, 20_000, SLACK),
-    Attack("requests and resets beside a tunnel", (1, To::Echo), reset, 20_000, SLACK),
+    Attack("requests and resets next to a tunnel", (1, To::Echo), reset, 20_000, SLACK),
     Attack("requests, and their refusals unread", (0, To::Echo), ask, 20_000, SLACK),
-    Attack("requests beside a tunnel, and their refusals unread", (1, To::Echo), ask, 20_000, SLACK),
+    Attack("requests next to a tunnel, and their refusals unread", (1, To::Echo), ask, 20_000, SLACK),
     Attack(
         "data of a byte, to a deaf target",
         (1, To::Deaf),
@@ -237,7 +237,7 @@ async fn run(attacks: &[Attack]) {
     }
 }
 
-/// What is sent to an issuer over and over, and how often.
+/// A name, bytes that are sent to an issuer again and again, and the number of times.
 type Flood = (&'static str, fn(u32) -> Vec<u8>, u32);
 
 const FLOODS_OF_REQUESTS: &[Flood] = &[

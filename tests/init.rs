@@ -1,4 +1,4 @@
-//! `postern init`: what it writes works by the commands that it prints, and `postern status` says so.
+//! `postern init`: its files work with the commands that it prints, and `postern status` confirms it.
 
 use crate::support::daemon::Daemon;
 use crate::support::doctor::doctor;
@@ -72,7 +72,7 @@ fn assert_private(folder: &Path) {
     }
 }
 
-/// Starts what the output says, one when the other is ready, and lets gateways reach this machine.
+/// Starts the commands of the output, each when the one before is ready, and lets gateways reach this machine.
 pub async fn start(said: &Ended) -> Vec<Daemon> {
     let mut daemons = Vec::new();
     let lines = said.stdout.lines().filter_map(|line| line.strip_prefix("    postern "));
@@ -221,7 +221,7 @@ async fn records_that_are_deleted_admit_no_spent_token() {
     again.process.terminate().assert_stopped();
 }
 
-/// The files of servers on machines of their own: nothing is left of the examples' names, and each can be started from.
+/// The files of servers on separate machines: none of the examples' names is left, and each file starts its server.
 #[test]
 fn a_fleet_by_its_names_needs_no_edit() {
     let home = TempDir::new().unwrap();
@@ -267,7 +267,7 @@ fn a_fleet_by_its_names_needs_no_edit() {
     assert!(!home.path().join("no").exists());
 }
 
-/// How many records a memcached was ever given.
+/// Returns the number of records a memcached was ever given.
 fn records(memcached: &Memcached) -> u64 {
     let mut stream = TcpStream::connect(memcached.address()).unwrap();
     stream.write_all(b"stats\r\nquit\r\n").unwrap();

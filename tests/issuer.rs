@@ -1,4 +1,4 @@
-//! What an issuer reports when something is wrong with its machine.
+//! An issuer's reports of faults of its machine.
 
 use crate::support::accounts::{mint, token_request};
 use crate::support::daemon::{Daemon, declared, issuer_config, issuer_config_with};

@@ -74,7 +74,7 @@ fn assert_whole(trace: &Trace) {
         assert!(span.start + ROUNDING >= request.start, "{name} begins before the request: {trace:#?}");
     }
     let [parse, check, verify, spend, dial] = STAGES.map(|name| trace.span(name));
-    // The check runs beside the verification: both come before the verdict.
+    // The check overlaps the verification: both come before the verdict.
     for (before, after) in [(parse, check), (parse, verify), (check, spend), (verify, spend), (spend, dial)] {
         let in_order = before.end() <= after.start + ROUNDING;
         assert!(in_order, "{} ends after {} began: {trace:#?}", before.name, after.name);
@@ -94,7 +94,7 @@ fn assert_whole(trace: &Trace) {
     }
 }
 
-/// A gateway of its own, ready, with everything it needs, and tokens for it.
+/// A gateway, ready, with everything it needs, and tokens for it.
 struct Scene {
     _home: TempDir,
     _issuer: Daemon,
@@ -267,7 +267,7 @@ fn assert_commands<'a>(trace: &'a Trace, address: &str) -> [&'a str; 2] {
     )
 }
 
-/// What a command waited for, which must agree with the numbers beside it.
+/// Returns the recorded cause of a command's wait, which must agree with the span's numbers.
 fn assert_stall(command: &Span) -> &str {
     let number = |attribute| command.number(attribute).unwrap_or_else(|| panic!("{attribute}: {command:#?}"));
     let wait = number("postern.store.write_to_first_byte_us");
@@ -331,7 +331,7 @@ async fn an_upstreams_context_is_taken_only_where_it_is_accepted() {
     jaeger.terminate();
 }
 
-/// How long a request may take on a busy machine. An exporter waits longer for its collector (5 s), so a request that
+/// Most time that a request may take on a busy machine. An exporter waits longer for its collector (5 s), so a request that
 /// waited for the exporter takes longer than this.
 const USUAL: Duration = Duration::from_secs(4);
 
@@ -342,7 +342,7 @@ async fn a_collector_that_is_away_costs_its_spans_and_nothing_else() {
     let home = TempDir::new().unwrap();
     let system = traced_up(&home, &jaeger);
     let echo = target::echo().await.to_string();
-    timed_tunnels("beside Jaeger", &system, &echo).await;
+    timed_tunnels("with Jaeger", &system, &echo).await;
     jaeger.traces_when("traces are there", |traces| tunnels(traces).count() >= TUNNELS).await;
     metrics_when(system.ports.admin, "they are counted", |metrics| spans(metrics, "exported") > 0).await;
 

@@ -1,4 +1,4 @@
-//! From an issuer's account to a tunnel by one join string, and what each fault of a copy says.
+//! From an issuer's account to a tunnel by one join string, and the error for each fault of a copy.
 
 use crate::accounts::issuer;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
@@ -58,7 +58,7 @@ async fn one_string_is_all_that_an_agent_needs() {
         "{joined:?}"
     );
     let written = home.path().join("client.toml");
-    assert!(!std::fs::read_to_string(&written).unwrap().contains(&key), "the API key has a file of its own");
+    assert!(!std::fs::read_to_string(&written).unwrap().contains(&key), "the API key has its own file");
     for path in [&written, &home.path().join("agent/api-key")] {
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -89,7 +89,7 @@ async fn one_string_is_all_that_an_agent_needs() {
     joined_so.assert_stopped();
     assert!(joined_so.stderr.contains("other users of this machine can read it"), "{joined_so:?}");
 
-    // What is there stays, until it is to be replaced.
+    // Existing files stay, unless --force is given.
     join(home.path(), &added.stdout, &[]).assert_failed(2, &["client.toml is there already", "--force"]);
     join(home.path(), &added.stdout, &["--force"]).assert_stopped();
     agent.process.terminate().assert_stopped();

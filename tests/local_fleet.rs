@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// What the script may know of the caller's machine.
+/// Variables of the caller's machine that the script may know.
 const PASSED_ON: [&str; 3] = ["POSTERN_MCROUTER", "POSTERN_JAEGER", "POSTERN_PROMETHEUS"];
 /// A store that is slow, for the machine is busy, is not what these tests are about.
 const PATIENT: [&str; 1] = ["POSTERN_STORE_MEMCACHED_TIMEOUT"];
@@ -124,7 +124,7 @@ async fn a_fleet_on_one_machine_spends_each_token_once_and_leaves_nothing_behind
     };
     loads().await;
 
-    // One that is killed is named, and the others continue: two replicas decide.
+    // The script names a killed program, and the others continue: two replicas decide.
     let processes = facts.processes();
     assert!(processes.len() >= 10, "{:?}", facts.0);
     let victim = facts.all("MEMCACHED_PIDS")[0];

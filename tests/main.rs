@@ -6,7 +6,7 @@
 mod accounts;
 mod acme;
 mod agent;
-/// What the binary joins: it has no library that a test could use.
+/// The binary's catalogue: it has no library that a test could use.
 #[path = "../cli/src/catalogue.rs"]
 mod catalogue;
 mod clients;

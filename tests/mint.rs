@@ -163,7 +163,7 @@ impl Slow {
         Postern::start(command([&["token", "mint", "--issuer", &url, "--out", out], more].concat()))
     }
 
-    /// The whole lines that are written, each a token of its own.
+    /// The whole lines that are written, each another token.
     fn written(&self) -> usize {
         let text = std::fs::read_to_string(&self.out).unwrap_or_default();
         let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));

@@ -1,4 +1,4 @@
-//! What deploy/ refers to exists: metrics, labels and their values, recorded series, jobs, runbooks; and every alert
+//! The references in deploy/ exist: metrics, labels and their values, recorded series, jobs, runbooks; and every alert
 //! has a test that makes it fire. A dashboard with a name that is not registered shows an empty panel without an error.
 
 mod catalogue;
@@ -121,7 +121,7 @@ pub fn dashboards() -> BTreeMap<String, serde_json::Value> {
 }
 
 #[test]
-fn each_dashboard_and_panel_has_an_id_of_its_own() {
+fn each_dashboard_and_panel_has_its_own_id() {
     let mut uids = HashSet::new();
     for (name, board) in dashboards() {
         let uid = board["uid"].as_str().unwrap_or_else(|| panic!("{name}: no uid"));

@@ -4,10 +4,10 @@
 //! and agents follow its marks. Users see only the refusals that had to be; readiness agrees with what they
 //! get; and every token is accounted for: issued = spent + held + lost.
 //!
-//! What happens, and in which order, follows from one number, which is printed. The default is fixed.
+//! One number, which is printed, decides the events and their order. The default is fixed.
 //!
 //! POSTERN_MONTH_SEED      another number, for another month
-//! POSTERN_MONTH_SECONDS   how long it goes on (102); every kind of event comes once in about 100 s
+//! POSTERN_MONTH_SECONDS   length of the run (102); every kind of event comes once in about 100 s
 //!
 //! Full disks are small file systems that the test mounts, so they need root; otherwise they are left out with a
 //! message.

@@ -20,9 +20,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Where nothing listens.
+/// An address without a listener.
 const CLOSED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-/// Where the policy lets no tunnel go.
+/// An address that the policy denies.
 const DENIED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 /// An address of IPv6 that leads to one of IPv4, so that both have one listener.
@@ -46,7 +46,7 @@ async fn opened(proxy: SocketAddr, target: &str, token: Option<&str>) -> (u16, D
     (status, began.elapsed())
 }
 
-/// What a row of the table below comes to.
+/// The outcome of a row of the table below.
 #[derive(Clone, Copy, Debug)]
 enum Comes {
     /// This status, without waiting for an answer that is late or never comes.
@@ -91,7 +91,7 @@ async fn an_answer_for_one_family_is_used_whatever_becomes_of_the_other() {
         (Answer(v6(CLOSED)), Answer(v4(CLOSED)), Soon(502)),
         (Answer(v6(DENIED)), Answer(v4(HERE)), Soon(200)),
         (Answer(v6(DENIED)), Answer(v4(DENIED)), Soon(403)),
-        // What came is of no use, or led nowhere: what comes late is judged, and tried.
+        // The first addresses are of no use, or lead nowhere: late ones are judged, and tried.
         (AnswerLate(v6(HERE)), Answer(v4(CLOSED)), Late(200)),
         (AnswerLate(v6(HERE)), Answer(v4(DENIED)), Late(200)),
         (AnswerLate(v6(DENIED)), Answer(v4(CLOSED)), Late(502)),
@@ -258,7 +258,7 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
     assert_eq!(opened(system.agent.address, &named("one", echo), None).await.0, 200);
     assert!(!down.asked().is_empty() && !up.asked().is_empty());
 
-    // Neither answers: whoever asks for a new name reads so, and nothing hangs. When one is back, so are the tunnels.
+    // Neither answers: a request for a new name is refused, and nothing hangs. When one is back, so are the tunnels.
     answers.store(false, SeqCst);
     let (refused, _) = opened(system.agent.address, &named("two", echo), None).await;
     assert!(matches!(refused, 502..=504), "{refused}");

@@ -30,7 +30,7 @@ async fn a_tunnel_that_comes_back_is_refused_at_its_first_return_and_doctor_and_
         );
         let config = gateway_config(&folder, &issuer.http(), "", "1s", &more);
         let text = std::fs::read_to_string(&config).unwrap();
-        std::fs::write(&config, text.replace("workers = 8", "workers = 1")).unwrap(); // each has connections of its own
+        std::fs::write(&config, text.replace("workers = 8", "workers = 1")).unwrap(); // each worker has its own connections
         config
     });
     let [one, _other] =

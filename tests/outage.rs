@@ -1,4 +1,4 @@
-//! What a gateway's clients and its operator see while something is missing: room on the disk, file descriptors, servers of
+//! A gateway for its clients and its operator while something is missing: room on the disk, file descriptors, servers of
 //! the shared store, the issuer, the right time. One real binary, real servers.
 
 use crate::support::admin::{self, Metrics};
@@ -40,7 +40,7 @@ fn fill(path: &Path) {
     }
 }
 
-/// Whoever holds connections without a token leaves descriptors for those who have one, and for their tunnels.
+/// Clients that hold connections without a token leave descriptors to clients with tokens, and to their tunnels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_is_lost_for_want_of_a_descriptor() {
     let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
@@ -69,11 +69,7 @@ async fn no_token_is_lost_for_want_of_a_descriptor() {
         tunnels.push(stream);
     }
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-    println!(
-        "{} tunnels beside {} silent connections: {open} descriptors of 256",
-        tunnels.len(),
-        silent.len()
-    );
+    println!("{} tunnels and {} silent connections: {open} descriptors of 256", tunnels.len(), silent.len());
     let (_, log) = gateway.process.written();
     assert!(!log.contains("cannot accept"), "{log}");
 }

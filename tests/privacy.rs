@@ -20,7 +20,7 @@ const TARGET: Ipv4Addr = Ipv4Addr::new(127, 77, 88, 99);
 const TARGET_NAME: &str = "secret-target-7f3a.localhost";
 /// A name that never has an address (RFC 6761, section 6.4).
 const NO_NAME: &str = "secret-nowhere-51c9.invalid";
-/// Where the clients are.
+/// The clients' address.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 66, 55, 44);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +95,7 @@ async fn assert_nothing_leaks(level: Option<&str>) {
     assert_planted_needles_are_found(&exposed, &needles, &gone[0]);
 }
 
-/// What the collector has, once the last tunnel's span is there: 60 went through the agent, which opens a tunnel also
+/// Returns all that the collector has, once the last tunnel's span is there: 60 went through the agent, which opens a tunnel also
 /// for a plain http:// request, and 40 straight to the gateway.
 async fn collected(collector: &Collector) -> Vec<u8> {
     eventually("100 tunnels are traced", || async {

@@ -13,7 +13,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How often rules are evaluated before it is believed that an alert stays silent: rates need two scrapes.
+/// Evaluations of the rules after which an alert counts as silent: rates need two scrapes.
 const EVALUATIONS: f64 = 5.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

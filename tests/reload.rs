@@ -17,10 +17,9 @@ use tokio::net::TcpListener;
 const FIRST: AgentPlan = AgentPlan { name: "first", gateways: &[0], low: 2, high: 4 };
 const SECOND: AgentPlan = AgentPlan { name: "second", gateways: &[0], low: 2, high: 4 };
 const BUSY: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 20, high: 40 };
-/// How many reloads a fleet of three daemons gets under load.
-/// Reloads under load, without `POSTERN_RELOADS`.
+/// Reloads of a fleet of three daemons under load, without `POSTERN_RELOADS`.
 const THOUSAND: usize = 1_000;
-/// What makes a file unusable, and what the log has to name.
+/// A section that makes a file unusable, and that the log has to name.
 const NONSENSE: &str = "\n[nonsense]\n";
 
 fn plan() -> Plan {
@@ -259,12 +258,12 @@ async fn a_file_of_keys_takes_the_place_of_a_directory_that_hangs() {
     assert!(began.elapsed() < Duration::from_secs(6), "a fetch takes 10 s: {:?}", began.elapsed());
 }
 
-/// What the issuer answers to the account, when it does not give it a token.
+/// Returns the status of the issuer's refusal to an account; `None` with a token.
 fn status_for(site: &Site, account: &str) -> Option<u16> {
     mint_with(&site.issuer, &site.gateways[0], &api_key(account), 1).err()
 }
 
-/// What the gateway answers to a connection without a token.
+/// Returns the gateway's status for a request without a token.
 async fn status_of(gateway: &Unit, target: &str) -> u16 {
     tokio::time::sleep(Duration::from_millis(20)).await; // the connection of the last look is closed
     let mut stream = dial(gateway.address).await.unwrap();

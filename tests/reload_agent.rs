@@ -1,4 +1,4 @@
-//! An agent is given other gateways while it serves: none of its tokens is lost, and what is open goes on.
+//! An agent is given other gateways while it serves: none of its tokens is lost, and open tunnels stay open.
 
 use crate::support::proxy::{connect, dial, echoes};
 use crate::support::reload::{file, reload, reloaded};
@@ -41,21 +41,21 @@ async fn an_agents_gateways_change_without_a_restart() {
         echoes(&mut held, b"through the first").await.unwrap();
     }
 
-    // Where nothing listens no token goes, and the reason is the new gateway's.
+    // No token goes to a closed port, and the reason is the new gateway's.
     let nowhere = good.replace(&at(one), &format!("\"http://{}\"", ports::closed()));
     reloaded(agent, &nowhere, "gateway.url").await;
     let mut client = dial(agent.address).await.unwrap();
     assert_eq!(connect(&mut client, &echo, None).await.unwrap().status, 502);
     agent.readiness_when("it says so", |says| says.body.contains("cannot be reached")).await;
 
-    // What cannot be used changes nothing.
+    // An unusable file changes nothing.
     let unreadable = good.replace(&at(one), "\"https://localhost:1\"\nca = \"/nowhere/ca.pem\"");
     let from = reload(agent, &unreadable);
     agent.logs(from, &["cannot be used", "/nowhere/ca.pem"]).await;
     reloaded(agent, &good, "gateway.url").await;
     pays(agent, &echo).await;
 
-    // One that wants a certificate and a connection that tunnels share.
+    // A gateway that wants a certificate, and a connection that tunnels share.
     let authority = Authority::for_server(site.home(), &two.address.ip().to_string());
     let [certificate, key] = &authority.client;
     let section = format!("{}client_ca = {:?}\n", authority.section(), authority.ca);
@@ -94,7 +94,7 @@ async fn opened(gateway: &Unit) -> u64 {
     gateway.metrics().await.unwrap().sum("postern_requests_total", &["outcome=\"opened\""])
 }
 
-/// When the certificate ends that the agent shows.
+/// Returns the end of the certificate that the agent shows.
 async fn shown_until(agent: &Unit) -> u64 {
     agent.metrics().await.unwrap().sum("postern_agent_certificate_ends_timestamp_seconds", &[])
 }

@@ -159,11 +159,7 @@ async fn a_gateway_gets_tls_and_loses_it_and_its_tunnels_go_on() {
     reloaded(gateway, &good, "tls.certificate is no longer set").await;
     assert_eq!(answer(gateway, &echo, None).await.status, 407);
     assert!(shaken(gateway, &authority).await.is_none());
-    assert_eq!(
-        connect(&mut over_tls, &echo, None).await.unwrap().status,
-        407,
-        "a connection goes on as it is"
-    );
+    assert_eq!(connect(&mut over_tls, &echo, None).await.unwrap().status, 407, "a connection stays as it is");
     echoes(&mut held, b"through the plain one").await.unwrap();
     site.terminate();
 }

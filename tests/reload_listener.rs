@@ -1,4 +1,4 @@
-//! How connections are taken follows the file while the gateway serves: what it reads first, and whom it admits.
+//! The listener follows the file while the gateway serves: what it reads first, and whom it admits.
 
 use crate::support::proxy::{connect, dial, echoes};
 use crate::support::reload::{file, reloaded, waiting};
@@ -94,9 +94,9 @@ async fn whose_gateways_are_peers_follows_the_file() {
         assert!(tunnel(at, &authorities[1 - index], &echo).await.is_none());
         echoes(&mut tunnel(at, &authorities[index], &echo).await.unwrap(), b"a peer").await.unwrap();
     }
-    echoes(&mut held, b"a connection goes on as it is").await.unwrap();
+    echoes(&mut held, b"a connection stays as it is").await.unwrap();
 
-    // Where it listens waits for a restart, and so does whether it does.
+    // A change of its address, or of whether there is one, waits for a restart.
     for text in [good.clone(), admitting(1).replace(&at.to_string(), "127.0.0.1:1")] {
         let line = waiting(gateway, &text).await;
         assert!(line.contains("peers") && line.contains("the sockets are bound at the start"), "{line}");

@@ -126,12 +126,12 @@ async fn a_connection_carries_no_more_tunnels_than_it_may_for_no_longer_than_it_
     tunnels.extend(stage.tunnels(1).await);
     assert_eq!(stage.relay.came(), came + 1, "the others are too old");
     for tunnel in &mut tunnels {
-        proxy::echoes(tunnel, b"and what they carry goes on").await.unwrap();
+        proxy::echoes(tunnel, b"and they still carry bytes").await.unwrap();
     }
     stage.lost_nothing().await;
 }
 
-/// How many a gateway allows is known before the first token is sent.
+/// The agent knows the gateway's limit of tunnels before it sends the first token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_at_a_gateway_that_allows_few_tunnels_on_a_connection_costs_no_token() {
     let stage = Stage::with("", "[limits]\nstreams = 2\n", "").await;
@@ -150,7 +150,7 @@ async fn a_burst_at_a_gateway_that_allows_few_tunnels_on_a_connection_costs_no_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_http2_each_tunnel_has_a_connection_of_its_own() {
+async fn without_http2_each_tunnel_has_its_own_connection() {
     for (gateway, agent) in [("http2 = false", ""), ("", "tunnels = 1")] {
         let stage = Stage::start(gateway, agent).await;
         let before = stage.relay.came();
@@ -175,7 +175,7 @@ async fn a_connection_that_breaks_is_replaced_and_costs_no_token() {
     stage.lost_nothing().await;
 }
 
-/// The way is gone, and no end tells: the gateway's machine lost its power, or a NAT its table.
+/// The path is gone, and neither end closes: the gateway's machine lost its power, or a NAT its table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_silent_is_replaced_and_costs_no_token() {
     let stage = Stage::start("", "").await;
@@ -249,7 +249,7 @@ async fn a_program_that_does_not_read_stops_no_other() {
     assert!(read.iter().all(|byte| *byte == 7));
 }
 
-/// It says that it goes away; what it carries runs on, and what is new waits for the next one.
+/// The gateway announces that it goes away: open tunnels continue, and new ones wait for the next gateway.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_is_replaced_costs_no_token() {
     let Stage { home, authority, issuer, gateway, relay, agent, echo } = Stage::start("", "").await;

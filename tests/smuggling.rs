@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// What follows `POST URL HTTP/1.1` and a Host field in one piece, the statuses of all answers, and the bodies of the requests that
-/// the target gets.
+/// The bytes after `POST URL HTTP/1.1` and a Host field, in one piece; the statuses of all answers; the bodies of the requests
+/// that the target gets.
 struct Row(&'static str, &'static [u16], &'static [&'static [u8]]);
 
 const ROWS: &[Row] = &[
@@ -41,7 +41,7 @@ const ROWS: &[Row] = &[
     Row("X: a\r\n b\r\n\r\n", &[400], &[]),
     // Chunks.
     Row("Transfer-Encoding: chunked\r\n\r\n1;a=b\r\nx\r\n0\r\nX: y\r\n\r\n", &[200], &[b"x"]),
-    // What follows is another request.
+    // The bytes after a body are another request.
     Row(
         "Content-Length: 1\r\n\r\nxPOST http://{target}/2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\ny",
         &[200, 200],

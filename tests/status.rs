@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The command beside an agent whose admin listener is at `admin`: the configuration of a test has port 0.
+/// Runs the command for an agent whose admin listener is at `admin`: the configuration of a test has port 0.
 fn status(config: &Path, admin: SocketAddr, more: &[&str]) -> Ended {
     let mut status = command(["client", "status", "--config", config.to_str().unwrap()]);
     status.args(more).env("POSTERN_LISTEN_ADMIN", admin.to_string());
@@ -116,7 +116,7 @@ async fn a_daemon_is_asked_by_its_admin_address_and_only_one_that_is_ready_is_a_
     assert!(ready.stdout.ends_with(" ready\n"), "{ready:#?}");
     assert_eq!((ready.stdout.lines().count(), ready.stderr.as_str()), (1, ""));
 
-    // A gateway that cannot fetch a key: it says why, and has a link that loses.
+    // A gateway that cannot fetch a key: it reports why, and has a link that loses.
     let config = gateway_config(home.path(), "http://127.0.0.1:9", "", "1s", "");
     let gateway = Daemon::start("gateway", &config);
     let not_ready = eventually("the gateway has tried its issuer", || async {

@@ -42,7 +42,7 @@ fn commands_whose_reader_has_left_end_as_they_would_have() {
     }
 }
 
-/// It is shown once, so whoever adds an account has to learn that it is lost.
+/// The key is shown once, so an operator who adds an account has to learn that the key is lost.
 #[test]
 fn an_api_key_without_a_reader_is_a_failure() {
     let scratch = TempDir::new().unwrap();

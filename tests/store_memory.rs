@@ -1,4 +1,4 @@
-//! How full the shared store is, seen where an operator looks before anyone is refused: readiness, metric, page, `doctor`.
+//! Reports of the shared store's fill level, before anyone is refused: readiness, metric, page, `doctor`.
 
 use crate::support::admin::{self, Metrics};
 use crate::support::daemon::{Daemon, gateway_config, issuer_config, with_memcacheds};
@@ -15,7 +15,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What a memcached that this file fills may use, in MiB.
+/// Memory of a memcached that this file fills, in MiB.
 const MEMORY: &str = "64";
 
 /// Stores records of others until this many bytes are in use.
@@ -137,7 +137,7 @@ async fn two_replicas_without_a_vote_are_not_ready() {
         } else {
             servers[1].signal("STOP")
         }
-        // Fewer than the number of refusals in a row that would say so without the watch.
+        // Fewer than the number of refusals in a row that would show it without the watch.
         for token in tokens {
             let mut stream = dial(gateway.address).await.unwrap();
             assert_eq!(connect(&mut stream, &echo, Some(&token)).await.unwrap().status, 503);

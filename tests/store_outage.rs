@@ -10,19 +10,19 @@ use crate::support::users::{Attempt, Got, Users};
 use crate::support::windows::Windows;
 use std::time::{Duration, Instant};
 
-/// How long the store is down.
+/// Length of the store's outage.
 const OUTAGE: Duration = Duration::from_secs(10);
 /// Concurrent programs, and therefore the tokens that may be in flight when the outage begins.
 const PROGRAMS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(40);
-/// Tokens that may be lost beside those: each request under way may have been tried once more before the outage was
+/// Tokens that may be lost besides those: each request under way may have been tried once more before the outage was
 /// known.
 const BOUND: u64 = PROGRAMS as u64;
 const AGENT: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 32, high: 128 };
-/// How soon after the outage users are served again.
+/// Time after the outage until users are served again.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What stops the store, and starts it again with all its records.
+/// A way to stop the store, and to start it again with all its records.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// It keeps its connections and answers nothing.
@@ -127,7 +127,7 @@ async fn served_since(users: &Users, since: Duration) {
         .await;
 }
 
-/// What was issued and is held when nothing is minted any more: the same at two looks a second apart.
+/// Returns the tokens issued and held when nothing is minted any more: the same at two looks a second apart.
 async fn settled(site: &Site) -> (u64, u64) {
     let look = || async {
         let issued = site.issuer.metrics().await.unwrap().sum("postern_tokens_issued_total", &[]);

@@ -1,4 +1,4 @@
-//! Which system calls a tunnel costs the gateway, by strace: how many, of tunnels one after the other, and that bulk is spliced.
+//! A gateway's system calls for a tunnel, by strace: their number, for tunnels one after the other, and that bulk is spliced.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::{PATIENCE, eventually};
@@ -15,7 +15,7 @@ const TUNNELS: usize = 40;
 /// counted, since it depends on the machine's speed.
 const MOST: usize = 22;
 
-/// What tokio asserts of each socket that it takes over, in a build for development alone.
+/// A system call by which tokio checks each socket that it takes over, in development builds alone.
 const ASSERTED: &str = "fcntl";
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn bulk_is_spliced() {
     assert!(spliced > 2 * MUCH, "{spliced} bytes");
 }
 
-/// What strace writes of a gateway with one worker while `work` uses it, to its end.
+/// Returns strace's output for a gateway with one worker while `work` uses it, to its end.
 async fn trace_of(work: impl AsyncFnOnce(&Daemon, &Daemon)) -> String {
     let home = tempfile::tempdir().unwrap();
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;

@@ -1,4 +1,4 @@
-//! What systemd reads of a daemon that it started: a datagram socket in place of systemd's, as sd_notify(3) has it.
+//! A daemon's messages to systemd: a datagram socket in place of systemd's, as sd_notify(3) has it.
 
 use crate::support::PATIENCE;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};

@@ -67,7 +67,7 @@ async fn tokens_of_a_private_type_open_tunnels_once() {
         assert!(refused.fields.contains("signature is not valid"), "{refused:?}");
     }
 
-    // A gateway that takes type 2 alone says so, and challenges for that.
+    // A gateway that takes type 2 alone reports it, and challenges for that.
     reloaded(one, &file(one).replace("types = [5, 2]", "types = [2]"), "issuer.types").await;
     let [authorization] = &tokens::mint(&http(&site.issuer), &http(two), 1)[..] else { panic!("one token") };
     let mut client = dial(one.address).await.unwrap();

@@ -1,4 +1,4 @@
-//! Agent, first hop, second hop, target: each gateway of a party of its own, with its own issuer and tokens.
+//! Agent, first hop, second hop, target: each gateway of another party, with its own issuer and tokens.
 
 use crate::support::admin::{self, Metrics};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
@@ -38,7 +38,7 @@ impl Party {
         Self { issuer, gateway, home }
     }
 
-    /// One more gateway of this operator, with a store of its own.
+    /// Starts one more gateway of this operator, with its own store.
     async fn another_gateway(&self, name: &str, authority: &Authority) -> Daemon {
         let home = self.home.path().join(name);
         fs::create_dir(&home).unwrap();
@@ -149,7 +149,7 @@ async fn each_hop_has_a_token_for_each_of_its_tunnels() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_says_which_hop_it_is_from() {
     let stage = Stage::start().await;
-    // With a connection for each tunnel, so that each request leads through the first hop anew.
+    // With a connection for each tunnel, so that each request opens one through the first hop.
     let agent =
         stage.agent((&stage.first.gateway.https(), ""), (&stage.second.gateway.https(), "tunnels = 1\n"));
     is_ready(&agent).await;
@@ -308,7 +308,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// One that sends `header` ahead on each connection.
+    /// Starts a relay that sends `header` ahead on each connection.
     async fn to(server: SocketAddr, header: &[u8]) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (address, bytes) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<u8>>>::default());

@@ -1,4 +1,4 @@
-//! What a connection costs that has presented no token and no account: memory and CPU, in every state that it can be held in, at
+//! Cost of a connection that has presented no token and no account: memory and CPU, in every state that it can be held in, at
 //! the gateway's, the issuer's and the admin listener, plain and over TLS. A new state belongs into the table here.
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
@@ -27,14 +27,14 @@ const BATCH: usize = 15;
 /// As much as is sent where nothing ends by itself.
 const FLOOD: usize = 1 << 20;
 
-/// What is sent on a connection before it is left alone.
+/// The bytes sent on a connection before it is left alone.
 struct State {
     name: &'static str,
     /// Sent as it is, below TLS.
     raw: Vec<u8>,
     /// Sent as HTTP, over TLS where the listener has it.
     http: Vec<u8>,
-    /// Whether the answer to it is read.
+    /// True if the answer to it is read.
     reads: bool,
     /// Complete requests in `http`.
     requests: usize,
@@ -173,7 +173,7 @@ struct Row<'a> {
     listener: &'static str,
     /// Of a client that trusts the listener's authority; `None` for plain HTTP.
     tls: Option<&'a Arc<ClientConfig>>,
-    /// Whether the state comes after the handshake.
+    /// True if the state comes after the handshake.
     shaken: bool,
     state: State,
 }
@@ -183,7 +183,7 @@ impl Row<'_> {
         format!("{}{}: {}", self.listener, if self.tls.is_some() { ", TLS" } else { "" }, self.state.name)
     }
 
-    /// Measures it at a daemon of its own.
+    /// Measures the state at a new daemon.
     async fn cost(&self, authority: &Authority, keys: &Daemon) -> Cost {
         let tls_section = self.tls.map_or(String::new(), |_| authority.section());
         let more = format!("[limits]\nheader_timeout = \"60s\"\n{tls_section}");

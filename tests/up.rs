@@ -150,7 +150,7 @@ fn without_options_free_ports_are_used() {
     system.terminate().assert_stopped();
 }
 
-/// What a newcomer mistakes for the gateway says what it is, and no token is spent.
+/// A daemon that a newcomer mistakes for the gateway names itself, and no token is spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_is_no_gateway_says_what_it_is() {
     let home = TempDir::new().unwrap();
@@ -175,7 +175,7 @@ async fn an_address_that_is_no_gateway_says_what_it_is() {
     }
     run(["token", "mint", "--issuer", &format!("http://{gateway}")]).assert_failed(70, &["use https://"]);
 
-    // Whoever brings a token means a gateway as well.
+    // A client that presents a token to the agent means a gateway as well.
     let [token] = &tokens::mint(&format!("http://{issuer}"), &format!("http://{first_hop}"), 1)[..] else {
         panic!("one token was requested")
     };
@@ -267,7 +267,7 @@ async fn ctrl_c_with_an_open_tunnel_reports_what_it_waits_for_and_what_was_cut()
     let first = "stopping: waiting for 1 open tunnel to end, for 10 s at most; a second Ctrl-C or SIGTERM stops \
         at once";
     system.process.wait_for(first, |_, stderr| stderr.starts_with(first).then_some(()));
-    system.process.wait_for("that it goes on", |_, stderr| {
+    system.process.wait_for("that it still waits", |_, stderr| {
         stderr.contains("\nstill waiting for 1 open tunnel, for ").then_some(())
     });
     proxy::echoes(&mut stream, b"still open").await.unwrap();
@@ -381,19 +381,19 @@ fn every_command_explains_itself() {
         assert!(first.len() > 20 && !first.starts_with("Usage"), "no description: {ended:#?}");
         assert!(rest.contains("Usage: postern"), "{ended:#?}");
         assert!(ended.stdout.lines().all(|line| line.chars().count() <= 110), "{ended:#?}");
-        // Every option has words beside or below it.
+        // Every option is explained on its line or below it.
         let lines: Vec<&str> = rest.lines().collect();
         for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("--"))
         {
-            let beside = line.trim_start().split("  ").skip(1).any(|text| !text.trim().is_empty());
+            let on_line = line.trim_start().split("  ").skip(1).any(|text| !text.trim().is_empty());
             let below = lines.get(index + 1).is_some_and(|next| next.starts_with("          "));
-            assert!(beside || below, "{line:?} of {command:?} is not explained");
+            assert!(on_line || below, "{line:?} of {command:?} is not explained");
         }
     }
     assert!(run(["--version"]).stdout.starts_with("postern "));
 }
 
-/// With a display the page is handed to the desktop's opener; without one it is said, and nothing else changes.
+/// With a display the page is handed to the desktop's opener; without one its URL is printed, and nothing else changes.
 #[test]
 fn the_live_page_is_opened_where_there_is_a_display() {
     let home = TempDir::new().unwrap();

@@ -30,7 +30,7 @@ const AFTER_GRACE: &str = "A gateway refuses its tokens once it has fetched the 
 const NOW: &str = "A gateway refuses its tokens once it has fetched the directory: within [issuer] poll, earlier with the first token of the \
                    new key, or at SIGHUP. Every unspent token of it is lost";
 /// Further effects of retiring a key.
-const BESIDE: &str = "agents get new ones. The key is not listed any more and signs nothing; its file is kept for a week at least, under \
+const CONSEQUENCES: &str = "agents get new ones. The key is not listed any more and signs nothing; its file is kept for a week at least, under \
                       another name. Remove copies of a key of type 5 or 1 from the gateways' [issuer] secrets.";
 
 pub(crate) fn backup(to: &Path, config: &Path) -> Result<(), Failure> {
@@ -151,7 +151,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<(), Failure> {
         }
         KeyCommand::Retire { id, now: revokes, yes, output } => {
             let what = id.as_ref().map_or("every token key".to_owned(), |id| format!("the token key {id}"));
-            let means = format!("{}, and {BESIDE}", if revokes { NOW } else { AFTER_GRACE });
+            let means = format!("{}, and {CONSEQUENCES}", if revokes { NOW } else { AFTER_GRACE });
             if !yes {
                 return Err(Failure::usage(format_args!(
                     "this ends {what} at once, and makes a successor of what is in use. {means} Nothing was done: add --yes to do it"

@@ -101,7 +101,7 @@ pub(crate) struct JoinArgs {
     /// Replace a configuration that is there. Tokens in the wallet are kept
     #[arg(long)]
     pub(crate) force: bool,
-    /// Fetch the gateways' challenges and the issuer's keys, and say whether the agent would get tokens: one is minted and given up
+    /// Fetch the gateways' challenges and the issuer's keys, and report whether the agent gets tokens: one is minted and given up
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -154,7 +154,7 @@ pub(crate) struct Mint {
     /// A file with the account's API key, or "-" for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// How many tokens
+    /// Number of tokens
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
     /// Write to this new file, readable by its owner only, instead of standard output

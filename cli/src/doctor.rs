@@ -94,10 +94,10 @@ async fn everything(doctor: &Doctor) -> Result<(), Failure> {
     let all: Vec<_> = configured.iter().filter_map(Configured::configuration).collect();
     for (configured, needs) in configured.iter().zip(needs) {
         let ports = configured.ports(&running);
-        let beside = configured.configuration().map(|one| together::examine(one, &all)).unwrap_or_default();
+        let between = configured.configuration().map(|one| together::examine(one, &all)).unwrap_or_default();
         let routing = configured.routing(&all);
         let found =
-            configured.findings.iter().cloned().chain(beside).chain(routing).chain(ports).chain(needs);
+            configured.findings.iter().cloned().chain(between).chain(routing).chain(ports).chain(needs);
         findings.add_of(&configured.path, found);
     }
     findings.print(doctor.json, configured.iter().find_map(|configured| configured.refused))

@@ -39,7 +39,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
         check_join(&config).await.map_err(|error| {
             let sentence = full_stop(&error);
             Failure::runtime(format_args!(
-                "{sentence} {file} is written, and an agent that uses it goes on trying"
+                "{sentence} {file} is written, and an agent that uses it keeps trying"
             ))
         })?;
     }

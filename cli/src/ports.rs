@@ -18,7 +18,7 @@ pub(crate) struct Ports {
 
 impl Ports {
     /// Starts from the `given` addresses, which are used even if they are taken.
-    pub(crate) fn beside(given: impl Iterator<Item = SocketAddr>) -> Self {
+    pub(crate) fn given(given: impl Iterator<Item = SocketAddr>) -> Self {
         Self { used: given.collect(), moved: Vec::new() }
     }
 
@@ -67,7 +67,7 @@ mod tests {
             }
         };
         let given = loopback(first + 1);
-        let mut ports = Ports::beside([given].into_iter());
+        let mut ports = Ports::given([given].into_iter());
         assert_eq!(ports.one(Some(given), first), given);
         let one = ports.one(None, first);
         assert!(one.port() > first + 1, "{one}");

@@ -163,7 +163,7 @@ fn choose(args: &Up) -> Result<(Addresses, Vec<(SocketAddr, SocketAddr)>), Failu
             taken.join(", ")
         )));
     }
-    let mut ports = Ports::beside(given.map(|(_, address)| address));
+    let mut ports = Ports::given(given.map(|(_, address)| address));
     let addresses = Addresses {
         client: ports.one(args.client, ports::CLIENT),
         gateway: ports.one(args.gateway, ports::GATEWAY),
@@ -321,7 +321,7 @@ async fn announce(readiness: Readiness, banner: String) {
         if !is_late && began.elapsed() > READY_PATIENCE {
             is_late = true;
             tracing::warn!(
-                "not ready after {} s: {}; it goes on trying",
+                "not ready after {} s: {}; it keeps trying",
                 READY_PATIENCE.as_secs(),
                 reasons.join("; ")
             );

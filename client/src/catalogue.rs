@@ -16,7 +16,7 @@ postern_telemetry::catalogue! {
     /// Mints refused because the issuer's key changed its times, or a mirror lists it differently.
     AGENT_KEYS_REFUSED: Counter = "postern_agent_keys_refused_total" [Position::SPEC];
 
-    /// When the TLS certificate that the gateway sees ends; 0 without one.
+    /// End of the TLS certificate that the gateway sees; 0 without one.
     AGENT_CERTIFICATE_ENDS: Gauge = "postern_agent_certificate_ends_timestamp_seconds" [Position::SPEC];
 
     /// Answered requests.

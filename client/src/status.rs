@@ -206,7 +206,7 @@ mod tests {
 
     fn demand(level: usize) -> Demand {
         let current = Some(Arc::new(named(None, &["proxy.example"], 1)));
-        Demand { current, level, older: 0, waiting: 0, asked_anew: false, has_doubts: false, failure: None }
+        Demand { current, level, older: 0, waiting: 0, asked_again: false, has_doubts: false, failure: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -39,7 +39,7 @@ async fn a_key_that_a_mirror_does_not_list_gets_no_token_until_it_does() {
         config.issuer.consistency.mirrors = mirrors;
         config
     };
-    // One that differs outweighs one that agrees.
+    // A witness that differs outweighs one that agrees.
     let agent = RunningAgent::start(with(vec![mirror.url(), other.url()])).await;
     refused_for(&agent, "made for this client alone").await;
     let refused = connect(agent.address, "target.example:443").await;
@@ -51,7 +51,7 @@ async fn a_key_that_a_mirror_does_not_list_gets_no_token_until_it_does() {
     assert_eq!(issuer.signed(), 0);
     agent.stop().await;
 
-    // One that is away does no harm beside one that agrees, and a key is compared once.
+    // An unreachable witness does no harm if another one agrees, and a key is compared once.
     let agent = RunningAgent::start(with(vec![mirror.url(), "http://127.0.0.1:1".to_owned()])).await;
     stocked(&directory.path().join("wallet"), 8).await;
     agent.stop().await;

@@ -53,7 +53,7 @@ async fn the_next_issuer_gives_its_part_of_the_quota_and_the_first_is_left_alone
     let answer = connect(agent.address, "target.example:443").await;
     assert_eq!((answer.status, first.signed()), (503, 0));
     let seconds: u64 = field(&answer.head, "retry-after").unwrap().parse().unwrap();
-    // A quota may be raised: both are asked again within five minutes, however long they say.
+    // A quota may be raised: both are asked again within five minutes, whatever their Retry-After.
     assert!((240..=288).contains(&seconds), "{seconds} s");
     agent.stop().await;
 }

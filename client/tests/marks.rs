@@ -52,7 +52,7 @@ async fn tokens_of_the_mark_before_are_used_up_first() {
         assert_eq!(world.connect(&target).await.status, 200);
     }
     assert_eq!(world.digests(), [old; 8], "two were refused, and each cost one token more");
-    assert_eq!(world.issuer.signed(), 8, "nothing was signed meanwhile");
+    assert_eq!(world.issuer.signed(), 8, "nothing was signed for these requests");
     for signed in 9..=12 {
         assert_eq!(world.connect(&target).await.status, 200);
         assert_eq!(world.issuer.signed(), signed, "the new mark is on trial: one token on need");
@@ -222,7 +222,7 @@ async fn a_mark_that_has_lasted_is_minted_for_ahead() {
     assert_eq!(world.issuer.signed(), 8 + 1 + 8);
 }
 
-/// What else could be a name for a client is refused once there are marks: nothing is minted for it, or sent.
+/// Once there are marks, the agent refuses anything else that could name a client: it mints and sends nothing for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_with_marks_keeps_to_its_name_and_one_mark() {
     let world = world().await;

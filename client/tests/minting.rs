@@ -167,7 +167,7 @@ async fn requests_that_wait_share_one_refill() {
     gateway.expect_no_token_twice();
 }
 
-/// Whoever may write a directory could have it otherwise.
+/// Otherwise, anyone who may write a directory could obtain the API key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_key_goes_to_the_issuer_and_nowhere_else() {
     let (issuer, other) = (Issuer::start().await, Issuer::start().await);
@@ -322,7 +322,7 @@ async fn an_issuer_that_only_a_challenge_names_is_reached_at_public_addresses_al
     assert!(knocked.load(Ordering::SeqCst) > 0);
 }
 
-/// When a token was used is the gateway's to see, and not the issuer's.
+/// The gateway may see when a token was used; the issuer may not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wallet_that_has_enough_is_filled_at_some_moment_and_one_that_has_little_at_once() {
     let world = World::with(|config| config.wallet.delay = ConfigDuration::hours(1_000)).await;

@@ -83,7 +83,7 @@ async fn an_outage_shorter_than_a_requests_patience_is_not_noticed_by_its_user()
     gateway.expect_no_token_twice();
 }
 
-/// The kernel goes on accepting for a process that hangs, so a token is sent before anyone can know.
+/// The kernel still accepts connections for a process that hangs, so the agent sends a token before it can know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_hangs_is_found_out_by_a_probe_and_costs_no_more_tokens() {
     let world = World::new().await;
@@ -216,7 +216,7 @@ async fn why_nothing_can_be_minted_reaches_the_log_the_readiness_and_the_program
     assert!(reasons.contains("not one of this issuer's"), "{reasons}");
 }
 
-/// What is known of a gateway that is not in use may be long past: it is not probed.
+/// A gateway that is not in use is not probed: earlier observations of it may be outdated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_whose_first_gateway_serves_is_ready_whatever_the_second_last_answered() {
     let (issuer, [first, second]) = two().await;

@@ -29,7 +29,7 @@ async fn a_browser_is_configured_by_one_url_and_nothing_of_it_goes_to_the_gatewa
         assert_eq!(field(&answer.head, "x-content-type-options").as_deref(), Some("nosniff"));
         assert_eq!(field(&answer.head, "access-control-allow-origin"), None);
     }
-    // Whoever uses the agent as a proxy for the agent itself.
+    // A client that uses the agent as a proxy for the agent itself.
     let absolute = get(&world, &format!("http://{agent}/proxy.pac"), &host).await;
     assert_eq!((absolute.status, absolute.body), (200, pac.body));
     assert_eq!(world.gateway.heads().len(), before, "a request to the agent is no request for a tunnel");

@@ -1,4 +1,4 @@
-//! What the operator sees: metrics, links and the live page, over real sockets.
+//! The operator's view: metrics, links and the live page, over real sockets.
 
 use crate::support::gateway::{Gateway, Step};
 use crate::support::issuer::Issuer;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Metrics are of the process, and agents of other tests run in this one: runs a test of this file again in a process of its own.
+/// Metrics are of the process, and agents of other tests run in this one: runs a test of this file again in its own process.
 /// Returns whether this is that process.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "TEST_IN_A_PROCESS_OF_ITS_OWN";
@@ -44,7 +44,7 @@ fn level() -> Option<f64> {
     value(&format!("{WALLET_TOKENS}{{hop=\"last\"}}"))
 }
 
-/// What the agent answered so far, by outcome.
+/// Returns the numbers of the agent's answers so far, by outcome.
 fn answers() -> BTreeMap<&'static str, u64> {
     let series = |outcome: &str| value(&format!("{AGENT_REQUESTS}{{outcome=\"{outcome}\"}}"));
     let count = |outcome: &AgentOutcome| (outcome.as_str(), series(outcome.as_str()).unwrap() as u64);

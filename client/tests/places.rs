@@ -1,4 +1,4 @@
-//! How many connections programs may have: who gives way, and what those read for whom there is no place.
+//! The limit of programs' connections: which connection gives way, and the answer to those without a place.
 
 use crate::proxy::socks;
 use crate::support::*;
@@ -30,7 +30,7 @@ async fn connections_that_do_nothing_give_way_to_requests() {
             held.push(idle(&world, sent).await);
         }
         let mut answer = world.connect(&target).await;
-        assert_eq!(answer.status, 200, "beside connections that sent {sent:?}");
+        assert_eq!(answer.status, 200, "while connections that sent {sent:?} are open");
         expect_echo(&mut answer.stream).await;
     }
     for mut stream in held.drain(..held.len() - PLACES) {

@@ -1,4 +1,4 @@
-//! What programs see of the agent: CONNECT, SOCKS5 and plain requests, over real sockets.
+//! Programs' view of the agent: CONNECT, SOCKS5 and plain requests, over real sockets.
 
 use crate::support::gateway::{Gateway, Mood, Step};
 use crate::support::issuer::Issuer;
@@ -211,7 +211,7 @@ async fn what_socks_cannot_do_here_is_refused_in_its_own_words() {
     assert!(world.gateway.tokens().is_empty());
 }
 
-/// RFC 9110 and 9112, as the gateway is held to them. The agent says nothing of itself, so its requests look as the client wrote them.
+/// RFC 9110 and 9112, as for the gateway. The agent adds nothing of itself, so its requests look as the client wrote them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_proxy_owes_plain_http() {
     use postern_testkit::dialogue::{self, Proxy, Step};

@@ -7,7 +7,7 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(challenge.serialize(), bytes);
         assert_eq!(challenge.digest(), ChallengeDigest::of(bytes));
         assert!(challenge.origin_info().iter().all(|origin| challenge.names_origin(origin)));
-        // What names we may write ourselves are fewer than what we read.
+        // We write fewer names than we read.
         let origins: Vec<&str> = challenge.origin_info().iter().map(String::as_str).collect();
         let context = challenge.redemption_context().copied();
         if let Ok(ours) =

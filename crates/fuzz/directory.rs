@@ -16,7 +16,7 @@ pub fn run(json: &[u8]) {
     }
     for key in &directory.token_keys {
         if let Ok(bytes) = key.key_bytes() {
-            // Whoever blinds and whoever verifies must agree on what a key is.
+            // The blinding and the verifying code must accept the same keys.
             assert_eq!(IssuerKey::from_spki(&bytes).is_ok(), VerifyingKey::from_spki(&bytes).is_ok());
         }
     }

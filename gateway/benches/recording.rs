@@ -1,5 +1,5 @@
-//! What it costs to record one request: metrics, percentiles of the live page, the sampling decision, on one thread.
-//! And what the traces alone cost a request of which none is kept.
+//! Cost of recording one request: metrics, percentiles of the live page, the sampling decision, on one thread.
+//! Also the cost of traces alone, for a request of which none is kept.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use criterion::{Criterion, criterion_group, criterion_main};

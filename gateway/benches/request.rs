@@ -1,5 +1,5 @@
-//! A whole request, by the client's clock: connect, CONNECT with a token, 200, one byte there and back, close. Beside
-//! it the same without the gateway, which is what the sockets alone cost, and a refusal of a spent token.
+//! A whole request, by the client's clock: connect, CONNECT with a token, 200, one byte there and back, close.
+//! For comparison: the same without the gateway, which is the cost of the sockets alone, and a refusal of a spent token.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 #[allow(dead_code, reason = "shared with the tests, which use the rest")]

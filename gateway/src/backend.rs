@@ -161,9 +161,7 @@ pub(crate) fn replicas(config: &MemcachedConfig) -> Result<Replicas, BackendErro
             }
             if [(a, b), (a, c), (b, c)].iter().any(|(one, other)| one.iter().any(|text| other.contains(text)))
             {
-                return Err(BackendError::Replicas(
-                    "servers of its own in each list: these would vote twice",
-                ));
+                return Err(BackendError::Replicas("different servers in each list: these would vote twice"));
             }
             Ok(Replicas::Three([parsed(a)?, parsed(b)?, parsed(c)?]))
         }

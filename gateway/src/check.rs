@@ -38,7 +38,7 @@ pub enum StartError {
     /// One authority signs the certificates of both clients and peers.
     #[error(
         "peers.client_ca and tls.client_ca are the same authority: every client with a certificate could open tunnels without \
-         tokens at peers.address; have the certificates of your gateways signed by an authority of their own"
+         tokens at peers.address; have the certificates of your gateways signed by a separate authority"
     )]
     PeersAuthority,
     /// `limits.tunnel_rate` is too small.
@@ -51,7 +51,7 @@ pub enum StartError {
     HeaderSize(Size),
     /// `limits.shared_secret` is short enough to be guessed.
     #[error(
-        "limits.shared_secret is too short: whoever reads the shared memory could guess it and find clients' addresses; write \
+        "limits.shared_secret is too short: anyone who reads the shared memory could guess it and find clients' addresses; write \
          at least {LEAST_SECRET} characters, such as the output of \"openssl rand -hex 32\""
     )]
     SharedSecretLength,

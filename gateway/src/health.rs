@@ -191,7 +191,7 @@ fn of_shared(health: &Health) -> Vec<Reason> {
         add(
             "closed",
             format!(
-                "{whose} lost records and kept the witnesses beside them, so {where_closed}: a router keeps records of one bucket on \
+                "{whose} lost records and kept their witnesses, so {where_closed}: a router keeps records of one bucket on \
              several servers (twemproxy needs hash_tag: \"||\"), a server evicts (start it with -M), or its slabs were moved. Until \
              that is mended it happens again"
             ),
@@ -238,7 +238,7 @@ fn replicas_at(replicas: &[usize], health: &Health) -> String {
 }
 
 const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so their votes are one: give each of the three lists \
-                        in store.memcached.replicas servers of its own";
+                        in store.memcached.replicas its own servers";
 
 const USED_UP: &str = "The store has lost the records of a token key 256 times, and no further mark follows: mend it, then run \
                        `postern issuer key rotate`";

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-//! Hostile requests, with targets, fields, methods and tokens of their own choosing: not one of them may add a time series, for
-//! anyone who can add one can add as many as the operator's memory holds. A binary of its own, since it compares all metrics of
+//! Hostile requests, with targets, fields, methods and tokens that the client chose: not one of them may add a time series, for
+//! anyone who can add one can add as many as the operator's memory holds. A separate binary, since it compares all metrics of
 //! the process.
 //!
 //! POSTERN_HOSTILE_REQUESTS   how many (1,000,000)
@@ -45,7 +45,7 @@ impl Noise {
         (0..length).map(|_| (self.next() >> 24) as u8).collect()
     }
 
-    /// A request that is refused, each in a way of its own.
+    /// Writes a request that is refused, each time for another reason.
     fn request(&mut self, out: &mut String) {
         let (kind, a, b) = (self.next() % 20, self.next(), self.next());
         let target = format!("h{a:x}.example:{}", b % 65_536);

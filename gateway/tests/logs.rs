@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 //! The gateway's log: a line for a class of refusals, and the access log as far as the operator switched it on. A
-//! binary of its own, since it takes the process's logs for itself.
+//! separate binary, since it captures the process's logs.
 
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
@@ -76,7 +76,7 @@ async fn refusals_are_logged_by_class_and_accesses_as_far_as_the_operator_wants(
     let lines = log.taken("requests refused");
     let of =
         |outcome: &str| lines.iter().filter(|line| line.contains(&format!("outcome=\"{outcome}\""))).count();
-    // The first at once; on a slow machine ten seconds may pass meanwhile, and no more than a few times.
+    // The first is logged at once; on a slow machine, the interval of ten seconds may pass a few times.
     assert!((1..=5).contains(&of("no_token")), "{lines:#?}");
     assert_eq!((of("already_spent"), of("bad_request")), (1, 1), "{lines:#?}");
     assert!(lines.iter().all(|line| line.contains("number=")), "{lines:#?}");
@@ -95,7 +95,7 @@ async fn refusals_are_logged_by_class_and_accesses_as_far_as_the_operator_wants(
     for field in ["check_us=", "dial_us=", "ended=\"finished\"", "lasted_ms=", "up=8", "down=8"] {
         assert!(tunnel.contains(field), "{field}: {tunnel}");
     }
-    // One that the drain's deadline cuts off is logged, too.
+    // A tunnel that the drain's deadline cuts off is logged, too.
     let mut client = Client::connect(gateway.address).await;
     client.send(connect_with(echo.address, &[&ISSUER.authorization()])).await;
     client.answer().await.assert_opened();

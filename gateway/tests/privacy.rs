@@ -24,7 +24,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What identifies a token, in the spellings that could occur: its nonce and its signature, whole or the first bytes.
+/// Returns a token's identifying bytes, in all likely spellings: its nonce and its signature, whole or the first bytes.
 fn traces_of(token: &Token) -> Vec<Vec<u8>> {
     let bytes = token.as_bytes();
     let text = encode_base64url(bytes);
@@ -116,7 +116,7 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
     let (_, gateways) = udp.recv_from(&mut [0; 64]).await.unwrap();
     traces
         .extend([udp_address.to_string(), silent.to_string(), gateways.to_string()].map(String::into_bytes));
-    // What is logged when something goes wrong, too.
+    // Logs of failures, too.
     std::fs::write(gateway.home().join("keys.json"), "{").unwrap();
     gateway.shutdown.reload();
     let warned = async {

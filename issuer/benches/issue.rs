@@ -1,4 +1,4 @@
-//! What a token costs the issuer: `cargo bench --profile release -p postern-issuer --bench issue`.
+//! Cost of a token for the issuer: `cargo bench --profile release -p postern-issuer --bench issue`.
 //!
 //! It counts CPU time, which other work on the machine changes far less than it changes wall time: of one thread that
 //! signs, and of all of an issuer's threads while 16 connections each ask for the next token, or batch, when they have the last.
@@ -51,7 +51,7 @@ fn sign() {
     report("one signature", signing.unwrap().join().unwrap(), SIGNATURES);
 }
 
-/// What one request asks for.
+/// The tokens of one request.
 #[derive(Clone, Copy)]
 enum Kind {
     One,

@@ -1,4 +1,4 @@
-//! What an issuer does under more load than it can sign: `cargo bench --profile release -p postern-issuer --bench overload`.
+//! An issuer under more load than it can sign: `cargo bench --profile release -p postern-issuer --bench overload`.
 //!
 //! One signing thread, so that the other core is left for HTTP and the clients. Requests for one token each come at a fixed rate,
 //! whatever becomes of those before: half of what the thread can sign, as much, twice and three times as much. Goodput is the
@@ -61,9 +61,9 @@ async fn measure(address: SocketAddr) {
         let got = offered(address, &loud, times * most).await;
         println!("{times:>3} times as many requests: {}", got.line(most));
     }
-    let beside = tokio::join!(offered(address, &loud, 3.0 * most), offered(address, &quiet, most / 20.0));
-    println!("  3 times by one account: {}", beside.0.line(most));
-    println!(" 0.05 times by another beside it: {}", beside.1.line(most));
+    let both = tokio::join!(offered(address, &loud, 3.0 * most), offered(address, &quiet, most / 20.0));
+    println!("  3 times by one account: {}", both.0.line(most));
+    println!(" 0.05 times by another account:   {}", both.1.line(most));
 }
 
 /// Tokens a second when a few clients each ask for the next when they have the last: the queue is never empty, and never full.
@@ -85,10 +85,10 @@ async fn capacity(address: SocketAddr, request: &Arc<[u8]>) -> f64 {
     f64::from(count) / began.elapsed().as_secs_f64()
 }
 
-/// What became of requests.
+/// The outcomes of requests.
 struct Got {
     requests: usize,
-    /// How long each token took, in order.
+    /// The latency of each token, in order.
     tokens: Vec<Duration>,
     took: Duration,
 }

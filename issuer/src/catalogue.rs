@@ -50,13 +50,13 @@ postern_telemetry::catalogue! {
     /// `[group] share`; the shares of a group must not exceed 1 in sum.
     ISSUER_SHARE: Gauge = "postern_issuer_share_ratio" [GROUP];
 
-    /// When a follower's present copy of the accounts was made.
+    /// Time of a follower's present copy of the accounts.
     ISSUER_ACCOUNTS_COPIED: Gauge = "postern_issuer_accounts_copied_timestamp_seconds";
 
     /// Until when each issued type has a key that signs; 0 if one has none.
     ISSUER_SIGNS_UNTIL: Gauge = "postern_issuer_signs_until_timestamp_seconds";
 
-    /// When the TLS certificate that clients see ends; 0 without TLS.
+    /// End of the TLS certificate that clients see; 0 without TLS.
     ISSUER_CERTIFICATE_ENDS: Gauge = "postern_issuer_certificate_ends_timestamp_seconds";
 }
 

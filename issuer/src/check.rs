@@ -266,7 +266,7 @@ pub(crate) fn check_tiers(tiers: &[Tier]) -> Result<(), StartError> {
             ));
         }
         if !names.insert(name) {
-            return refused(format!("[[tiers]] {name:?} is there twice: give each tier a name of its own"));
+            return refused(format!("[[tiers]] {name:?} is there twice: give each tier its own name"));
         }
         if turns.get() > MOST_TURNS {
             return refused(format!(
@@ -287,7 +287,7 @@ fn refused<T>(sentence: impl Into<String>) -> Result<T, StartError> {
     Err(StartError::Config(sentence.into()))
 }
 
-/// Refuses a value outside `range`, which `says` describes.
+/// Refuses a value outside `range`; `says` names the range in the error.
 fn within<T: PartialOrd + Display>(
     key: &str,
     value: T,

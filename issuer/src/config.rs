@@ -157,17 +157,17 @@ pub struct Signing {
 pub struct Tier {
     /// Its name: one word of 1 to 64 letters, digits and the characters - _ . and unique.
     pub name: String,
-    /// How many tokens each of its accounts gets in each period, such as "10000/1d". Periods are aligned to
+    /// Tokens that each of its accounts gets in each period, such as "10000/1d". Periods are aligned to
     /// 1970-01-01 UTC, so that "1d" ends at midnight UTC. No crash of the issuer gives tokens beyond it; one may cost an account a
-    /// fiftieth of it, four tokens at least and 512 at most, beside the tokens that were being requested.
+    /// fiftieth of it, four tokens at least and 512 at most, plus the tokens being requested.
     pub quota: Quota,
-    /// How many tokens a second each of its accounts gets, on average, besides the quota. It needs `burst`.
+    /// Tokens a second that each of its accounts gets, on average, besides the quota. It needs `burst`.
     #[serde(default)]
     pub rate: Option<NonZeroU32>,
-    /// How many tokens each of its accounts gets at once, after a pause. It needs `rate`.
+    /// Tokens that each of its accounts gets at once, after a pause. It needs `rate`.
     #[serde(default)]
     pub burst: Option<NonZeroU32>,
-    /// How many tokens of one of its accounts are signed for one of another account's, from 1 to 100. It counts while both wait; places
+    /// Tokens of one of its accounts that are signed for one of another account's, from 1 to 100. It counts while both wait; places
     /// in the queue are the same for all.
     #[serde(default = "Tier::one_turn")]
     #[schemars(range(max = 100))]
@@ -196,12 +196,12 @@ pub struct AuthorizerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupConfig {
-    /// What the metrics call the group. All issuers of it have the same name.
+    /// The group's name in the metrics. All its issuers have the same name.
     #[serde(default = "GroupConfig::name")]
     pub name: String,
-    /// Which part of every quota and rate this issuer gives: an exact fraction, rounded down to whole tokens. Those of the group must not
-    /// add up to more than 1. A smaller share counts at once, a larger one from the next period of a quota on, and a new follower
-    /// begins with the period after its first start. So lower first, then raise.
+    /// The part of every quota and rate that this issuer gives: an exact fraction, rounded down to whole tokens. Those of the group
+    /// must not add up to more than 1. A smaller share counts at once, a larger one from the next period of a quota on, and a new
+    /// follower begins with the period after its first start. So lower first, then raise.
     pub share: Share,
     /// A directory with copies of the first issuer's key files, of its `accounts.secret`, and of its database as `accounts.sqlite`
     /// (made by `postern issuer backup`), each mode 0600. This issuer then follows the first one: it makes no keys and no accounts, and
@@ -215,16 +215,16 @@ pub struct GroupConfig {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UsageConfig {
-    /// How long the usage of past periods is kept, from one day to ten years. Periods shorter than a day are merged into their
+    /// Retention of the usage of past periods, from one day to ten years. Periods shorter than a day are merged into their
     /// day when it is over.
     pub keep_for: ConfigDuration,
     /// Name accounts where usage can be watched: `postern_issuer_account_tokens_total` in the metrics, and a table on the live page.
-    /// Whoever reads them then sees within seconds when which account requests tokens, and beside a gateway's metrics may guess
-    /// whose a spend is. Without it no time of an account's is finer than its period.
+    /// Readers then see within seconds when which account requests tokens, and with a gateway's metrics may guess whose a spend
+    /// is. Without it no time of an account's is finer than its period.
     pub name_accounts: bool,
 }
 
-/// What `postern issuer account add --join` puts into a join string beside the API key. The issuer itself uses none of it.
+/// Contents of the join string of `postern issuer account add --join`, besides the API key. The issuer itself uses none of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JoinConfig {

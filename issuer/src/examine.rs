@@ -56,7 +56,7 @@ fn on_disk(config: &Config) -> Vec<Finding> {
         .collect()
 }
 
-/// Reports a key directory that other users may list or change. Each file in it has a mode of its own, which a start checks.
+/// Reports a key directory that other users may list or change. A start checks the mode of each file in it.
 fn open_directory(directory: &Path) -> Option<Finding> {
     let mode = exposing_mode(directory)?;
     let place = directory.display();

@@ -131,7 +131,7 @@ impl Fault {
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
             Self::Share => "this issuer's share of every quota is a token at least again",
-            Self::Authorizer => "the authorizer answers again, or was configured anew",
+            Self::Authorizer => "the authorizer answers again, or was reconfigured",
             Self::Clock => "the clock agrees with the files again",
             Self::Overload => "the signers answer most requests again",
         }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn another_limit_begins_anew_and_the_same_one_does_not() {
+    fn a_different_limit_starts_over_and_the_same_one_does_not() {
         let (pace, start) = (pace(1, 1), Instant::now());
         assert!(pace.take(start, 1).is_ok() && pace.take(start, 1).is_err());
         let same = pace.state.lock().limit;

@@ -24,7 +24,7 @@ async fn ask(issuer: &Running, request: &BatchRequest) -> Answer {
     answer
 }
 
-/// What verifies a token: the directory's key, or the secret in the issuer's file.
+/// Verifies a token by the directory's key, or by the secret in the issuer's file.
 async fn verify(issuer: &Running, directory: &Path, token: &Token) {
     let token_type = token.token_type();
     let key = if token_type.is_private() {
@@ -185,7 +185,7 @@ async fn a_batch_of_no_account_is_refused_before_its_body_is_read() {
     issuer.stop().await;
 }
 
-/// What is refused by its header costs no question about its API key.
+/// A request that is refused by its header costs no lookup of its API key.
 #[tokio::test]
 async fn an_ambiguous_batch_is_refused_before_the_authorizer_is_asked() {
     let directory = tempfile::tempdir().unwrap();

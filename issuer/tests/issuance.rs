@@ -332,7 +332,7 @@ async fn when_every_place_is_taken_it_is_503_at_once() {
         }
     }
     assert!(issued >= 2 && refused >= 1 && issued + refused == 64, "{issued} issued, {refused} refused");
-    // What was refused for load was not counted: the rest of the quota is still there, to the token.
+    // Requests refused for load were not counted: the rest of the quota is still there, to the token.
     for _ in issued..64 {
         assert_eq!(issuer.exchange(&whole).await.status, 200);
     }

@@ -1,4 +1,4 @@
-//! What the operator sees: metrics and the live page, over real sockets.
+//! The operator's view: metrics and the live page, over real sockets.
 
 use crate::support::{REQUEST_TYPE, Running, account, bearer, config, declare, post, request};
 use postern_issuer::catalogue::{

@@ -1,4 +1,4 @@
-//! How often one source may do what costs work before anyone has paid for it.
+//! Limits per source on actions that cost work before anyone has paid for them.
 
 use crate::places::connect_from;
 use crate::support::{Answer, Running, account, bearer, certified, config, declare, post, request, rest};

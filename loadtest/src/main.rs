@@ -19,7 +19,7 @@ use tunnel::{Opener, Through, Tunnel, echo, print_line};
 /// Number of idle tunnels that are opened concurrently.
 const OPENERS: usize = 8;
 
-/// Drives authenticated tunnels through a proxy to a target of its own, and prints a line of JSON.
+/// Drives authenticated tunnels through a proxy to its own target, and prints a line of JSON.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -32,10 +32,10 @@ enum Work {
     Tunnels {
         #[command(flatten)]
         through: Through,
-        /// How many tunnels
+        /// Number of tunnels
         #[arg(long, default_value_t = 10_000)]
         count: usize,
-        /// How many clients at once; each opens its next tunnel when it has closed the one before
+        /// Clients at once; each opens its next tunnel when it has closed the one before
         #[arg(long, default_value_t = 16)]
         clients: usize,
     },
@@ -43,13 +43,13 @@ enum Work {
     Bulk {
         #[command(flatten)]
         through: Through,
-        /// How many MiB, shared out among the tunnels
+        /// MiB, shared out among the tunnels
         #[arg(long, default_value_t = 1024)]
         mebibytes: u64,
-        /// How many tunnels at once
+        /// Number of tunnels at once
         #[arg(long, default_value_t = 4)]
         tunnels: usize,
-        /// Which way
+        /// Direction of the bytes
         #[arg(long, value_enum, default_value = "down")]
         direction: Direction,
     },
@@ -57,7 +57,7 @@ enum Work {
     Idle {
         #[command(flatten)]
         through: Through,
-        /// How many tunnels
+        /// Number of tunnels
         #[arg(long, default_value_t = 1000)]
         count: usize,
     },
@@ -159,7 +159,7 @@ fn idle(through: &Through, count: usize) -> Result<()> {
     target.wait_until_left()
 }
 
-/// Does the work for each item on a thread of its own.
+/// Does the work for each item on its own thread.
 fn on_threads<I: Send, T: Send>(
     items: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> Result<T> + Sync,

@@ -18,7 +18,7 @@ pub(crate) const CHUNK: usize = 256 * 1024;
 /// Maximum time that a proxy may take to close a tunnel that its client has left.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which way bytes go.
+/// Direction of the bytes.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Direction {
     /// From the target to the client

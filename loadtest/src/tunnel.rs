@@ -13,13 +13,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where tunnels go and with what.
+/// Options of a tunnel.
 #[derive(Debug, Args)]
 pub(crate) struct Through {
     /// The proxy
     #[arg(long, value_name = "ADDR")]
     pub(crate) proxy: SocketAddr,
-    /// Where the target listens; a port of the system's choosing by default
+    /// The target's address; a port of the system's choosing by default
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) target: SocketAddr,
     /// The proxy relays each connection to the target by itself: send no CONNECT
@@ -28,7 +28,7 @@ pub(crate) struct Through {
     /// The proxy speaks TLS, with a certificate for localhost of the authority in this PEM file
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Open the tunnels on this many HTTP/2 connections, in turn, rather than on one of its own each
+    /// Open the tunnels on this many HTTP/2 connections, in turn, rather than on one each
     #[arg(long, value_name = "CONNECTIONS")]
     pub(crate) http2: Option<usize>,
     /// Close these tunnels by a reset, not by the end of the stream

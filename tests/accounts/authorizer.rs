@@ -246,7 +246,7 @@ fn client_at(address: [u8; 4]) -> reqwest::Client {
     reqwest::Client::builder().local_address(std::net::IpAddr::from(address)).build().unwrap()
 }
 
-/// How each of these keys fares, all at once from one address.
+/// Returns the status for each of these keys, all presented at once from one address.
 async fn statuses(issuer: &Daemon, keys: std::ops::Range<u32>) -> Vec<u16> {
     let (request, client) = (token_request(issuer, "none").await.build().unwrap(), client_at([127, 0, 2, 1]));
     let asking = keys.map(|number| {

@@ -55,7 +55,7 @@ async fn a_certificate_is_an_account_until_it_is_removed_and_through_its_renewal
     issuer(&config, &["account", "add-certificate", "bob", &file(&laptop)])
         .assert_failed(2, &["\"alice\" is known by this certificate"]);
 
-    // Both have to agree, and one that says nothing contradicts nothing.
+    // Both have to agree if both are present.
     mint(None, Some(&bob)).assert_stopped();
     mint(Some(&stranger), Some(&bob)).assert_stopped();
     mint(Some(&phone), Some(&bob)).assert_failed(70, &["401", "belong to different accounts"]);

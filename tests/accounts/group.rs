@@ -194,7 +194,7 @@ async fn a_follower_has_the_keys_and_accounts_of_each_copy_and_loses_none_by_a_t
     assert!(metrics.value("postern_issuer_accounts_copied_timestamp_seconds") > 1_700_000_000);
     assert!(metrics.value("postern_issuer_signs_until_timestamp_seconds") > 1_700_000_000);
 
-    // What is torn or older changes nothing.
+    // A torn or older file changes nothing.
     let whole = std::fs::read(&database).unwrap();
     std::fs::write(&database, &whole[..whole.len() / 2]).unwrap();
     readiness(&follower, "not whole").await;

@@ -1,4 +1,4 @@
-//! What a million accounts cost. Measured, not judged:
+//! Cost of a million accounts. Measured, not judged:
 //! `cargo test --workspace --test across -- --ignored --nocapture accounts::million`
 
 use crate::support::accounts::token_request;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const ACCOUNTS: u32 = 1_000_000;
-/// Those that request tokens.
+/// Accounts that request tokens.
 const ACTIVE: usize = 500;
 const TOKENS: usize = 5_000;
 
@@ -117,7 +117,7 @@ async fn measure(name: &str, config: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement of a minute"]
-async fn a_million_accounts_are_measured_beside_a_few() {
+async fn a_million_accounts_are_measured_against_a_few() {
     for is_full in [false, true] {
         let home = TempDir::new().unwrap();
         let config = issuer_config(home.path(), "");

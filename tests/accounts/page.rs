@@ -17,7 +17,7 @@ fn section(title: &str) -> String {
     rest.split("\n## ").next().unwrap().to_owned()
 }
 
-/// What stands between the marks of a block of this language.
+/// Returns the text of the first block of this language.
 fn block<'a>(section: &'a str, language: &str) -> &'a str {
     let (_, rest) = section.split_once(&format!("```{language}\n")).unwrap();
     rest.split("```").next().unwrap()

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A start and a command say the same.
+/// A start and a command print the same error.
 fn refused_start(config: &Path, sentence: &[&str]) {
     run(["issuer".as_ref(), "--config".as_ref(), config.as_os_str()]).assert_failed(70, sentence);
     issuer(config, &["account", "list"]).assert_failed(70, sentence);

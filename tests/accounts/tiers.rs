@@ -10,7 +10,7 @@ fn tier(name: &str, quota: &str) -> String {
     format!("[[tiers]]\nname = \"{name}\"\nquota = \"{quota}\"\n")
 }
 
-/// Another file, and SIGHUP; returns when the log says that it is in force.
+/// Writes another file and sends SIGHUP; returns when the log reports that the file is in force.
 fn reload(running: &Daemon, home: &Path, tiers: &str) {
     issuer_config(home, tiers);
     running.reread("is in force from now on");

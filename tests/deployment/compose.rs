@@ -15,7 +15,7 @@ fn compose() -> Compose {
     Compose(yaml(&deploy("compose.yaml")).remove(0))
 }
 
-/// What runs without routers, and what runs with an mcrouter before each replica.
+/// Returns the services without routers, and those with an mcrouter before each replica.
 fn both() -> [Compose; 2] {
     let mut routed = compose();
     lay_over(&mut routed.0, &yaml(&deploy("compose.mcrouter.yaml")).remove(0));

@@ -17,7 +17,7 @@ fn instructions(name: &str, instruction: &str) -> Vec<Vec<String>> {
     found.collect()
 }
 
-/// What is copied from the repository.
+/// Returns the paths that are copied from the repository.
 fn copied() -> Vec<String> {
     let copies =
         instructions("Containerfile", "COPY").into_iter().filter(|words| !words[0].starts_with("--from"));

@@ -112,7 +112,7 @@ fn the_fleet_has_three_replicas() {
 }
 
 #[test]
-fn each_replica_may_be_behind_an_mcrouter_of_its_own() {
+fn each_replica_may_be_behind_its_own_mcrouter() {
     let shipped = without_comments(&read(&deploy("mcrouter/single.json")));
     let (before, rest) = shipped.split_once("[\"10.0.0.1:11211\"").unwrap();
     let (_, after) = rest.split_once(']').unwrap();

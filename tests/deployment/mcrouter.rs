@@ -103,7 +103,7 @@ fn the_run_line_is_understood_by_the_first_release_and_by_todays() {
     }
     let listens = |known| understand(&documented(), known).options.get("listen-addresses").cloned();
     assert_eq!((listens(OLD), listens(NEW)), (None, Some("127.0.0.1".to_owned())));
-    // Its letters are no options of today's, one by one: the program would do what they say.
+    // None of its letters may be an option today: the program would obey each.
     let unknown = understand(&documented(), NEW).unknown;
     assert_eq!(unknown, ["n", "4", "0", "9", "6", "disable-miss-on-get-errors"]);
 }
@@ -117,7 +117,7 @@ fn one_run_line_is_used_everywhere() {
     assert_eq!(of_compose().split_off(4).join(" ") + " --listen-addresses=127.0.0.1", options);
 }
 
-/// What each fault looked like that was shipped once.
+/// Faults that were shipped once.
 #[test]
 fn lines_that_mean_something_else_to_one_of_them_are_found() {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();

@@ -32,7 +32,7 @@ struct Import {
 #[derive(Default)]
 struct Modules(BTreeMap<Vec<String>, Module>);
 
-/// Who imports whom, by which paths.
+/// Imports: importer, imported, and the paths.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 
 impl Modules {
@@ -124,7 +124,7 @@ impl Modules {
         if rest.is_empty() {
             return Some(here);
         }
-        // What cannot be followed is counted as the module's own.
+        // A path that cannot be followed counts as the module's own.
         self.follow(&module, rest, depth).or(Some(here))
     }
 

@@ -4,7 +4,7 @@ use super::root;
 use postern_telemetry::catalogue::{Kind, Metric};
 use postern_telemetry::own;
 
-/// What stands before a table, with the catalogue's name and ` -->`, and what stands behind it.
+/// The markers before a table (the catalogue's name and ` -->` follow) and after it.
 const BEGIN: &str = "<!-- metrics of ";
 const END: &str = "<!-- end of metrics -->";
 

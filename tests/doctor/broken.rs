@@ -1,4 +1,4 @@
-//! Broken set-ups, a row each: what `postern doctor` says of it beforehand, what a start does with it, and that the remedy works:
+//! Broken set-ups, a row each: the findings of `postern doctor`, the outcome of a start, and that the remedy works:
 //! afterwards doctor finds nothing bad, and the daemon is ready.
 
 use crate::accounts::add;
@@ -18,11 +18,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What a start does with a set-up.
+/// The outcome of a start.
 enum Start {
     /// It takes it without a word.
     Ready,
-    /// It serves nobody, and `/readyz` says why.
+    /// It serves nobody, and `/readyz` has the reason.
     NotReady(&'static str),
     /// It ends with this code and sentence.
     Refused(i32, &'static str),
@@ -52,7 +52,7 @@ fn edit(file: &Path, before: &str, after: &str) {
     std::fs::write(file, text.replace(before, after)).unwrap();
 }
 
-/// What is found of each file of a folder.
+/// Returns the findings about each file of a folder.
 fn of_folder(folder: &Path, file: &Path) -> Findings {
     Findings::read(&run(["doctor".as_ref(), "--json".as_ref(), folder.as_os_str()]), file)
 }

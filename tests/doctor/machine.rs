@@ -53,7 +53,7 @@ fn without_a_path_it_examines_this_machine_and_the_files_of_the_folder() {
     assert!(nothing.stdout.contains("postern-data has no configuration"), "{nothing:#?}");
 }
 
-/// Whoever installs the package for the agent or for `postern up` does not edit them.
+/// Users who install the package for the agent or for `postern up` do not edit the examples.
 #[test]
 fn the_examples_of_the_package_are_no_fault_until_they_are_edited() {
     let home = TempDir::new().unwrap();
@@ -108,7 +108,7 @@ async fn what_daemons_need_is_found_where_it_runs() {
         assert!(!(all.stdout.clone() + &all.stderr).contains(secret), "{all:#?}");
     }
 
-    // What it needs is away.
+    // The agent's servers are down.
     let served = gateway.http();
     gateway.process.terminate().assert_stopped();
     issuer.process.terminate().assert_stopped();

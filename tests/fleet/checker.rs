@@ -4,7 +4,7 @@ use super::history::{Answer, Line, Outage, Presentation, read};
 use std::fmt;
 use std::ops::Range;
 
-/// What a store's refusals prove.
+/// The conclusion that a store's refusals allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// Of a token that was refused as spent, some presentation was admitted or lost its answer.
@@ -13,7 +13,7 @@ pub enum Claim {
     TiesLose,
 }
 
-/// What was counted in a history that the spend contract allows.
+/// Counts of a history that the spend contract allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub presentations: usize,

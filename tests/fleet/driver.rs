@@ -17,14 +17,14 @@ use tempfile::TempDir;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-/// How often each token is presented at once.
+/// Simultaneous presentations of each token.
 pub const PRESENTERS: usize = 8;
 /// Tokens that are raced for at the same time.
 const AT_A_TIME: usize = 16;
 /// After a race that an outage decided, so that a short outage does not use up all tokens.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How one gateway reaches the store.
+/// One gateway's way to the store.
 #[derive(Clone)]
 pub struct Route {
     /// `addresses` or `replicas`, a line.
@@ -187,7 +187,7 @@ impl Fleet {
         }
     }
 
-    /// What was written so far.
+    /// Returns the output so far.
     pub fn written(&self) -> String {
         std::fs::read_to_string(self.history.path()).unwrap()
     }

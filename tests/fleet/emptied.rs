@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 /// The longest time without a tunnel.
 const LONGEST: Duration = Duration::from_secs(10);
-/// What a user of the agent waits between two tunnels.
+/// A user's pause between two tunnels through the agent.
 const PAUSE: Duration = Duration::from_millis(140);
 
 /// A fleet of one gateway, and an agent with one user.

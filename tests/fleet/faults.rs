@@ -1,4 +1,4 @@
-//! What happens to a deployment while tokens are raced for.
+//! Faults of a deployment while tokens are raced for.
 
 use super::driver::{Fleet, PRESENTERS};
 use crate::support::memcached::Memcached;
@@ -6,7 +6,7 @@ use crate::support::relay::Relay;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How long after a fault the store may still fail to answer: a gateway recovers within a second.
+/// Time after a fault in which the store may still fail to answer: a gateway recovers within a second.
 pub const MARGIN: Duration = Duration::from_secs(1);
 
 /// One thing that goes wrong, and right again.
@@ -18,7 +18,7 @@ pub enum Fault {
     Freeze,
 }
 
-/// What can go wrong.
+/// The parts of a deployment that can fail.
 pub struct Deployment {
     /// In front of the endpoints.
     pub relays: Vec<Relay>,

@@ -20,12 +20,12 @@ pub struct Presentation {
     pub gateway: usize,
     /// Before the connection was opened.
     pub start: u64,
-    /// When the answer, or its absence, was certain.
+    /// Time at which the answer, or its absence, was certain.
     pub end: u64,
     pub answer: Answer,
 }
 
-/// What a presentation was answered.
+/// The answer to a presentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// 200, and what was sent came back.
@@ -59,7 +59,7 @@ pub enum Line {
     Outage(Outage),
 }
 
-/// The file, while the run goes on.
+/// The file, during the run.
 pub struct History {
     began: Instant,
     path: PathBuf,

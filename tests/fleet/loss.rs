@@ -119,7 +119,7 @@ async fn a_gateway_that_is_started_after_a_loss_admits_nothing_again() {
     assert_eq!(present(late.address, &target, &fresh).await.status, 200, "a token of its own mark");
 }
 
-/// Each store has a mark of its own, and tokens of one are void at the other's gateway.
+/// Each store has its own mark, and tokens of one are void at the other's gateway.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_that_is_configured_for_two_stores_admits_each_token_once() {
     let turn = Turn::take().await;

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 #[derive(Default)]
 struct Store {
     records: HashMap<String, String>,
-    /// How many spent tokens were added again.
+    /// Number of spent tokens that were added again.
     repeated: usize,
 }
 

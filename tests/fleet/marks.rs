@@ -111,7 +111,7 @@ async fn a_key_that_begins_while_a_server_is_away_gets_a_mark() {
 
 /// A loss costs the users of an agent a share of its tokens, and no service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_goes_on_after_a_loss() {
+async fn an_agent_recovers_after_a_loss() {
     let home = TempDir::new().unwrap();
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let mut servers: Vec<_> = (0..3).map(|_| Memcached::start()).collect();

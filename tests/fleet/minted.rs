@@ -18,7 +18,7 @@ pub fn races() -> usize {
 
 static RUNS: Mutex<()> = Mutex::const_new(());
 
-/// An issuer, for one run at a time: runs beside each other would meet deadlines without a fault.
+/// An issuer, for one run at a time: simultaneous runs would exceed deadlines without a fault.
 pub struct Turn {
     /// Not shared by the runs: what a static has is not dropped, and a process would outlive the tests.
     issuer: Daemon,

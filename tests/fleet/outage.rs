@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-/// What the gateway promises is a second; a busy machine may take longer.
+/// The gateway promises a second; a busy machine may take longer.
 const SOON: Duration = Duration::from_secs(5);
 const CROWD: usize = 200;
 /// Tokens for what comes after a crowd.
 const FRESH: usize = 200;
-/// What nobody reads while there is no store.
+/// A token that is never verified while there is no store.
 const NO_TOKEN: &str = "PrivateToken token=\"AAAA\"";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

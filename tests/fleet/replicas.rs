@@ -141,8 +141,8 @@ async fn replicas_are_lost_one_after_another(router: Start) {
         (status == 200 && page.contains(&format!("number 3 ({})", replicas[2]))).then_some(())
     })
     .await;
-    // Half of the first replica has not had the mark for less than a minute, so it is not planted anew yet: with the third
-    // one away, only a part of the tokens is served.
+    // Half of the first replica has lacked the mark for less than a minute, so the mark is not planted again yet: without the
+    // third replica, only a part of the tokens is served.
     bare[1].launch();
     fleet.replay(80..120).await;
     fleet.replay(0..120).await;
@@ -219,14 +219,14 @@ async fn the_documented_procedure(router: Start) {
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
-/// What `postern status URL` says of the next replica.
+/// Returns the line of `postern status URL` about the next replica.
 fn next_replica(gateway: &Daemon) -> String {
     let said = run(["status", &format!("http://{}", gateway.admin)]);
     let answer = said.stdout.split_once("the next replica may be replaced: ");
     answer.unwrap_or_else(|| panic!("{said:?}")).1.to_owned()
 }
 
-/// Which of the three replicas are away, as a gateway sees it.
+/// Returns which of the three replicas are away, by a gateway's metric.
 async fn away(gateway: &Daemon) -> [u64; 3] {
     let metrics = admin::Metrics::of(gateway.admin).await;
     ["1", "2", "3"]

@@ -1,4 +1,4 @@
-//! What an HSM can do wrong.
+//! Faults of an HSM.
 
 use super::setup::{Hsm, PIN, files, is_ready, says};
 use crate::support::daemon::Daemon;
@@ -101,7 +101,7 @@ async fn a_lack_of_sessions_is_reported_and_costs_no_more_than_it_must() {
     std::fs::write(&config, format!("{text}[signing]\nthreads = 4\n")).unwrap();
     let issuer = hsm.ready(&config).await;
 
-    // With one session beside the login's, in which a key is made, signatures wait in vain. Yet no call hangs.
+    // With one session besides the login's, in which a key is made, signatures wait in vain. Yet no call hangs.
     hsm.limit(2);
     mint(&issuer, "1").assert_stopped();
     hsm.fault("slow");

@@ -1,4 +1,4 @@
-//! A token of SoftHSM in a directory of its own, and issuers that use it.
+//! A token of SoftHSM in its own directory, and issuers that use it.
 
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::process::{Ended, Postern, command};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Where Debian's package `softhsm2` has it, which the guide names too.
+/// The path in Debian's package `softhsm2`, which the guide names too.
 pub const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 pub const PIN: &str = "83519402";
 
@@ -80,7 +80,7 @@ impl Hsm {
         std::fs::rename(self.path("away"), self.path("tokens")).unwrap();
     }
 
-    /// What the faulty module has noted, a thread each.
+    /// Returns the faulty module's notes, one for each thread.
     pub fn noted(&self, name: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -129,7 +129,7 @@ impl Hsm {
         (keys, remarks.iter().map(|line| line["remark"].as_str().unwrap().to_owned()).collect())
     }
 
-    /// What a script prints that ends well.
+    /// Runs a script that succeeds, and returns its output.
     pub fn shell(&self, script: &str) -> String {
         let script = script.replace("/etc/postern/hsm-pin", self.path("pin").to_str().unwrap());
         let mut shell = Command::new("sh");

@@ -18,7 +18,7 @@ const TARGET: Ipv4Addr = Ipv4Addr::new(127, 77, 88, 99);
 const TARGET_NAME: &str = "secret-target-7f3a.localhost";
 /// A name that never has an address (RFC 6761, section 6.4).
 const NO_NAME: &str = "secret-nowhere-51c9.invalid";
-/// Where the clients are.
+/// The clients' address.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 66, 55, 44);
 /// Requests of each kind.
 const ROUNDS: usize = 5;

@@ -12,14 +12,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What this fleet does not have, by dashboard and title of the panel: an embedded store, pools of connections, and memcacheds
+/// Panels without data in this fleet, by dashboard and title: an embedded store, pools of connections, and memcacheds
 /// without a router before them, which alone can be asked.
 const EMPTY: [(&str, &str); 3] = [
     ("store", "Records of the embedded store"),
     ("store", "Wait for a connection, p99"),
     ("store", "Memory in use, by memcached"),
 ];
-/// How long the fleet is under load. Rates are over [`RATE`].
+/// Time under load. Rates are over [`RATE`].
 const LOAD: Duration = Duration::from_secs(30);
 const RATE: &str = "10s";
 
@@ -98,7 +98,7 @@ async fn every_panel_shows_what_a_fleet_does() {
     fleet.terminate().assert_stopped();
 }
 
-/// Whether a value makes sense in a unit of Grafana's. A fleet of this test is not older than an hour, a key lives for years.
+/// Returns whether a value makes sense in a unit of Grafana's. The fleet is at most an hour old, and a key lives for years.
 fn fits(value: f64, unit: &str) -> bool {
     match unit {
         "percentunit" => (0.0..=1.0 + 1e-9).contains(&value),

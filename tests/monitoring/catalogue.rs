@@ -1,4 +1,4 @@
-//! What can be queried: registered metrics and recorded series, their labels, and the labels' values.
+//! Everything that can be queried: registered metrics and recorded series, their labels, and the labels' values.
 
 use super::queries::{Matcher, Selector, groupings, selectors};
 use crate::catalogue::CATALOGUES;
@@ -14,7 +14,7 @@ pub struct Catalogue {
     jobs: Vec<String>,
 }
 
-/// What a label of a metric may be.
+/// Returns the possible values of a metric's label.
 fn values(label: &Label) -> Option<BTreeSet<String>> {
     label.values.map(|values| values.iter().map(|value| (*value).to_owned()).collect())
 }
@@ -34,7 +34,7 @@ impl Catalogue {
                 series.insert(metric.name.to_owned(), labels);
                 continue;
             };
-            // A histogram has no series of its own name.
+            // A histogram has no series of its bare name.
             for suffix in ["_sum", "_count"] {
                 series.insert(format!("{}{suffix}", metric.name), labels.clone());
             }
@@ -63,7 +63,7 @@ impl Catalogue {
         self.series.insert(name.to_owned(), labels);
     }
 
-    /// What is wrong with a selector.
+    /// Returns the faults of a selector.
     pub fn faults(&self, selector: &Selector, any_job: bool) -> Vec<String> {
         let name = &selector.name;
         let Some(labels) = self.series.get(name) else {

@@ -57,7 +57,7 @@ pub fn of(text: &str) -> Vec<Rule> {
                 let value = value.trim().trim_start_matches(">-").trim_matches('"').to_owned();
                 let before = rule.values.insert(name.to_owned(), value);
                 assert_eq!(before, None, "{} has two {name}", rule.name);
-                // Below it may stand keys of its own, and no text.
+                // It may hold keys, and no text.
                 key = (!["labels", "annotations"].contains(&name)).then(|| (name.to_owned(), depth));
             }
         }
@@ -88,7 +88,7 @@ pub fn anchors(markdown: &str) -> HashSet<String> {
         .collect()
 }
 
-/// Whether a test of the rules expects the alert to fire: as a sample of `ALERTS`, or in a list `exp_alerts`.
+/// Returns whether a test of the rules expects the alert to fire: as a sample of `ALERTS`, or in a list `exp_alerts`.
 pub fn fires_in(alert: &str, tests: &str) -> bool {
     let sample = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"");
     let as_sample = tests.lines().any(|line| line.contains(&sample) && line.contains("value: 1"));

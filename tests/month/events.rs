@@ -10,7 +10,7 @@ use crate::support::windows::Opened;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How soon users are served again when the cause is gone: the longest pause of an agent after so short an outage.
+/// Time until users are served again when the cause is gone: the longest pause of an agent after so short an outage.
 const GATEWAY_BACK: Duration = Duration::from_secs(2);
 const STORE_BACK: Duration = Duration::from_secs(2);
 /// A gateway reads connection, witnesses and other gateways' offers before it plants the next mark, and the agent has to
@@ -22,9 +22,9 @@ const AGENT_BACK: Duration = Duration::from_secs(1);
 const KEYS_BACK: Duration = Duration::from_secs(12);
 /// Requests that a gateway may answer between its last word and its end: those of all users in half a second.
 const UNSEEN: i64 = 25;
-/// How long a gateway may take to be ready, also without the issuer.
+/// Most time until a gateway is ready, also without the issuer.
 const ALONE: Duration = Duration::from_secs(5);
-/// How long a reload may take.
+/// Most time until a reload is logged.
 const SAID: Duration = Duration::from_secs(5);
 
 impl Month {
@@ -143,7 +143,7 @@ impl Month {
         self.store.kill();
         self.store.launch();
         self.windows.close(opened, self.users.now());
-        // An agent learns of it with its next request, and says that it is ready until then.
+        // An agent learns of it with its next request, and reports itself ready until then.
         let began = Instant::now();
         for agent in &self.site.agents {
             let left = NEXT_MARK.saturating_sub(began.elapsed());
@@ -259,7 +259,7 @@ fn all_users() -> impl Iterator<Item = String> {
     AGENTS.into_iter().map(|agent| agent.unit())
 }
 
-/// Who has no other gateway.
+/// Agents without another gateway.
 fn dependents(gateway: usize) -> impl Iterator<Item = String> {
     AGENTS.into_iter().filter(move |agent| agent.depends_on(gateway)).map(|agent| agent.unit())
 }

@@ -25,10 +25,10 @@ pub const AGENTS: [AgentPlan; 3] = [
     AgentPlan { name: "thrifty", gateways: &[1, 0], low: 2, high: 6 },
     AgentPlan { name: "seldom", gateways: &[0], low: 4, high: 8 },
 ];
-/// Whose users an outage of the issuer may refuse.
+/// Agents whose users may be refused during an outage of the issuer.
 pub const POOR: [&str; 2] = ["agent thrifty", "agent seldom"];
 const PAUSES: [&[u64]; 3] = [&[60, 60], &[150], &[1_500]];
-/// How long everything may take to recover: longer where a daemon does not use a disk that was full.
+/// Most time until everything recovers: longer where a daemon does not use a disk that was full.
 const RECOVERY: Duration = Duration::from_secs(10);
 const RECOVERY_OF_A_DISK: Duration = Duration::from_secs(25);
 /// A gateway reports lost records until their key retires.
@@ -122,7 +122,7 @@ impl Month {
             _ => RECOVERY,
         };
         self.recovered(&format!("{event:?}"), limit).await;
-        // What is left of its time is quiet: keys go on rotating, and nothing excuses a refusal.
+        // The rest of the event's time is quiet: keys still rotate, and nothing excuses a refusal.
         tokio::time::sleep(EACH.saturating_sub(began.elapsed())).await;
     }
 
@@ -231,7 +231,7 @@ impl Month {
     }
 }
 
-/// How many tokens an agent holds, by its metric.
+/// Returns the number of tokens that an agent holds, by its metric.
 async fn level(agent: &Unit) -> Option<u64> {
     Some(agent.metrics().await?.sum("postern_wallet_tokens", &[]))
 }

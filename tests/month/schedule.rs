@@ -1,4 +1,4 @@
-//! What happens in a month, drawn from one number.
+//! The events of a month, drawn from one number.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,13 +7,13 @@ use std::time::Duration;
 /// The month that everyone has.
 const SEED: u64 = 10;
 const SECONDS: u64 = 102;
-/// How long an event takes at least, recovery and a quiet time included.
+/// Least time for an event, recovery and a quiet time included.
 pub const EACH: Duration = Duration::from_secs(6);
 
 /// An agent takes four new marks of one gateway in an hour at once, and waits longer and longer for further ones.
 const LOSSES: usize = 4;
 
-/// How a process ends.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     /// SIGTERM, and a drain.
@@ -54,7 +54,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether gateways offer another mark after it.
+    /// Returns whether gateways offer another mark after it.
     pub fn brings_a_mark(&self) -> bool {
         matches!(self, Self::StoreEmptied | Self::RotateNow)
     }

@@ -1,4 +1,4 @@
-//! Where every token of an account went: issued = spent + held + lost.
+//! The balance of every account's tokens: issued = spent + held + lost.
 //!
 //! The issuer counts what was issued to each account, the users count what was spent (every 200 they saw), and the
 //! wallet file has what is held. The rest is lost, and the agent has to have reported why. A killed process cannot
@@ -12,7 +12,7 @@ use crate::support::users::Users;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// What an agent reports about its tokens.
+/// The agent's metric of its tokens.
 const FATES: &str = "postern_agent_tokens_total";
 /// The most tokens in one request of an agent, which makes one request after the other.
 const BATCH: usize = 100;
@@ -43,7 +43,7 @@ pub struct Books {
     fates: BTreeMap<String, Counts>,
     /// By agent: tokens whose fate nothing could count.
     unknown: Counts,
-    /// What the gateways' processes admitted by their own count, and the most that each end of one left uncounted.
+    /// Tokens admitted by the gateways' own count, and the most that each end of a process left uncounted.
     admitted: i64,
     unseen: i64,
 }

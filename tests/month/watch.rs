@@ -1,4 +1,4 @@
-//! What daemons report over the month: readiness and counters, read several times a second.
+//! Daemons' reports over the month: readiness and counters, read several times a second.
 
 use crate::support::site::Site;
 use crate::support::unit::{Readiness, Unit};
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often each daemon is looked at.
+/// Interval of looks at each daemon.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How soon after its users are refused a daemon has to report why.
+/// Most time from a refusal of its users until a daemon reports why.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Readiness over time.
@@ -32,7 +32,7 @@ impl Seen {
         self.0.lock().unwrap().entry(unit.name.clone()).or_default().push((users.now(), readiness));
     }
 
-    /// Whether one of `units` reported something other than "ready" in the time.
+    /// Returns whether one of `units` reported something other than "ready" in the time.
     fn said_something(&self, units: &[&str], from: Duration, until: Duration) -> bool {
         let seen = self.0.lock().unwrap();
         let mut samples = units.iter().filter_map(|unit| seen.get(*unit)).flatten();

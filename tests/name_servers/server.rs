@@ -1,13 +1,13 @@
-//! A name server of a test's own, which answers each family of each name as the test says.
+//! A test's name server, which answers each family of each name as the test specifies.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How late an answer is that comes late: within the five seconds that a resolver waits for one.
+/// Delay of a late answer: within the five seconds that a resolver waits.
 pub const LATE: Duration = Duration::from_secs(4);
 
-/// What a name server does with a question.
+/// A name server's reaction to a question.
 #[derive(Clone, Copy, Debug)]
 pub enum Does {
     Answer(IpAddr),
@@ -25,7 +25,7 @@ pub enum Does {
     MistakeNumber,
     /// An answer to a question for another name.
     MistakeName,
-    /// An answer that is said to be longer, from a server that is not reached over TCP.
+    /// A truncated answer, from a server that is not reached over TCP.
     CutOff,
 }
 
@@ -53,7 +53,7 @@ impl NameServer {
         Self { address, questions }
     }
 
-    /// What it was asked.
+    /// Returns the questions so far.
     pub fn asked(&self) -> Vec<(String, Family)> {
         self.questions.lock().unwrap().clone()
     }

@@ -1,4 +1,4 @@
-//! `postern issuer key …` on an issuer that runs, on one that does not, and on one that is killed meanwhile.
+//! `postern issuer key …` on an issuer that runs, on one that does not, and on one that is killed during the command.
 
 use super::keys::{Keys, listed};
 use crate::accounts::{issuer, json, said};
@@ -108,7 +108,7 @@ async fn commands_at_the_same_time_take_turns() {
     let keys = json(&config, &["key", "list"]);
     let mut begins: Vec<_> = keys.iter().map(|key| key["in_use_from"].as_u64().unwrap()).collect();
     begins.dedup();
-    assert_eq!(begins.len(), 5, "each begins in a second of its own: {keys:?}");
+    assert_eq!(begins.len(), 5, "each begins in another second: {keys:?}");
     assert_eq!(keys.iter().filter(|key| key["phase"] == "newest").count(), 1, "{keys:?}");
 }
 

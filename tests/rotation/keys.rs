@@ -23,13 +23,13 @@ impl Keys {
         }
     }
 
-    /// How many took over after the first one that was seen, by now.
+    /// Counts the keys that took over after the first one seen.
     pub fn rotations(&self) -> usize {
         let now = UnixSeconds::now();
         self.seen.values().filter(|(_, not_before, _)| *not_before <= now).count().saturating_sub(1)
     }
 
-    /// How many tokens of `wallet` are of a key whose time has not come: RFC 9578, section 4, forbids to mint them.
+    /// Counts the tokens of `wallet` whose key is not yet valid: RFC 9578, section 4, forbids to mint them.
     pub fn too_early_in(&self, wallet: &[Token]) -> usize {
         let now = UnixSeconds::now();
         let early: Vec<TokenKeyId> =

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const FULL: AgentPlan = AgentPlan { name: "full", gateways: &[0, 1], low: 32, high: 64 };
 const LOW: AgentPlan = AgentPlan { name: "low", gateways: &[1, 0], low: 2, high: 4 };
 const EMPTY: AgentPlan = AgentPlan { name: "empty", gateways: &[1], low: 0, high: 1 };
-/// How soon after the end of a restart an agent serves again: its own pause after a failure is over.
+/// Time from the end of a restart until an agent serves again: its own pause after a failure is over.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long agents are used when everything is done.
+/// Time that agents are used when everything is done.
 const AFTERWARDS: Duration = Duration::from_secs(5);
-/// How often gateways fetch the directory, if nothing makes them fetch it earlier.
+/// The gateways' interval of fetching the directory, if nothing makes them fetch it earlier.
 const POLL: &str = "15s";
 /// Until then a gateway has dropped the key, at the latest.
 const SOON: Duration = Duration::from_secs(15 + 3);
-/// How much later than promised an old token may be refused: times are whole seconds, and the machine is busy.
+/// Most delay of an old token's refusal over what is promised: times are whole seconds, and the machine is busy.
 const LATE: Duration = Duration::from_secs(3);
 
 /// One command, whatever the grace is: nothing of a gateway is edited, and none gets a signal.
@@ -67,7 +67,7 @@ struct Rotation {
     old: Vec<String>,
     spent: Vec<String>,
     old_keys: Vec<String>,
-    /// When the keys were retired, and that second as a Unix time.
+    /// The time at which the keys were retired, and that second as a Unix time.
     retired: Duration,
     retired_second: u64,
     _store: Memcached,

@@ -6,7 +6,7 @@ use crate::support::{read, root};
 #[derive(Debug)]
 pub struct Step {
     pub text: String,
-    /// What stands between backticks.
+    /// The texts between backticks.
     pub code: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 const ROTATE_EVERY: u64 = 5;
 const PUBLISH_AHEAD: u64 = 3;
 const REDEEM_FOR: u64 = 4;
-/// How often the operator looks for a new key file to copy.
+/// The operator's interval of looking for a new key file to copy.
 const COPY_EVERY: Duration = Duration::from_millis(500);
 
 /// One is never without work and has a full wallet; one mints only on demand; one is idle with a low wallet, and has to
@@ -34,7 +34,7 @@ async fn twenty_rotations_refuse_no_user() {
     rotations_refuse_no_user(&[2]).await;
 }
 
-/// Type 5 beside type 2, which must not stand in for it; and type 1 alone.
+/// Type 5 with type 2, which must not stand in for it; and type 1 alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_rotations_of_private_types_refuse_no_user() {
     tokio::join!(rotations_refuse_no_user(&[5, 2]), rotations_refuse_no_user(&[1]));
@@ -159,8 +159,8 @@ async fn watched(site: &Site, rotations: u64) -> Keys {
     keys
 }
 
-/// Who is not ready, and why. The agent that is away does not count; nor does one that replaces tokens which have all retired at
-/// once, for that takes as long as the machine is busy, and whether its users are served is asserted of each request.
+/// Returns the daemons that are not ready, and why. The agent that is away does not count; nor does one that replaces tokens
+/// which all retired at once: a busy machine takes long for that, and each request asserts that users are served.
 async fn not_ready(site: &Site) -> BTreeMap<&str, Readiness> {
     let mut found = BTreeMap::new();
     for unit in site.units().filter(|unit| unit.name != "agent away") {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How many tokens each account has used, in all periods; nothing where there is no database.
+/// Returns the tokens that each account has used, in all periods; nothing where there is no database.
 pub fn used(keys: &Path) -> BTreeMap<String, i64> {
     let path = keys.join("accounts.sqlite");
     if !path.exists() {

@@ -28,7 +28,7 @@ impl Daemon {
         daemon
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until the daemon reports that it is ready.
     pub async fn until_ready(&self, kind: &str) {
         eventually(&format!("the {kind} is ready"), || async {
             admin::get(self.admin, "/readyz").await.filter(|(status, _)| *status == 200)

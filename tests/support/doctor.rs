@@ -1,4 +1,4 @@
-//! What `postern doctor` finds.
+//! The findings of `postern doctor`.
 
 use super::process::{Ended, run};
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub fn name_server() -> SocketAddr {
     address
 }
 
-/// What was found of one configuration: verdict, subject, and everything that is said.
+/// The findings about one configuration: verdict, subject, and the whole text.
 pub struct Findings(Vec<[String; 3]>);
 
 impl Findings {
@@ -43,7 +43,7 @@ impl Findings {
         Self(ours.map(found).collect())
     }
 
-    /// The finding with this verdict about this subject that says `part`.
+    /// Asserts that a finding has this verdict and subject, and contains `part`.
     #[track_caller]
     pub fn has(&self, verdict: &str, what: &str, part: &str) {
         let is_it = |[of, about, said]: &[String; 3]| of == verdict && about == what && said.contains(part);
@@ -73,7 +73,7 @@ pub fn doctor(file: &Path) -> Ended {
 }
 
 impl Ended {
-    /// `postern doctor` found a file with which a start would end with this code, and says why.
+    /// Asserts that `postern doctor` found a file with which a start would end with this code, and reports why.
     #[track_caller]
     pub fn assert_would_not_start(&self, code: i32, sentence: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:#?}");

@@ -1,4 +1,4 @@
-//! Daemons with a clock of their own, by `libfaketime`.
+//! Daemons with their own clock, by `libfaketime`.
 
 use super::process::command;
 use std::fs::DirEntry;

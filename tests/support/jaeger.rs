@@ -1,4 +1,4 @@
-//! A real Jaeger, on ports of its own, and its answers.
+//! A real Jaeger, on its own ports, and its answers.
 
 use super::{PATIENCE, eventually, root};
 use postern_testkit::ports;
@@ -24,7 +24,7 @@ struct Ports {
 }
 
 impl Jaeger {
-    /// One that answers queries.
+    /// Starts a Jaeger, and waits until it answers queries.
     pub async fn start() -> Self {
         let binary = std::env::var_os("POSTERN_JAEGER").map(PathBuf::from);
         let binary = binary.expect("POSTERN_JAEGER names a Jaeger binary");
@@ -60,7 +60,7 @@ impl Jaeger {
         .await;
     }
 
-    /// Where a gateway sends its spans.
+    /// Returns the URL to which a gateway sends its spans.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.otlp)
     }
@@ -80,7 +80,7 @@ impl Jaeger {
         }
     }
 
-    /// It goes on accepting connections, and does nothing more.
+    /// Freezes Jaeger: the kernel still accepts connections for it.
     pub fn freeze(&self) {
         self.signal("STOP");
     }
@@ -199,7 +199,7 @@ impl Trace {
         self.find(name).unwrap_or_else(|| panic!("no {name} in {self:#?}"))
     }
 
-    /// Why it was kept.
+    /// Returns the reason why the trace was kept.
     pub fn kept(&self) -> Option<&str> {
         self.find("request")?.word("postern.kept")
     }

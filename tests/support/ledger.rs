@@ -1,4 +1,4 @@
-//! What happened to each token, written down while it happens and judged afterwards.
+//! Each token's fate, recorded while it happens and judged afterwards.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,12 +9,12 @@ pub struct Record {
     pub token: usize,
     /// Before the connection was opened.
     pub start: Duration,
-    /// When the answer, or its absence, was certain.
+    /// Time at which the answer, or its absence, was certain.
     pub end: Duration,
     pub answer: Answer,
 }
 
-/// What a presentation was answered.
+/// The answer to a presentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// 200, and what was sent came back.
@@ -36,7 +36,7 @@ pub struct Outage {
     pub until: Duration,
 }
 
-/// How often each answer was given.
+/// The number of times each answer was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub opened: usize,

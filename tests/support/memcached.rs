@@ -1,4 +1,4 @@
-//! Real memcacheds, each on a port of its own, and ways to make them fail.
+//! Real memcacheds, each on its own port, and ways to make them fail.
 
 use super::{PATIENCE, faketime};
 use postern_testkit::ports;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 pub struct Memcached {
     port: u16,
     child: Option<Child>,
-    /// How far its clock is from the machine's, as faketime writes it.
+    /// Its clock's distance from the machine's, as faketime writes it.
     clock: Option<&'static str>,
     /// Options in addition to those of all.
     options: &'static [&'static str],
 }
 
 impl Memcached {
-    /// One that listens when this returns.
+    /// Starts a memcached that listens when this returns.
     pub fn start() -> Self {
         let mut server = Self::absent();
         server.launch();

@@ -1,4 +1,4 @@
-//! What the cross-process tests share: the binary under test as processes, raw proxy clients, small targets.
+//! Code shared by the cross-process tests: the binary under test as processes, raw proxy clients, small targets.
 
 pub mod accounts;
 pub mod admin;
@@ -38,7 +38,7 @@ use tokio::time::timeout;
 
 /// Longer than anything takes that works, on a busy machine: a test that hangs fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How often to look at what has no event to wait for.
+/// Polling interval for what has no event to wait for.
 pub const TICK: Duration = Duration::from_millis(5);
 
 /// Looks again and again until `look` finds something.

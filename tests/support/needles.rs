@@ -5,18 +5,18 @@ use postern_token::encode_base64url;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-/// How many bytes of a secret give it away.
+/// Number of a secret's bytes that give it away.
 const WINDOW: usize = 16;
 
-/// What is looked for: texts (names, addresses) and secrets (bytes, of which no 16 in a row may show).
+/// Data to look for: texts (names, addresses) and secrets (bytes, of which no 16 in a row may show).
 #[derive(Default)]
 pub struct Needles {
-    /// What it is, and the bytes; compared with the haystack in lower case.
+    /// Description and bytes; compared with the haystack in lower case.
     texts: Vec<(String, Vec<u8>)>,
     /// The same, compared as they are.
     encoded: Vec<(String, Vec<u8>)>,
     windows: HashMap<[u8; WINDOW], String>,
-    /// Whether a window begins with these three bytes. Few places in a haystack do, and only those are looked up in the map.
+    /// True if a window begins with these three bytes. Few places in a haystack do, and only those are looked up in the map.
     begins: Vec<bool>,
 }
 
@@ -62,7 +62,7 @@ impl Needles {
         }
     }
 
-    /// What of it is in `haystack`, each with the byte where it begins.
+    /// Returns the needles in `haystack`, each with the byte where it begins.
     pub fn search(&self, haystack: &[u8]) -> Vec<String> {
         let mut found = Vec::new();
         let lower = haystack.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! A real Pebble, the test authority of Let's Encrypt, on ports of its own.
+//! A real Pebble, the test authority of Let's Encrypt, on its own ports.
 
 use super::tls::Authority;
 use super::{PATIENCE, eventually};

@@ -15,7 +15,7 @@ pub struct Postern {
     outputs: Outputs,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug)]
 pub struct Ended {
     /// `None` when a signal ended it.

@@ -41,7 +41,7 @@ impl Programs {
     }
 }
 
-/// What stands beside a sample, as Prometheus has it.
+/// A sample's exemplar, as Prometheus has it.
 #[derive(Debug)]
 pub struct Exemplar {
     pub series: HashMap<String, String>,
@@ -58,7 +58,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// One that answers queries. `gateway` is an admin listener.
+    /// Starts a Prometheus, and waits until it answers queries. `gateway` is an admin listener.
     pub async fn start(programs: &Programs, gateway: SocketAddr) -> Self {
         Self::scraping(programs, &[("postern-gateway", &[gateway])]).await
     }
@@ -85,7 +85,7 @@ impl Prometheus {
         .await
     }
 
-    /// One that answers queries, with these arguments and a port of its own. `home` goes with it.
+    /// Starts a Prometheus that answers queries, with these arguments, on its own port. `home` is removed with it.
     pub async fn with<'a>(
         programs: &Programs,
         arguments: impl IntoIterator<Item = &'a OsStr>,
@@ -162,7 +162,7 @@ impl Prometheus {
         .await;
     }
 
-    /// The exemplars beside a query's series, since the start.
+    /// Returns the exemplars of a query's series, since the start.
     pub async fn exemplars(&self, query: &str) -> Vec<Exemplar> {
         let range = [("query", query), ("start", "2000-01-01T00:00:00Z"), ("end", "2100-01-01T00:00:00Z")];
         let data = self.data("/api/v1/query_exemplars", &range).await;
@@ -186,7 +186,7 @@ impl Prometheus {
         rules.map(|rule| (text(&rule["name"]), text(&rule["health"]), text(&rule["lastError"]))).collect()
     }
 
-    /// The alerts that fire, or will when it goes on like this.
+    /// Returns the alerts that fire, or will if their condition lasts.
     pub async fn alerts(&self) -> Vec<String> {
         let data = self.data("/api/v1/alerts", &[]).await;
         let alerts = data["alerts"].as_array().unwrap().iter();

@@ -22,12 +22,12 @@ impl Head {
         })
     }
 
-    /// Whether it is the refusal of a spent token.
+    /// Returns whether it is the refusal of a spent token.
     pub fn says_spent(&self) -> bool {
         self.is_refused_by("details=\"token already spent\"")
     }
 
-    /// Whether it is the refusal of a token whose mark is void.
+    /// Returns whether it is the refusal of a token whose mark is void.
     pub fn says_void(&self) -> bool {
         self.is_refused_by("records that the gateway has lost")
     }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-/// A port that leads to the servers, each connection to the next one. Runs on a thread of its own.
+/// A port that leads to the servers, each connection to the next one. Runs on its own thread.
 pub struct Relay {
     port: u16,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
@@ -59,7 +59,7 @@ impl Relay {
         Self { port, connections, closed, hold, came, _end: end }
     }
 
-    /// How many connections have come, and were passed on.
+    /// Returns the number of connections that were passed on.
     pub fn came(&self) -> u64 {
         self.came.load(Ordering::Acquire)
     }

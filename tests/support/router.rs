@@ -117,7 +117,7 @@ fn twemproxy_binary() -> PathBuf {
     found.expect("twemproxy is installed (apt-get install nutcracker)")
 }
 
-/// How the list of servers begins in mcrouter's JSON; it ends with `]`.
+/// The beginning of the list of servers in mcrouter's JSON; it ends with `]`.
 pub const JSON_LIST: &str = "\"servers\": [";
 
 /// The configuration with these servers in its pool, whose list begins and ends so. Done on the text, which has comments.

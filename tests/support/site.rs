@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
-/// What an installation is like. Key times are whole seconds, as they are on the wire.
+/// The plan of an installation. Key times are whole seconds, as they are on the wire.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub rotate_every: u64,
@@ -19,12 +19,12 @@ pub struct Plan {
     pub redeem_for: u64,
     /// The token types that are issued and accepted, the preferred one first.
     pub types: &'static [u16],
-    /// How often gateways fetch the issuer's keys.
+    /// The gateways' interval of fetching the issuer's keys.
     pub poll: &'static str,
     pub removed_grace: &'static str,
     /// An account for each agent, with this quota. `None`: the issuer is open.
     pub quota: Option<&'static str>,
-    /// Where the gateways' store is.
+    /// Addresses of the gateways' store.
     pub store: Vec<String>,
     pub gateways: usize,
     pub agents: Vec<AgentPlan>,
@@ -64,7 +64,7 @@ impl AgentPlan {
         format!("agent {}", self.name)
     }
 
-    /// Whether it has no gateway but this one.
+    /// Returns whether it has no gateway but this one.
     pub fn depends_on(&self, gateway: usize) -> bool {
         self.gateways == [gateway]
     }

@@ -1,4 +1,4 @@
-//! Where tunnels go.
+//! Targets of tunnels.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub async fn tls_echo(config: Arc<rustls::ServerConfig>) -> SocketAddr {
     .await
 }
 
-/// What [`web`] answers.
+/// The answer of [`web`].
 pub const PAGE: &str = "a page";
 
 /// A web server that answers every request with [`PAGE`] and closes.

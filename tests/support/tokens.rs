@@ -20,7 +20,7 @@ pub fn mint(issuer: &str, gateway: &str, count: usize) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Presents a token in a CONNECT on a connection of its own; returns the answer's head.
+/// Presents a token in a CONNECT on a new connection; returns the answer's head.
 pub async fn present(gateway: SocketAddr, target: &str, authorization: &str) -> Head {
     let mut stream = dial(gateway).await.unwrap();
     connect(&mut stream, target, Some(authorization)).await.unwrap()

@@ -11,7 +11,7 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::block_in_place;
 
-/// How long an admin listener may take to answer; a process that is stopped by SIGSTOP never does.
+/// Most time until an admin listener answers; a process that is stopped by SIGSTOP never does.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A daemon that can be stopped, killed and started again at the same addresses.
@@ -23,7 +23,7 @@ pub struct Unit {
     pub admin: SocketAddr,
     kind: &'static str,
     process: Mutex<Option<Postern>>,
-    /// What earlier processes wrote.
+    /// The output of earlier processes.
     before: Mutex<String>,
 }
 

@@ -14,7 +14,7 @@ pub struct Up {
     pub ready_after: Duration,
 }
 
-/// Where everything listens.
+/// All listeners' addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
     pub client: SocketAddr,

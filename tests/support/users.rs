@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 /// Longer than any deadline of an agent: its user has an answer by then.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// What a user got.
+/// A user's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
     /// 200, and bytes went there and back.
@@ -113,7 +113,7 @@ impl Users {
         self.attempts.lock().unwrap().clone()
     }
 
-    /// How many tunnels the users of one agent had: answers of 200, also those that broke later.
+    /// Counts the tunnels of one agent's users: answers of 200, also those that broke later.
     pub fn tunnels(&self, agent: &str) -> usize {
         let opened = |attempt: &&Attempt| matches!(attempt.got, Got::Tunnel | Got::Broken(_));
         self.attempts.lock().unwrap().iter().filter(|attempt| attempt.agent == agent).filter(opened).count()
@@ -128,7 +128,7 @@ impl Users {
     }
 }
 
-/// How many of how many, for which agents, and the first sentences.
+/// Describes the refusals: how many of how many, for which agents, and the first sentences.
 pub fn refusals(refused: &[&Attempt], all: usize) -> String {
     let mut text = format!("{} of {all} requests were not served:\n", refused.len());
     let mut by_sentence: Vec<(String, usize, &Attempt)> = Vec::new();

@@ -8,21 +8,21 @@ use std::time::Duration;
 /// A fault that refuses users whatever their agent does.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// What is wrong, for people.
+    /// The fault, for people.
     pub fault: String,
-    /// Whose users it may refuse.
+    /// Agents whose users may be refused.
     pub agents: Vec<String>,
-    /// Whose open tunnels it may break, beside those.
+    /// Further agents, whose open tunnels may break.
     pub severed: Vec<String>,
     pub from: Duration,
     /// `None` while it lasts.
     pub until: Option<Duration>,
-    /// How long after its end a refusal is still its doing.
+    /// Time after its end in which a refusal still counts as its effect.
     pub grace: Duration,
 }
 
 impl Window {
-    /// Whether the attempt met it.
+    /// Returns whether the attempt met it.
     fn excuses(&self, attempt: &Attempt) -> bool {
         let until = self.until.map_or(Duration::MAX, |until| until + self.grace);
         let is_severed = matches!(attempt.got, Got::Broken(_)) && self.severed.contains(&attempt.agent);
@@ -70,12 +70,12 @@ impl Windows {
         self.0.lock().unwrap().clone()
     }
 
-    /// Whether an attempt's failure is the doing of some fault.
+    /// Returns whether an attempt's failure is the effect of some fault.
     pub fn excuse(&self, attempt: &Attempt) -> bool {
         self.0.lock().unwrap().iter().any(|window| window.excuses(attempt))
     }
 
-    /// How many attempts were refused unavoidably; an error when one was not served and no fault excuses that.
+    /// Returns the number of attempts refused unavoidably; an error if no fault excuses an attempt that was not served.
     pub fn judged(&self, attempts: &[Attempt]) -> Result<usize, String> {
         let failed = attempts.iter().filter(|attempt| attempt.got != Got::Tunnel);
         let (excused, avoidable): (Vec<_>, Vec<_>) = failed.partition(|attempt| self.excuse(attempt));

@@ -57,7 +57,7 @@ pub(crate) enum AccountCommand {
     RotateKey {
         /// The account's name
         name: String,
-        /// How long the account's other keys stay good; "0s" ends them at once
+        /// Remaining life of the account's other keys; "0s" ends them at once
         #[arg(long, value_name = "SPAN", default_value = "1d", conflicts_with = "keep")]
         grace: ConfigDuration,
         /// Leave the other keys as they are: this one is for another device
@@ -75,7 +75,7 @@ pub(crate) enum AccountCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Let a client's certificate stand for an account (mutual TLS), beside its API keys and other certificates
+    /// Let a client's certificate stand for an account (mutual TLS), in addition to its API keys and other certificates
     AddCertificate {
         /// The account's name
         name: String,
@@ -129,10 +129,10 @@ pub(crate) enum KeyCommand {
         /// The key's id, as `list` has it. With --now it may be left out: then all keys end, those to come, too
         #[arg(required_unless_present = "now")]
         id: Option<String>,
-        /// In an emergency: the directory tells gateways to refuse its tokens at once, whatever their removed_grace is
+        /// In an emergency: the directory has gateways refuse its tokens at once, whatever their removed_grace is
         #[arg(long)]
         now: bool,
-        /// Do it. Without this, the command says what would happen
+        /// Do it. Without this, the command prints what would happen
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -229,12 +229,12 @@ pub(crate) struct Change {
     /// Tokens in each period, such as "10000/1d". What was used counts against it, unless the period is another one
     #[arg(value_name = "N/PERIOD", required_unless_present_any = ["no_quota", "rate", "no_rate", "tier", "expires"])]
     pub(crate) quota: Option<Quota>,
-    /// No quota of its own from now on, but the terms of its tier
+    /// Drop the account's own quota: the tier's terms apply
     #[arg(long, conflicts_with = "quota")]
     pub(crate) no_quota: bool,
     #[command(flatten)]
     pub(crate) pace: Pace,
-    /// No rate of its own
+    /// Drop the account's own rate
     #[arg(long, conflicts_with = "rate")]
     pub(crate) no_rate: bool,
     /// One of the tiers in the configuration file; "" for none
@@ -257,7 +257,7 @@ pub(crate) struct UsageArgs {
     /// Only periods that end after the beginning of this day (UTC)
     #[arg(long, value_name = "YYYY-MM-DD")]
     pub(crate) since: Option<String>,
-    /// How to print it
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = UsageFormat::Csv)]
     pub(crate) format: UsageFormat,
 }
@@ -270,7 +270,7 @@ pub(crate) enum UsageFormat {
     Json,
 }
 
-/// A join string beside an account's API key. What is not given here is what `[join]` of the issuer's configuration says.
+/// A join string printed with an account's API key. Omitted values come from `[join]` of the issuer's configuration.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Joining {
     /// Print a join string, too: all that `postern client join` needs. It holds the API key, so it is as secret

@@ -59,7 +59,7 @@ pub(crate) struct Up {
 
 /// Write the configurations of a gateway, an issuer and an agent that work together on this machine, and what they need:
 /// a certificate of an authority made for trying, an account with its API key, and folders for their state.
-/// Or, with --origin, the configurations of a fleet on machines of their own.
+/// Or, with --origin, the configurations of a fleet on several machines.
 ///
 /// The configurations have comments and are for keeping: change names, addresses and certificates, and the same files serve on
 /// other machines. Nothing is started, and nothing that is there is overwritten. Where a port below is taken, the next one that is
@@ -76,7 +76,7 @@ pub(crate) struct Init {
     /// else files of the gateway's own; with --fleet ports 11221 to 11223
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) memcached: Vec<String>,
-    /// With --fleet: write the files of servers on machines of their own, which nothing has to be edited in. The gateways' name in
+    /// With --fleet: write the files of servers on separate machines, ready without edits. The gateways' name in
     /// tokens, such as proxy.example, which is final once tokens are out
     #[arg(long, value_name = "NAME", requires_all = ["fleet", "gateway_url", "issuer_url"])]
     #[arg(conflicts_with_all = ["client", "gateway", "second_gateway", "issuer", "admin"])]
@@ -110,9 +110,9 @@ pub(crate) struct Init {
 
 /// Print what of Postern runs on this machine: each daemon, its version, whether it is ready or why not, and its live page.
 ///
-/// It asks the admin listeners that the configurations in a folder name, or those given by --config; where there is none, the default
-/// admin ports, such as that of `postern up`. A URL is that of one admin listener, whose links are printed, too: attempts, losses and
-/// times of each. `postern client status` says more of an agent, `postern doctor` of what is wrong.
+/// It queries the admin listeners of the configurations in a folder, or of those given by --config; without any, the default
+/// admin ports, such as that of `postern up`. A URL is that of one admin listener, whose links are printed, too: attempts, losses
+/// and times of each. `postern client status` shows more of an agent, `postern doctor` of what is wrong.
 ///
 /// Exit code 0 when all are ready, 1 when one is not, 3 when none runs: fit for health checks.
 #[derive(Debug, Args)]
@@ -141,7 +141,7 @@ impl Status {
 /// A PATH is the configuration of a gateway, an issuer or an agent (TOML), of mcrouter (JSON) or of twemproxy (YAML), or a folder
 /// with some of them; what a file holds decides. Without one, it looks in this folder and in /etc/postern. Would the daemons start, and
 /// is what they need there (names, certificates, store, issuer, open files)? Can a router admit a token twice? It starts
-/// nothing, writes nothing and needs no privileges. `postern status` says what runs.
+/// nothing, writes nothing and needs no privileges. `postern status` shows what runs.
 ///
 /// Exit code 0 when nothing is bad; that of the start when a daemon would not start (64 for its configuration), 64 when a router is
 /// unfit, and 70 when something else is bad or a gateway refuses a target.
@@ -158,7 +158,7 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-/// One question, with arguments of its own.
+/// A question and its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Question {
     /// May a gateway's tunnels reach a target: which of its egress rules or keys decides, and does a refusal cost a token?

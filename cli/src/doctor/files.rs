@@ -225,7 +225,7 @@ fn unusable(key: &str, address: SocketAddr) -> Option<Finding> {
     let finding = Finding::look("process", format!("{address} ({key}) cannot be listened at: {error}"));
     Some(match error.kind() {
         io::ErrorKind::AddrInUse => finding
-            .costs("its daemon does not start while another program has the port; a systemd socket unit of its own may have it")
+            .costs("its daemon does not start while another program has the port; its own systemd socket unit may have it")
             .remedy(format!("stop what listens there (ss -ltnp), or change {key}")),
         io::ErrorKind::PermissionDenied => finding
             .costs("its daemon does not start as this user")

@@ -36,9 +36,9 @@ impl Router {
         is_mcrouter || is_yaml && (name.starts_with("nutcracker") || name.starts_with("twemproxy"))
     }
 
-    /// Judges the router's configuration against the shortest store timeout of the gateways in `beside`.
-    pub(super) fn judge<'a>(self, text: &str, beside: impl Iterator<Item = &'a Loaded>) -> Vec<Finding> {
-        let patience = beside.filter_map(patience).min();
+    /// Judges the router's configuration against the shortest store timeout of the gateways in `loaded`.
+    pub(super) fn judge<'a>(self, text: &str, loaded: impl Iterator<Item = &'a Loaded>) -> Vec<Finding> {
+        let patience = loaded.filter_map(patience).min();
         let found = match self {
             Self::Mcrouter => routes::judge_mcrouter(text, patience),
             Self::Twemproxy => routes::judge_twemproxy(text, patience),
@@ -52,7 +52,12 @@ impl Router {
 
 /// Returns the finding for a file that is not UTF-8.
 pub(super) fn garbled() -> Finding {
-    Finding::bad(WHAT, "it is not UTF-8, so it cannot be judged", "no router starts with it", "write it anew")
+    Finding::bad(
+        WHAT,
+        "it is not UTF-8, so it cannot be judged",
+        "no router starts with it",
+        "write it again",
+    )
 }
 
 /// Returns the gateway's timeout for the store; `None` without a shared store.

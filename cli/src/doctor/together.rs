@@ -15,13 +15,13 @@ pub(super) type Configuration<'a> = (&'a Path, &'a Loaded);
 
 /// Examines `one` against the other configurations in its folder.
 pub(super) fn examine(one: Configuration<'_>, all: &[Configuration<'_>]) -> Vec<Finding> {
-    let beside: Vec<_> =
+    let siblings: Vec<_> =
         all.iter().filter(|(path, _)| *path != one.0 && path.parent() == one.0.parent()).copied().collect();
     let mut found = exposures(one.1);
     if let Loaded::Gateway(gateway) = one.1 {
-        found.extend(beside.iter().filter_map(|other| differs(gateway, *other)));
+        found.extend(siblings.iter().filter_map(|other| differs(gateway, *other)));
     }
-    found.extend(names(one.1, &beside));
+    found.extend(names(one.1, &siblings));
     found
 }
 
@@ -116,17 +116,17 @@ fn same_store(one: &postern_gateway::Config, other: &postern_gateway::Config) ->
 }
 
 /// Checks that the daemon's certificate covers the names by which the folder's other files reach the daemon.
-fn names(config: &Loaded, beside: &[Configuration<'_>]) -> Vec<Finding> {
+fn names(config: &Loaded, siblings: &[Configuration<'_>]) -> Vec<Finding> {
     let Some(tls) = server_tls(config).and_then(|tls| tls.load().ok()) else { return Vec::new() };
     let [(_, address), _] = config.listeners();
-    let mut urls: Vec<String> = beside.iter().flat_map(|(_, other)| urls_to(config, other)).collect();
+    let mut urls: Vec<String> = siblings.iter().flat_map(|(_, other)| urls_to(config, other)).collect();
     urls.sort();
     urls.dedup();
     // Of daemons with one port on several machines, the certificate shows whose the URL is.
     let is_alike = |other: &Loaded| {
         discriminant(other) == discriminant(config) && other.listeners()[0].1.port() == address.port()
     };
-    let others = beside.iter().filter(|(_, other)| is_alike(other));
+    let others = siblings.iter().filter(|(_, other)| is_alike(other));
     let others: Vec<ServerTls> =
         others.filter_map(|(_, other)| server_tls(other).and_then(|tls| tls.load().ok())).collect();
     urls.iter().filter_map(|url| wrong_name(&tls, &others, address, url)).collect()

@@ -36,7 +36,7 @@ impl Next {
         let (store, ports) = (self.store(), ports(place));
         format!(
             "{contents}{install}
-Start them, each in a terminal of its own, where Ctrl-C stops it:
+Start them, each in its own terminal, where Ctrl-C stops it:
 
     {}
 
@@ -185,7 +185,7 @@ fn dashboards(place: &Place) -> String {
 http://{prometheus}/targets has {targets} targets, all \"up\" within half a minute, and http://{prometheus}/alerts the alerts.
 http://{grafana}/dashboards has three dashboards in the folder Postern; log in as admin with the password admin. Rates
 appear within a minute.
-For traces, which points beside the latency of checks lead to, start Jaeger 2 with {jaeger},
+For traces, which points on the latency of checks link to, start Jaeger 2 with {jaeger},
 and the gateways with POSTERN_TRACING_ENDPOINT=http://127.0.0.1:4318 and POSTERN_TRACING_SAMPLE_RATIO=1 in their environment.
 
 "

@@ -38,7 +38,7 @@ impl Place {
         let directory = absolute.map_err(Failure::usage)?.components().collect();
         let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (ports::ADMIN, 3) };
         let given = [args.client, args.gateway, args.second_gateway, args.issuer, args.admin];
-        let mut free = Ports::beside(given.into_iter().flatten());
+        let mut free = Ports::given(given.into_iter().flatten());
         let gateway = free.one(args.gateway, ports::GATEWAY);
         let issuer = free.one(args.issuer, ports::ISSUER);
         let client = free.one(args.client, ports::CLIENT);
@@ -79,7 +79,7 @@ impl Place {
             }
             if address.port() == 0 || seen.contains(&address) {
                 return Err(Failure::usage(format_args!(
-                    "{address}: each listener needs a port of its own, and a file has to name it"
+                    "{address}: each listener needs its own port, and a file has to name it"
                 )));
             }
             seen.push(address);

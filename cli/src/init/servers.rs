@@ -47,7 +47,7 @@ pub(super) fn run(args: &Init, origin: &str) -> Result<(), Failure> {
         && (gateways.len() == 1 || !issuer.has_tls || gateways.iter().any(|gateway| !gateway.has_tls))
     {
         return Err(Failure::usage(
-            "--acme: the authority looks for each name at one server, so give each gateway an https:// URL of its own \
+            "--acme: the authority looks for each name at one server, so give each gateway its own https:// URL \
              (--gateway-url, several times), and the issuer another. Several gateways behind one name need one certificate as \
              files: leave --acme out",
         ));

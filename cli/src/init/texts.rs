@@ -130,7 +130,7 @@ pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
         named if named.len() == REPLICAS => named.to_vec(),
         _ => {
             return Err(Failure::usage(
-                "--memcached: a fleet has three, each on a machine of its own in earnest",
+                "--memcached: a fleet has three, each on its own machine in production",
             ));
         }
     };

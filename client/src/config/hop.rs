@@ -100,7 +100,7 @@ pub struct GatewayConfig {
     /// Trusted authorities (PEM), instead of the platform's.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Certificate chain (PEM) for mutual TLS; the gateway can tell agents apart by it.
+    /// Certificate chain (PEM) for mutual TLS; it lets the gateway distinguish agents.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
     /// Unencrypted private key (PEM).
@@ -217,7 +217,7 @@ impl IssuerConfig {
     }
 }
 
-/// How the issuer's keys are compared with what others see of them. A key that is made for one client alone marks each of its
+/// Comparison of the issuer's keys with what others see of them. A key that is made for one client alone marks each of its
 /// tokens.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -94,14 +94,14 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     // Absolute paths, because an agent may be started in any folder.
     let absolute = |path: &Path| std::path::absolute(path).map_err(failed(path));
     let (path, data) = (absolute(&place.config)?, absolute(&place.data)?);
-    let beside = [
+    let attached = [
         ("api-key", join.api_key.as_ref().map(|key| key.expose())),
         ("gateway-ca.pem", join.gateway_ca.as_deref()),
         ("issuer-ca.pem", join.issuer_ca.as_deref()),
     ];
     // `None` if the join string has no contents for the file.
-    let beside = beside.map(|(name, text)| Some((data.join(name), text?)));
-    let files = beside.each_ref().map(|file| file.as_ref().map(|(path, _)| path));
+    let attached = attached.map(|(name, text)| Some((data.join(name), text?)));
+    let files = attached.each_ref().map(|file| file.as_ref().map(|(path, _)| path));
     let mut all = [Some(&path)].into_iter().chain(files).flatten();
     if let Some(there) = all.find(|path| !place.replaces && path.exists()) {
         return Err(JoinWriteError::Exists { path: there.clone() });
@@ -116,7 +116,7 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     make(&data)?;
     path.parent().map_or(Ok(()), make)?;
     let put = |path: &Path, text: &str| write_private(path, text.as_bytes()).map_err(failed(path));
-    for (path, text) in beside.iter().flatten() {
+    for (path, text) in attached.iter().flatten() {
         put(path, &format!("{}\n", text.trim_end()))?;
     }
     check(&config)?;

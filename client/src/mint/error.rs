@@ -94,7 +94,7 @@ pub enum MintError {
     },
     /// The challenge's key has retired, or the challenge names none and no key is left.
     #[error(
-        "the key to use is retired, by the issuer's directory {url}: the gateway has to fetch the directory anew, or \
+        "the key to use is retired, by the issuer's directory {url}: the gateway has to fetch the directory again, or \
          the issuer to publish a newer key{}", clock(*skew)
     )]
     Retired {

@@ -145,7 +145,7 @@ impl MintingStatus {
             }
             None if on_trial => self.gate.set_degraded(
                 "the gateway has a new mark, as after a loss of records, or another challenge than before: until it has lasted for \
-                 ten to twenty minutes, each request waits for a token of its own",
+                 ten to twenty minutes, each request waits for its own token",
             ),
             None if on_demand && skew.is_some() => self.gate.set_degraded(skew.to_string()),
             None if on_demand => self.gate.set_ready(),

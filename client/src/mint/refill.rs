@@ -114,7 +114,7 @@ impl Refill {
                     Some(moment) if moment > now => moment,
                     _ => return,
                 },
-                Some(failure) if is_needed && failure.is_retried_on_demand() && demand.asked_anew => return,
+                Some(failure) if is_needed && failure.is_retried_on_demand() && demand.asked_again => return,
                 Some(failure) if is_needed => failure.next_attempt,
                 _ => self.next_tidy,
             };

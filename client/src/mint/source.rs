@@ -74,7 +74,7 @@ impl TokenSource {
     pub(crate) fn turns_from(&mut self, error: &MintError) -> bool {
         let turns = self.issuers.turns_from(error, Instant::now());
         if turns {
-            tracing::warn!("{error}; the next issuer of the list is used meanwhile");
+            tracing::warn!("{error}; the next issuer of the list is used for now");
         }
         turns
     }

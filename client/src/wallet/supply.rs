@@ -45,7 +45,7 @@ struct SupplyState {
     older: Vec<ChallengeDigest>,
     waiting: usize,
     /// `true` if a request began to wait after the last attempt began.
-    asked_anew: bool,
+    asked_again: bool,
     failure: Option<Failure>,
     attempts: u64,
     /// Keys whose tokens the gateway refused because of the key; doubted until the issuer's directory has been compared.
@@ -69,7 +69,7 @@ pub(crate) struct Demand {
     pub(crate) level: usize,
     pub(crate) older: usize,
     pub(crate) waiting: usize,
-    pub(crate) asked_anew: bool,
+    pub(crate) asked_again: bool,
     /// `true` if there are keys to compare with the issuer's directory.
     pub(crate) has_doubts: bool,
     pub(crate) failure: Option<Failure>,
@@ -256,7 +256,7 @@ impl Supply {
             older: state.older.iter().map(|digest| level(*digest)).sum(),
             current: state.current.clone(),
             waiting: state.waiting,
-            asked_anew: state.asked_anew,
+            asked_again: state.asked_again,
             has_doubts: !state.doubted.is_empty(),
             failure: state.failure.clone(),
         }
@@ -269,7 +269,7 @@ impl Supply {
     }
 
     pub(crate) fn begin_attempt(&self) {
-        self.state.lock().asked_anew = false;
+        self.state.lock().asked_again = false;
     }
 
     /// Records the end of an attempt, and wakes the requests that wait.
@@ -356,7 +356,7 @@ impl<'a> Waiting<'a> {
     fn begin(supply: &'a Supply, is_new: bool) -> Self {
         let mut state = supply.state.lock();
         state.waiting += 1;
-        state.asked_anew |= is_new;
+        state.asked_again |= is_new;
         drop(state);
         supply.wanted.notify_one();
         Self(supply)

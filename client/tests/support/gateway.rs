@@ -29,7 +29,7 @@ pub struct Gateway {
     pinned: Mutex<Option<Arc<SigningKey>>>,
     max_age: Mutex<u64>,
     mood: Mutex<Mood>,
-    /// How long the next presentation of a token waits for its answer.
+    /// The delay of the answer to the next presentation of a token.
     held: Mutex<Option<Duration>>,
     script: Mutex<VecDeque<Step>>,
     spent: Mutex<HashSet<Vec<u8>>>,
@@ -37,11 +37,11 @@ pub struct Gateway {
     tokens: Mutex<Vec<Vec<u8>>>,
     /// Every request head, as it came.
     heads: Mutex<Vec<String>>,
-    /// What stands before our challenge in Proxy-Authenticate.
+    /// The text before our challenge in Proxy-Authenticate.
     preamble: Mutex<String>,
 }
 
-/// What it does with every request, token or not.
+/// The gateway's treatment of every request, with or without a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     Well,
@@ -55,7 +55,7 @@ pub enum Mood {
     Closing,
 }
 
-/// What to do with one presentation of a token, instead of what is right.
+/// A wrong treatment of one presentation of a token.
 #[derive(Clone)]
 pub enum Step {
     /// Close without an answer.
@@ -206,7 +206,7 @@ impl Gateway {
     async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some((head, early)) = read_head(&mut stream).await else { return };
         let token = self.record(&head);
-        // As a process that is stopped and goes on: what came meanwhile is answered then.
+        // Like a process that is stopped and continued: it answers then what arrived in between.
         while *self.mood.lock() == Mood::Frozen {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -22,9 +22,9 @@ pub struct Issuer {
     /// The first is preferred, and the one that a gateway's challenge names.
     pub keys: Mutex<Vec<Arc<SigningKey>>>,
     not_after: Mutex<Option<UnixSeconds>>,
-    /// When the first key takes over, if that is still to come: the second signs until then.
+    /// The time when the first key takes over, if still ahead: the second signs until then.
     takes_over: Mutex<Option<UnixSeconds>>,
-    /// How far the clock is ahead of this machine's, in seconds.
+    /// The lead of the issuer's clock over this machine's, in seconds.
     ahead: AtomicI64,
     refusal: Mutex<Option<Refusal>>,
     pub signed: AtomicUsize,
@@ -32,15 +32,15 @@ pub struct Issuer {
     pub requests: AtomicUsize,
     /// And those that were refused, by the refusal of the day.
     pub refused: AtomicUsize,
-    /// What it answers to a batch, if it takes none.
+    /// The status of its answer to a batch, if it takes none.
     pub no_batches: Mutex<Option<u16>>,
     /// Tokens that it still issues in generic batches.
     pub batched_at_most: AtomicUsize,
-    /// What the directory says of batches.
+    /// The batch limit that the directory advertises.
     pub batch_limit: Mutex<Option<u32>>,
     pub directories: AtomicUsize,
     pub api_keys: Mutex<Vec<String>>,
-    /// Where the directory sends requests to sign.
+    /// The URI of signing requests in the directory.
     pub request_uri: Mutex<String>,
     /// Requests to sign wait here while it is locked.
     pub pause: tokio::sync::Mutex<()>,

@@ -125,7 +125,7 @@ impl Drop for RunningAgent {
     }
 }
 
-/// What came back, and the connection it came on.
+/// An answer, and the connection it came on.
 pub struct Answer {
     pub status: u16,
     pub head: String,
@@ -184,7 +184,7 @@ pub async fn echo() -> SocketAddr {
     .await
 }
 
-/// A server on a port of its own that treats every connection in the same way.
+/// A server on its own port that treats every connection in the same way.
 pub async fn serve<F>(each: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,

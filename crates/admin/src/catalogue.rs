@@ -19,7 +19,7 @@ postern_telemetry::catalogue! {
     /// Attempts without an answer: not connected, timed out, broken off.
     LINK_LOST: Counter = "postern_link_lost_total" [LinkKind::SPEC, ADDRESS];
 
-    /// How long an answer over a link took.
+    /// Response time over a link.
     LINK_DURATION: Histogram(LINK_BUCKETS) = "postern_link_duration_seconds" [LinkKind::SPEC, ADDRESS];
 }
 

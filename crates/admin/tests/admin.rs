@@ -274,12 +274,12 @@ async fn the_live_page_streams_what_the_daemons_show() {
     let latest: serde_json::Value = serde_json::from_str(&latest).unwrap();
     assert_eq!(latest["sections"][0]["title"], "What comes first");
     assert_eq!(latest["sections"][1]["title"], "A test");
-    // Scrapers find their place beside the watchers, and a stop ends the streams.
+    // Scrapers still get connections while watchers hold theirs, and a stop ends the streams.
     assert_eq!(get(admin.address, "/livez").await.0, 200);
     admin.shutdown.stop();
     admin.served.await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(30), streams[1].read_to_end(&mut Vec::new())).await;
-    assert!(ended.is_ok(), "the stream goes on after the stop");
+    assert!(ended.is_ok(), "the stream is open after the stop");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::units::{DURATION_ACCEPTED, SIZE_ACCEPTED};
 use schemars::JsonSchema;
 use serde_json::Value;
 
-/// What the page explains once, and the words for it.
+/// Forms of values that the page explains once, and the explanations.
 const EXPLAINED: [(&str, &str); 7] = [
     (DURATION_ACCEPTED, "duration"),
     (SIZE_ACCEPTED, "size"),

@@ -117,9 +117,9 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> ConfigFile<T> {
         let changed = changed.into_iter().map(|change| change.sentence).collect();
         let waiting = |change: Change| {
             // A change outside all fixed keys added or removed the section of one.
-            let is_beside = |fixed: &&Fixed| fixed.key.split('.').next() == change.key.split('.').next();
+            let is_sibling = |fixed: &&Fixed| fixed.key.split('.').next() == change.key.split('.').next();
             let why = fixed_by(&change.key, fixed)
-                .or_else(|| fixed.iter().find(is_beside))
+                .or_else(|| fixed.iter().find(is_sibling))
                 .map_or("", |fixed| fixed.why);
             format!("{}: {why}", change.sentence)
         };

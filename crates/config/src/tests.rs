@@ -14,14 +14,14 @@ use std::path::Path;
 #[derive(Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 struct Whole {
-    /// Where it listens.
+    /// Listening address.
     listen: Listen,
-    /// Where spent records are kept.
+    /// Place of spent records.
     store: Store,
     egress: Egress,
     /// Absent: plain.
     tls: Option<Tls>,
-    /// Who may ask for tokens.
+    /// Accounts that may request tokens.
     accounts: Vec<Account>,
 }
 
@@ -31,7 +31,7 @@ struct Listen {
     /// The public address | port.
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    /// How long a client may take over its header.
+    /// Time for a client's header.
     header_timeout: ConfigDuration,
     max_header: Size,
     backlog: u16,
@@ -231,14 +231,14 @@ fn the_reference_lists_every_key_with_its_default() {
     let text = reference::<Whole>("postern gateway", &[]);
     for line in [
         "## postern gateway",
-        "### `[listen]`\n\nWhere it listens.",
+        "### `[listen]`\n\nListening address.",
         "- `address` (string, `\"0.0.0.0:8080\"`): The public address | port.",
-        "- `header_timeout` (duration, `\"10s\"`): How long a client may take over its header.",
+        "- `header_timeout` (duration, `\"10s\"`): Time for a client's header.",
         "- `kind` (\"embedded\" or \"memcached\", `\"embedded\"`):",
         "### `[store.memcached]`",
         "- `ports` (\"any\", or a list of ports, `[80,443]`):",
         "- `certificate` (string, required):",
-        "### `[[accounts]]`\n\nWho may ask for tokens.",
+        "### `[[accounts]]`\n\nAccounts that may request tokens.",
         "- `quota` (number, required):",
     ] {
         assert!(text.contains(line), "{line}\nis not in\n{text}");

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_that_was_set_meanwhile_counts() {
+    async fn a_deadline_that_was_set_overrides_the_callers() {
         let shutdown = Shutdown::new();
         let _open = shutdown.tracker().token();
         shutdown.set_deadline(Duration::from_secs(7));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_says_at_once_what_it_waits_for_and_goes_on_saying_so() {
+    async fn a_drain_logs_at_once_what_it_waits_for_and_repeats_it() {
         let all = reported(10, 5).await;
         let texts: Vec<_> = all.iter().map(|(at, level, text)| (*at, *level, text.as_str())).collect();
         let info = tracing::Level::INFO;

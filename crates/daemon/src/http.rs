@@ -195,7 +195,7 @@ pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
             // the alert.
             Some(_) if over_tls => format!(
                 "the server ended the connection without an answer: if it accepts only clients with a certificate, get one \
-                 from its operator, and set `certificate` and `key` beside {ca}"
+                 from its operator, and set `certificate` and `key` next to {ca}"
             ),
             _ => "is it running, and is this its address?".to_owned(),
         };

@@ -68,7 +68,7 @@ pub async fn pause(what: &str, error: &io::Error) {
     }
     if REPORTED.due(Instant::now()).is_some() {
         tracing::warn!(
-            "{what} cannot accept connections: {error}; it tries again. If this goes on, raise the limit of open files \
+            "{what} cannot accept connections: {error}; it tries again. If this persists, raise the limit of open files \
              (LimitNOFILE, ulimit -Hn), or add memory"
         );
     }
@@ -91,7 +91,7 @@ fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port",
         io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address: choose one of its own, or 0.0.0.0"
+            "this machine has no such address: choose one of its addresses, or 0.0.0.0"
         }
         io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher port",
         _ => "choose another address",

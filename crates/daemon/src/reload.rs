@@ -74,7 +74,7 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
         if !reading.pending.is_empty() {
             tracing::warn!(
                 "{path} was read again, and these changes wait for a restart: {}. Restart the daemon when it suits; where \
-                 systemd holds its port (a socket unit), no client is refused meanwhile",
+                 systemd holds its port (a socket unit), the restart refuses no client",
                 reading.pending.join("; ")
             );
         }

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
     ClientConnection, Error, RootCertStore, ServerConnection, SupportedProtocolVersion,
 };
 
-/// Certificates that were signed, which have files of their own.
+/// Number of certificates signed, each with its own files.
 static SIGNED: AtomicU32 = AtomicU32::new(0);
 
 /// An authority, and what it has signed: a server's certificate for localhost and a client's.
@@ -68,7 +68,7 @@ impl Authority {
     }
 }
 
-/// What the server, and then the client, finds wrong.
+/// Returns the errors of the server and of the client.
 fn shake_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<(), (Option<Error>, Error)> {
     let mut client = ClientConnection::new(Arc::clone(client), "localhost".try_into().unwrap()).unwrap();
     let mut server = ServerConnection::new(Arc::clone(server)).unwrap();
@@ -105,7 +105,7 @@ fn clients_with_a_certificate_of_the_authority_are_served_and_no_others() {
             "{said}"
         );
     }
-    // Where none is required, none is shown.
+    // A client shows no certificate to a server that requires none.
     let [certificate, key] = own.signed(ExtendedKeyUsagePurpose::ServerAuth);
     shake_hands(&own.client_of(&other), &TlsConfig::of_files(certificate, key).load().unwrap().config())
         .unwrap();

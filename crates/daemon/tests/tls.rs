@@ -93,7 +93,7 @@ fn client_trusting(ca_file: Option<&Path>) -> reqwest::Client {
     client(&options).unwrap()
 }
 
-/// How a connection begins, in memory. The client's error, if it does not.
+/// Returns the kind of a handshake in memory, or the client's error.
 fn shake_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<HandshakeKind, Error> {
     let name = "localhost".try_into().unwrap();
     let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
@@ -117,7 +117,7 @@ fn shake_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result
     Ok(client.handshake_kind().unwrap())
 }
 
-/// How the second of two connections begins.
+/// Returns the kind of the second of two handshakes.
 fn second_handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
     assert_eq!(shake_hands(client, server), Ok(HandshakeKind::Full));
     shake_hands(client, server).unwrap()
@@ -246,7 +246,7 @@ async fn readiness_follows_the_end_of_the_certificate() {
     renewing.await.unwrap();
 }
 
-/// What follows the handshake at once is read with it, and is no part of it.
+/// Bytes that directly follow the handshake are read together with it, but are no part of it.
 #[tokio::test]
 async fn data_right_after_the_handshake_arrives_whole() {
     let files = files();
@@ -281,7 +281,7 @@ async fn a_renewed_certificate_is_shown_after_a_reload_and_a_broken_one_never() 
     let url = format!("https://localhost:{}/", address.port());
     let (before, after) = (files.directory.path().join("before.pem"), renewed.certificate.clone());
     std::fs::copy(&files.certificate, &before).unwrap();
-    // A client of its own each time: one connection is kept for as long as its client.
+    // A new client each time, since a client keeps its connection.
     let accepted = async |trusted: &Path| client_trusting(Some(trusted)).get(&url).send().await.is_ok();
     assert!(accepted(&before).await);
     assert!(!accepted(&after).await);

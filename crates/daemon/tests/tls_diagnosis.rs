@@ -114,7 +114,7 @@ async fn each_fault_of_a_certificate_is_named_with_what_to_do() {
 
 #[tokio::test]
 async fn a_certificate_of_an_authority_as_a_servers_leads_to_the_recipe() {
-    // What `openssl req -x509` makes: it signs itself, and is marked as an authority's.
+    // `openssl req -x509` makes a self-signed certificate that is marked as an authority's.
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -164,12 +164,12 @@ async fn a_server_that_ends_connections_after_the_handshake_may_want_a_certifica
     let said = no_answer(&refused, "issuer.ca");
     assert_says(
         &said,
-        &["ended the connection without an answer", "`certificate` and `key` beside issuer.ca"],
+        &["ended the connection without an answer", "`certificate` and `key` next to issuer.ca"],
     );
     assert!(!said.contains("localhost"), "callers name the address: {said:?}");
 }
 
-/// What `openssl x509 -req` of version 1 and 2 makes without an extension file.
+/// `openssl x509 -req` of version 1 and 2 makes such a certificate without an extension file.
 #[test]
 fn a_certificate_of_version_1_is_refused_at_the_start_by_what_it_is() {
     const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----

@@ -20,7 +20,7 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const MOST_TRIED: usize = 16;
 /// Permits for attempts in parallel to another one of the same connection, in the whole process: each takes a file descriptor,
 /// and the limit of connections includes one descriptor for each connection's first attempt only.
-static BESIDE: Semaphore = Semaphore::const_new(32);
+static PARALLEL: Semaphore = Semaphore::const_new(32);
 
 pub(crate) fn from_any(addresses: Vec<SocketAddr>) -> Vec<Candidate> {
     addresses.into_iter().map(|to| Candidate { to, from: None }).collect()
@@ -118,13 +118,13 @@ async fn connect_from(
     loop {
         let is_alone = attempts.is_empty();
         if !waiting.is_empty() && (is_alone || Instant::now() >= due) {
-            let beside = if is_alone { None } else { BESIDE.try_acquire().ok() };
+            let permit = if is_alone { None } else { PARALLEL.try_acquire().ok() };
             due = Instant::now() + ATTEMPT_DELAY;
-            if is_alone || beside.is_some() {
+            if is_alone || permit.is_some() {
                 let candidate = waiting.remove(0);
                 left -= 1;
                 attempts.spawn(async move {
-                    let _beside = beside;
+                    let _permit = permit;
                     candidate.connect().await
                 });
             }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_later_is_the_rest_also_for_whoever_stopped_waiting_for_it() {
+    async fn a_late_answer_is_the_rest_even_for_a_caller_that_stopped_waiting() {
         let mut families = asked(Some((3000, Ok(&[6]))), Some((1, Ok(&[4]))));
         assert_eq!(families.first(|found| Some(found.to_vec())).await, Some(vec![4]));
         timeout(Duration::from_secs(1), families.rest()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A signature by an HSM beside one by a key in memory, and what the check of a result costs:
+//! Compares a signature by an HSM with one by a key in memory, and measures the check of a result:
 //!
 //!     POSTERN_PKCS11_MODULE=/usr/lib/softhsm/libsofthsm2.so POSTERN_PKCS11_TOKEN=postern POSTERN_PKCS11_PIN=… \
 //!         cargo bench --profile release --workspace --bench hsm

@@ -212,7 +212,7 @@ fn clear_errors() {
 fn parse_rsa(der: &[u8]) -> Result<Rsa, Error> {
     let mut reader = std::mem::MaybeUninit::<aws_lc_sys::CBS>::uninit();
     // SAFETY: `CBS_init` fills the reader, which borrows `der` and is not used after this function. The key that
-    // `EVP_parse_private_key` returns is ours to free; `EVP_PKEY_get1_RSA` takes a reference of its own, so freeing
+    // `EVP_parse_private_key` returns is ours to free; `EVP_PKEY_get1_RSA` takes its own reference, so freeing
     // the outer key leaves the inner one alive. Both accept what the checks for null let through.
     let rsa = unsafe {
         aws_lc_sys::CBS_init(reader.as_mut_ptr(), der.as_ptr(), der.len());

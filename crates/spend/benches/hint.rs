@@ -1,4 +1,4 @@
-//! Whether the `get` before the cryptography is worth its round trip, and whether it should run beside the
+//! Measures whether the `get` before the cryptography is worth its round trip, and whether it should overlap the
 //! verification. One runtime, the pipelined transport, the real verification of a real token.
 //!
 //!     cargo bench --profile release -p postern-spend --bench hint [-- [--rounds=N] [--millis=N]]
@@ -34,7 +34,7 @@ enum Order {
     Without,
 }
 
-/// Which tokens come.
+/// The tokens presented.
 #[derive(Clone, Copy)]
 enum Tokens {
     Fresh,
@@ -42,7 +42,7 @@ enum Tokens {
     Replayed,
 }
 
-/// How many decide.
+/// The number of replicas that decide.
 #[derive(Clone, Copy, PartialEq)]
 enum Replicas {
     One,
@@ -61,7 +61,7 @@ const CASES: [(&str, Order, Tokens, Replicas); 7] = [
 const CALLERS: [usize; 3] = [1, 16, 64];
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// What a caller needs.
+/// A caller's shared state.
 struct Gateway {
     client: Client,
     epoch: Epoch,

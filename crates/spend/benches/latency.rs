@@ -1,5 +1,5 @@
-//! How long a check takes, how many fit into a second, and what they cost: both transports beside the least that is
-//! possible, with memcached on the second core and all else on the first.
+//! Latency, throughput and CPU cost of a check: both transports against the minimum possible, with memcached on the
+//! second core and all else on the first.
 //!
 //!     cargo bench --profile release -p postern-spend --bench latency [-- [--rounds=N] [--millis=N] [--callers=N] [NAME...]]
 //!
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What a check is made of.
+/// The commands of a check.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Check {
     /// The verdict alone: one `add`.
@@ -29,7 +29,7 @@ pub(crate) enum Check {
     SeenAndSpend,
 }
 
-/// What happened in one turn.
+/// The measurements of one turn.
 pub(crate) struct Turn {
     /// Nanoseconds a check.
     pub(crate) latencies: Histogram<u64>,
@@ -43,7 +43,7 @@ pub(crate) struct Turn {
 
 type Run = fn(&Server, Check, usize, Duration) -> Turn;
 
-/// Who does the checks.
+/// The implementations compared.
 const WAYS: [(&str, Run); 5] = [
     ("floor, blocking", floor::blocking),
     ("floor, tokio", floor::tokio),

@@ -14,7 +14,7 @@ const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(2_00
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 
 fn open(fsync: Fsync) -> (TempDir, Arc<Embedded>) {
-    // Beside the build, not in the system's temporary directory, which may be in memory.
+    // In the build's folder: the system's temporary directory may be in memory.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let store = Embedded::open(directory.path(), fsync, NOW).expect("a new store");
     (directory, Arc::new(store))

@@ -1,7 +1,7 @@
-//! What records cost: `cargo run --release -p postern-spend --example footprint -- 1000000`.
+//! Measures the cost of records: `cargo run --release -p postern-spend --example footprint -- 1000000`.
 //!
-//! Spends that many fresh keys, then opens the store again, and prints bytes and times. The directory is made beside
-//! the build and removed.
+//! Spends that many fresh keys, then opens the store again, and prints bytes and times. The directory is made in
+//! the build's folder and removed.
 
 use postern_spend::{Embedded, Epoch, Fsync, Spend, SpendStore};
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};

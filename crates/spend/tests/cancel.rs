@@ -1,5 +1,5 @@
-//! Callers that hang up at every point of an exchange, ten thousand times over each transport: no caller after them, or
-//! beside them, gets a wrong answer, and no token is admitted twice.
+//! Callers that hang up at every point of an exchange, ten thousand times over each transport: no later or concurrent
+//! caller gets a wrong answer, and no token is admitted twice.
 
 use crate::support::fake::{Fake, Manner, Step, Verb};
 use crate::support::{Server, begun, client, eventually, fresh, options, pipelined, pooled};
@@ -54,7 +54,7 @@ async fn hangs_up<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// What is known of a token.
+/// A token's known history.
 struct Token {
     key: SpentKey,
     /// Spends that were begun.
@@ -180,7 +180,7 @@ fn pooled_callers_hang_up() {
     hang_up_everywhere(|| pooled(8));
 }
 
-/// A runtime on a thread of its own that holds a client's connections, until it is stopped.
+/// A runtime on its own thread that holds a client's connections, until it is stopped.
 struct Elsewhere {
     client: Client,
     end: Option<oneshot::Sender<()>>,

@@ -1,4 +1,4 @@
-//! What happens to a process that dies or runs out of room, seen from the next one.
+//! Processes that die or run out of room, and what the next one finds.
 //!
 //! The tests run this binary again as a child that spends random keys and prints each one *after* its answer.
 
@@ -84,7 +84,7 @@ fn kill_rounds(rounds: usize, always: bool) {
                 assert!(admitted.insert(unhex(key)));
             }
             if !killed && admitted.len() >= before + kill_after {
-                child.kill().unwrap(); // SIGKILL, while it goes on spending
+                child.kill().unwrap(); // SIGKILL, while it still spends
                 killed = true;
             }
             line.clear();

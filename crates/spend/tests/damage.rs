@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const EPOCH: Epoch = Epoch { key: TokenKeyId([0x5e; 32]), expires: UnixSeconds(100), mark: None };
 const NOW: UnixSeconds = UnixSeconds(1);
 const KEYS: u8 = 50;
-/// Where the records stand, and how long one is: docs/how-it-works/spend-contract.md.
+/// The offset of the first record, and a record's length: docs/how-it-works/spend-contract.md.
 const RECORDS: usize = 8192;
 const RECORD: usize = 20;
 
@@ -119,7 +119,7 @@ async fn a_damaged_record_is_counted_and_costs_no_other() {
 }
 
 #[tokio::test]
-async fn a_file_cut_within_a_record_loses_that_record_and_goes_on_in_step() {
+async fn a_file_cut_within_a_record_loses_that_record_and_stays_in_step() {
     let (directory, file) = filled().await;
     let whole = fs::read(&file).unwrap();
     for cut in 0..=RECORD {
@@ -128,7 +128,7 @@ async fn a_file_cut_within_a_record_loses_that_record_and_goes_on_in_step() {
         assert_eq!(lost, if cut > 4 { vec![KEYS - 1] } else { vec![] }, "{cut} bytes cut");
         assert_eq!(store.stats().damaged, u64::from(cut % RECORD != 0));
         drop(store);
-        // What was spent after the cut is found again: its records are in step.
+        // Spends after the cut are found again: their records are in step.
         let store = open(directory.path()).unwrap();
         for number in 0..KEYS {
             assert_eq!(

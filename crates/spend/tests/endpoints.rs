@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Two endpoints to one set of records, and nothing of the watch after its first round.
 fn two(transport: Transport) -> ([Fake; 2], Options) {
     let first = Fake::start();
-    let second = first.beside(|_| true);
+    let second = first.sharing(|_| true);
     let addresses = vec![first.address(), second.address()];
     let options = Options { interval: Duration::from_secs(3600), ..options(addresses, transport) };
     ([first, second], options)
@@ -85,7 +85,7 @@ async fn the_endpoint_with_less_under_way_comes_first() {
     }
 }
 
-/// Each runtime has a client of its own.
+/// Each runtime has its own client.
 #[tokio::test]
 async fn a_client_that_is_gone_leaves_the_others_ready() {
     let (_fakes, options) = two(pipelined());
@@ -99,7 +99,7 @@ async fn a_client_that_is_gone_leaves_the_others_ready() {
     assert!(store.health().ready.is_err(), "none is left");
 }
 
-/// Reading twice does no harm, so a lookup goes on where an `add` would have to end.
+/// Reading twice does no harm, so a lookup is retried where an `add` would have to end.
 #[tokio::test]
 async fn a_lookup_that_fails_at_one_endpoint_is_repeated_at_the_other() {
     for transport in [pipelined(), pooled(1)] {

@@ -1,4 +1,4 @@
-//! How epochs begin, move and end, and what stays behind.
+//! The beginning, move and end of epochs, and what remains.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
@@ -130,7 +130,7 @@ async fn a_store_that_is_opened_by_a_clock_ahead_has_its_records_when_the_clock_
     assert_eq!(spend(&store, 1, EPOCH, 2).await, Ok(Spend::AlreadySpent));
 }
 
-/// Each process confirms for itself: a file stays until one lives for an hour, and refuses meanwhile.
+/// Each process confirms for itself: a file stays, and refuses, until one process lives for an hour.
 #[tokio::test]
 async fn a_process_that_restarts_often_keeps_the_records() {
     let directory = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ async fn a_crash_in_the_middle_of_dropping_is_finished_at_opening() {
     assert_eq!(spend(&store, 0, LATER, 1).await, Err(Unknown::EpochRetired));
 }
 
-/// Records brought back beside the tombstone do not bring the key back.
+/// Records restored next to the tombstone do not restore the key.
 #[tokio::test]
 async fn a_tombstone_outweighs_records() {
     let directory = tempfile::tempdir().unwrap();
@@ -219,7 +219,7 @@ async fn a_file_that_appears_is_not_overwritten() {
 
 /// The disk refused after the name had changed: the next call finishes what the first began.
 #[tokio::test]
-async fn dropping_an_epoch_goes_on_where_it_was_interrupted() {
+async fn dropping_an_epoch_resumes_where_it_was_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let store = open(path, 1);
@@ -273,7 +273,7 @@ async fn an_epoch_whose_file_is_gone_gets_its_tombstone() {
 
 /// Only a records file that is missing was turned into its tombstone before.
 #[tokio::test]
-async fn a_tombstone_beside_something_that_cannot_be_renamed_is_not_enough() {
+async fn a_tombstone_next_to_something_that_cannot_be_renamed_is_not_enough() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let store = open(path, 1);

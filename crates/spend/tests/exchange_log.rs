@@ -27,7 +27,7 @@ async fn spend(client: &Client, key: &SpentKey, epoch: &Epoch) -> (Result<Spend,
     (verdict, log.exchanges().to_vec())
 }
 
-/// One that was admitted, with its one exchange.
+/// Spends a fresh token, and returns its one exchange.
 async fn admitted(client: &Client, epoch: &Epoch) -> Exchange {
     let (verdict, exchanges) = spend(client, &fresh(epoch), epoch).await;
     assert_eq!(verdict, Ok(Spend::Admitted));

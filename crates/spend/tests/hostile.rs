@@ -171,7 +171,7 @@ fn wrong_for_get() -> Vec<Wrong> {
     all
 }
 
-/// What the fake could send before the client closed: the sockets' buffers, and not the 64 MiB it had.
+/// Asserts that the client took no more than sockets buffer before it closed, of the 64 MiB that the fake had.
 fn assert_bounded(acted: &Acted, name: &str) {
     assert!(acted.pushed() < 16 << 20, "{name}: {} bytes were taken", acted.pushed());
 }
@@ -306,8 +306,7 @@ async fn a_second_reply_is_nobodys() {
                 let is_late = verb == Verb::Get && first == Ok(Spend::Admitted);
                 assert!(is_late || first == Err(Unknown::Garbled), "{name}: {first:?}");
                 eventually("the second reply is sent", || async { acted.done().then_some(()) }).await;
-                // It has been sent, so it is there: loopback delivers before the sender goes on. And now this runtime
-                // looks.
+                // Loopback delivers before the sender continues, so the reply is there. Now this runtime looks.
                 tokio::task::yield_now().await;
                 let replay = scene.spend_when_up(&scene.spent).await;
                 assert_eq!(replay, Spend::AlreadySpent, "{name}: a replay");
@@ -318,7 +317,7 @@ async fn a_second_reply_is_nobodys() {
     }
 }
 
-/// What is no reply to a command of this kind.
+/// Returns replies that are none to a command of this kind.
 fn nonsense(verb: Verb) -> [(&'static str, Vec<Step>); 4] {
     let (other, begun) = match verb {
         Verb::Add => (b"END\r\n".as_slice(), b"STORE".as_slice()),

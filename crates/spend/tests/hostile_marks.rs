@@ -1,5 +1,5 @@
 //! A server that answers wrongly to the `add` of a token that a mark binds, or to the `get` of the witness behind it:
-//! nothing is admitted unless both answers say so.
+//! nothing is admitted unless both answers allow it.
 
 use crate::support::fake::{Fake, Step, Verb, send};
 use crate::support::marked::{Gateway, Token};
@@ -58,7 +58,7 @@ impl Scene {
     }
 }
 
-/// The record may be there, and says nothing about its witness.
+/// The record may exist, but it proves nothing about its witness.
 #[tokio::test]
 async fn a_lost_answer_to_the_add_admits_nothing() {
     for (name, transport) in transports() {

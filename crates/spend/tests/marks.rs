@@ -99,8 +99,8 @@ async fn a_new_key_has_a_mark_before_the_next_round_is_due() {
     gateway.mark().await;
 }
 
-/// memcached drops what was not read for longest, and each spend reads the witness beside the record: so no mark is planted on
-/// one that evicts.
+/// memcached evicts the least recently read items, and each spend reads the record's witness: so no mark is planted on a
+/// memcached that evicts.
 #[tokio::test]
 async fn a_memcached_without_m_is_given_no_mark() {
     let server = Server::evicting(&["-m", "4"]);
@@ -150,7 +150,7 @@ async fn a_void_token_brings_the_next_mark_at_once() {
     assert_eq!(gateway.spend(&gateway.token(next)).await, Ok(Spend::Admitted));
 }
 
-/// A router that parts buckets, or moved slabs: a spent record is lost, and the witness beside it is not.
+/// A router that splits buckets, or moved slabs: a spent record is lost, and its witness is not.
 #[tokio::test]
 async fn a_loss_that_spares_witnesses_closes_the_mark_for_good_and_for_all() {
     let server = Server::tcp(&[]);
@@ -166,9 +166,9 @@ async fn a_loss_that_spares_witnesses_closes_the_mark_for_good_and_for_all() {
     assert_eq!(other.spend(&other.token(mark)).await, Ok(Spend::Admitted));
     assert_eq!(gateway.store.health().closed, 0);
     let (torn, parted) = (&witnesses[..100], &witnesses[100]);
-    let beside = sentinels.iter().find(|key| key[..5] == parted[..5]).unwrap();
-    // The sentinel first: the watch may count the loss while this goes on.
-    for key in [beside].into_iter().chain(torn) {
+    let sentinel = sentinels.iter().find(|key| key[..5] == parted[..5]).unwrap();
+    // The sentinel first: the watch may count the loss during the loop.
+    for key in [sentinel].into_iter().chain(torn) {
         ask(&server, &format!("delete {key}"));
     }
     let next = gateway.mark_after(mark).await;

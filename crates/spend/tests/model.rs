@@ -1,4 +1,4 @@
-//! The embedded store beside a model of it: a `HashSet` for each epoch.
+//! The embedded store against a model of it: a `HashSet` for each epoch.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
@@ -57,7 +57,7 @@ struct Model {
     passed: HashMap<u8, u64>,
     /// The latest expiry under which a spend came, and the keys.
     live: HashMap<u8, Keys>,
-    /// Those that were over when the store was opened.
+    /// Keys of epochs that were over when the store was opened.
     unloaded: HashMap<u8, Keys>,
     /// Since when each was seen to be over, by both clocks.
     over: HashMap<u8, (u64, u64)>,

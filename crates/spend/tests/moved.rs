@@ -86,7 +86,7 @@ async fn a_backup_that_is_restored_admits_none_of_the_tokens_before() {
     for number in 2..5 {
         copy(backup.path(), directory.path());
         let store = open(directory.path());
-        assert!(!marks.contains(&mark(&store)), "each restored file has a mark of its own");
+        assert!(!marks.contains(&mark(&store)), "each restored file has its own mark");
         for before in &marks {
             assert_eq!(spend(&store, 1, Some(*before)).await, Ok(Spend::Void));
         }
@@ -172,7 +172,7 @@ fn a_store_without_its_lock_file_is_still_locked() {
 
 /// Two gateways, each with a copy, would each admit a token.
 #[tokio::test]
-async fn a_copy_beside_the_original_has_a_mark_of_its_own() {
+async fn a_copy_next_to_the_original_has_its_own_mark() {
     let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let original = open(directory.path());
     copy(directory.path(), other.path());

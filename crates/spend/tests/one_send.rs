@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// What the traced process does: the transport and the callers, as in `pipelined one-by-one PORT`.
+/// The traced process's task: the transport and the callers, as in `pipelined one-by-one PORT`.
 const TASK: &str = "POSTERN_ONE_SEND";
 /// Requests one after the other: half of them checks, half spends.
 const REQUESTS: usize = 400;
 /// Callers at once.
 const CALLERS: usize = 64;
 
-/// Not a test of its own: what the tests below run under strace.
+/// The process that the tests below run under strace.
 #[test]
 #[ignore = "run by another test"]
 fn traced() {
@@ -69,8 +69,8 @@ fn sends(task: &str) -> Vec<String> {
     sends_to(server.port(), &std::fs::read_to_string(trace.path()).unwrap())
 }
 
-/// What was sent on the descriptors that are connected to `port`: the beginning of each call, for strace prints a call
-/// that is interrupted by another thread's in two lines, and its bytes in the first.
+/// Returns the beginning of each send on the descriptors connected to `port`: strace prints a call that another thread's
+/// interrupts in two lines, with the bytes in the first.
 fn sends_to(port: u16, trace: &str) -> Vec<String> {
     let mut connected = HashSet::new();
     let mut sends = Vec::new();
@@ -108,7 +108,7 @@ fn of_callers(sends: &[String]) -> Vec<&String> {
     sends.iter().filter(|send| !is_watch(send)).collect()
 }
 
-/// How many checks and spends there are in one send, which must begin and end with them. A `get` may be the checks of several
+/// Counts the checks and spends in one send, which must begin and end with them. A `get` may be the checks of several
 /// callers; a spend is an `add` and the `get` of what witnesses for it.
 fn requests(send: &str) -> usize {
     let bytes = send.split_once('"').map_or(send, |(bytes, _)| bytes);

@@ -16,7 +16,7 @@ fn shared(key: &str) -> bool {
 async fn endpoints_that_share_a_part_are_refused() {
     for (name, transport) in transports() {
         let first = Fake::start();
-        let second = first.beside(shared);
+        let second = first.sharing(shared);
         for addresses in [[first.address(), second.address()], [second.address(), first.address()]] {
             let store = Memcached::open(options(addresses.to_vec(), transport.clone())).unwrap();
             let client = store.client();
@@ -39,7 +39,7 @@ async fn endpoints_that_share_a_part_are_refused() {
 async fn endpoints_to_one_memory_are_not_refused() {
     for (name, transport) in transports() {
         let first = Fake::start();
-        let second = first.beside(|_| true);
+        let second = first.sharing(|_| true);
         let store = Memcached::open(options(vec![first.address(), second.address()], transport)).unwrap();
         let (client, epoch) = begun(&store).await;
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! What a power cut costs the embedded store: it runs on a disk that forgets what was not synced.
+//! Power cuts of the embedded store: it runs on a disk that forgets what was not synced.
 //!
 //! A machine lives several times. In each life threads spend tokens of several keys until the power fails at some step of
 //! the disk; then the store is opened again, and what it had answered is held against what it answers now.
@@ -20,7 +20,7 @@ const END: UnixSeconds = UnixSeconds(2_000);
 const FAR: u64 = 1_000_000;
 const THREADS: u64 = 3;
 
-/// What the store has answered, in all lives.
+/// The store's answers, in all lives.
 #[derive(Default)]
 struct Answered {
     admitted: Vec<(TokenKeyId, SpentKey)>,
@@ -52,7 +52,7 @@ impl Machine {
         if self.random.random_bool(0.4) { Survivors::None } else { Survivors::Some(self.random.random()) }
     }
 
-    /// Spends from several threads until the power fails, and retires a key meanwhile.
+    /// Spends from several threads, and retires a key, until the power fails.
     fn spend_until_the_power_fails(&mut self, store: &Embedded, life: u8) {
         let seeds: Vec<u64> = (0..THREADS).map(|_| self.random.random()).collect();
         let machine = &*self;
@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// Drops the epochs that end at [`END`], as the gateway does when both clocks say so for an hour.
+    /// Drops the epochs that end at [`END`], as the gateway does when both clocks agree on it for an hour.
     fn retire(&self, store: &Embedded) {
         let (began, hour) = (Instant::now(), Duration::from_secs(3600));
         _ = store.drop_expired(END, began);
@@ -179,7 +179,7 @@ fn the_power_may_fail_at_every_step_of_an_epoch() {
     }
 }
 
-/// What was admitted before the last sync stays spent; what came after it may be spent once more, and not twice.
+/// Tokens admitted before the last sync stay spent; later ones may be spent once more, and not twice.
 #[test]
 #[ignore = "needs root and /dev/fuse"]
 fn with_an_interval_only_the_last_of_it_may_be_spent_once_more() {

@@ -1,4 +1,4 @@
-//! What the shared store makes of restarts and limits.
+//! The shared store under restarts and limits.
 
 use crate::support::fake::Fake;
 use crate::support::{Server, begun, client, eventually, fresh, options, pipelined, pooled, transports};

@@ -49,7 +49,7 @@ async fn serves(gateway: &Gateway) {
 }
 
 #[tokio::test]
-async fn a_token_is_spent_once_whoever_of_the_replicas_is_away() {
+async fn a_token_is_spent_once_whichever_replica_is_away() {
     let mut servers = three();
     let gateway = Gateway::start(replicas(&servers), epoch()).await;
     let mark = gateway.mark().await;
@@ -85,16 +85,16 @@ async fn a_replica_that_missed_writes_and_one_that_was_emptied_admit_nothing_aga
         (gateway.store.health().endpoints[0].connections == 0).then_some(())
     })
     .await;
-    let meanwhile = gateway.tokens(100, mark);
-    spend_all(&gateway, &meanwhile).await;
+    let during = gateway.tokens(100, mark);
+    spend_all(&gateway, &during).await;
     servers[0].signal("CONT");
     eventually("all replicas answer", async || (gateway.store.health().away.is_empty()).then_some(())).await;
     servers[1].restart();
-    admit_none(&gateway, &meanwhile).await;
+    admit_none(&gateway, &during).await;
     admit_none(&gateway, &before).await;
     let next = gateway.mark_after(mark).await;
     spend_all(&gateway, &gateway.tokens(20, next)).await;
-    admit_none(&gateway, &meanwhile).await;
+    admit_none(&gateway, &during).await;
 }
 
 #[tokio::test]
@@ -327,7 +327,7 @@ async fn what_was_overtaken_is_counted_and_is_no_failure() {
     assert_eq!((stored, stored + overtaken), (logged, 90));
 }
 
-/// What a store evicts first is what was not read for longest, and sentinels are read at the age of their mark.
+/// A store first evicts the least recently read items, and sentinels are read at the age of their mark.
 #[tokio::test]
 async fn a_restart_makes_no_mark_younger() {
     let servers = three();
@@ -338,7 +338,7 @@ async fn a_restart_makes_no_mark_younger() {
     tokio::time::sleep(Duration::from_secs(4)).await; // the first group is read after two
     for server in &servers {
         let MarkRecords { sentinels, .. } = MarkRecords::of(server).await;
-        // The first one says how old the mark is.
+        // The first one reports the mark's age.
         for key in sentinels.iter().filter(|key| !key.starts_with("|o9J-")) {
             ask(server, &format!("delete {key}"));
         }

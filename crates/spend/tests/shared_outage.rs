@@ -147,7 +147,7 @@ async fn a_full_memory_that_does_not_evict_refuses_and_loses_nothing() {
     assert_eq!(client.check(&first, &epoch).await, Ok(Hint::Spent));
 }
 
-/// A frozen server: its kernel goes on accepting connections and bytes.
+/// A frozen server: its kernel still accepts connections and bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
     for (name, transport) in transports() {

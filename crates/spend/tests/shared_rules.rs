@@ -1,4 +1,4 @@
-//! What the shared store promises beyond the conformance suite: replays answered from the cache, no verdict after a write
+//! The shared store's guarantees beyond the conformance suite: replays answered from the cache, no verdict after a write
 //! without a reply, TLS, a pool that reports when it is too small.
 
 use crate::support::marked::ask;

@@ -51,7 +51,7 @@ mod system {
         let mut length = ROOM as libc::socklen_t; // about 250 bytes
         // SAFETY: `socket` is open for as long as it is borrowed. The kernel writes at most `length` bytes to the
         // pointer, and `bytes` has as many, of a type that any bytes are valid for; it writes the number of those it
-        // filled to `length`. Both live until the call returns, and nothing else refers to them meanwhile.
+        // filled to `length`. Both live until the call returns, and nothing else refers to them until then.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

@@ -1,5 +1,5 @@
-//! The same work as `benches/token.rs`, but the minimum over many short batches, taken in turns: on a machine that does
-//! other things beside, criterion's means say how busy it is, and minima what the code needs.
+//! The same work as `benches/token.rs`, but the minimum over many short batches, taken in turns: on a busy
+//! machine, criterion's means show the load, and minima the cost of the code.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use base64::Engine as _;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 struct Case<'a> {
     name: &'static str,
-    /// How often it runs in one batch: a batch should be over before the scheduler takes the core away.
+    /// Runs in one batch: a batch should end before the scheduler takes the core away.
     batch: u32,
     run: Box<dyn FnMut() + 'a>,
     least: Duration,

@@ -1,4 +1,4 @@
-//! What a token costs: reading, checking, verifying, signing, blinding; beside what others need for the same.
+//! Cost of a token: reading, checking, verifying, signing, blinding; compared with other implementations.
 //! `crates/token/benches/README.md` describes how to run it, and has the results.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 

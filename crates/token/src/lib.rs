@@ -25,7 +25,7 @@ macro_rules! redacted {
     };
 }
 
-/// Implements what all forms of a token key tell.
+/// Implements the accessors that all forms of a token key share.
 macro_rules! published_key {
     ($name:ident) => {
         impl $name {

@@ -32,8 +32,8 @@ fn issue() -> Issued {
 }
 
 impl Issued {
-    /// Both verdicts must be one. Ours also looks at the type and the key id, which are part of what is signed: for the
-    /// other library that is a check beside.
+    /// Returns the verdict, on which both libraries must agree. Ours also checks the type and the key id, which are signed; for the
+    /// other one, this function does.
     fn verdict(&self, bytes: &[u8]) -> Result<bool, TestCaseError> {
         let signature = Signature(bytes[98..].to_vec());
         let is_signed = self.theirs.verify(&signature, None, &bytes[..98]).is_ok();
@@ -68,8 +68,8 @@ fn every_flipped_bit_makes_a_token_invalid() {
     }
 }
 
-/// An issuer signs blind, so a client may have it sign a token that names another key or type. Such a token has a spent
-/// key of its own: accepted, it could be spent once under each name.
+/// An issuer signs blind, so a client may have it sign a token that names another key or type. Such a token has a different
+/// spent key: if accepted, it could be spent once under each name.
 #[test]
 fn a_good_signature_over_another_key_id_or_type_is_refused() {
     let signing = SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap();

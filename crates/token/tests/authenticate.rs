@@ -1,4 +1,4 @@
-//! What servers send in `Proxy-Authenticate`, and how a client reads it.
+//! Servers' `Proxy-Authenticate` fields, and a client's reading of them.
 
 use postern_token::header::{Challenge, Quoting};
 use postern_token::{ChallengeError, TokenChallenge, TokenType, encode_base64url};
@@ -48,7 +48,7 @@ fn what_is_accepted() {
         ("Negotiate, PrivateToken challenge=<C>, Basic challenge=x", &[(false, false, None)]),
         ("Basic realm=x", &[]),
         ("", &[]),
-        // A broken challenge does not spoil a good one beside it.
+        // A broken challenge does not spoil a good one in the same field.
         ("PrivateToken challenge=+, PrivateToken challenge=<C>", &[(false, false, None)]),
         ("PrivateToken challenge=<C>, PrivateToken token-key=<K>", &[(false, false, None)]),
     ];
@@ -179,5 +179,5 @@ fn an_origin_is_named_without_regard_to_case() {
     assert!(challenge.names_origin("PROXY.example:8080"));
     assert!(!challenge.names_origin("proxy.example"));
     let any = TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &[]).unwrap();
-    assert!(any.names_origin("whoever.example"));
+    assert!(any.names_origin("any.example"));
 }

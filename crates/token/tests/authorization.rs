@@ -1,4 +1,4 @@
-//! What clients send in `Proxy-Authorization`, and the answer to each.
+//! Clients' `Proxy-Authorization` fields, and the answer to each.
 
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{Token, encode_base64url};
@@ -40,7 +40,7 @@ const CASES: &[(&str, Expected)] = &[
     // Unknown parameters are ignored, whatever they hold, however often they occur.
     ("PrivateToken realm=\"a\\\"b, token=c\", token=<T>, x=1, x=2", Accepted),
     ("PrivateToken token=<T>, empty=\"\", bare=", Accepted),
-    // Other schemes beside ours.
+    // Other schemes besides ours.
     ("Basic Zm9v, PrivateToken token=\"<T>\"", Accepted),
     ("Basic Zm9v==, PrivateToken token=\"<T>\"", Accepted),
     ("Basic Zm9v== PrivateToken token=\"<T>\"", Accepted),

@@ -1,4 +1,4 @@
-//! Which key counts when, and that no identifier shows what it holds.
+//! The key in use at a time, and identifiers that do not show their contents.
 
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::*;

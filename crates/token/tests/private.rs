@@ -134,7 +134,7 @@ fn verifying(signing: &SigningKey, secret: &[u8]) -> VerifyingKey {
     }
 }
 
-/// What the issuer answers to a batch, with the requests at `refused` left out of a generic one.
+/// Returns the issuer's answer to a batch, with the requests at `refused` left out of a generic one.
 fn answer(signing: &SigningKey, request: &[u8], refused: &[usize]) -> Vec<u8> {
     if let Ok(request) = AmortizedRequest::parse(request) {
         return signing.sign_batch(&request).unwrap().serialize();

@@ -1,4 +1,4 @@
-//! What holds for every value: nothing panics, what was written is read back, and the parser of credentials agrees with
+//! Properties of every value: nothing panics, what was written is read back, and the parser of credentials agrees with
 //! a slow and simple one.
 
 use postern_token::header::{

@@ -36,7 +36,7 @@ pub struct Egress {
     pub via: Option<String>,
     /// Your proxies through which tunnels continue, chosen by `via`.
     pub next_hops: Vec<NextHop>,
-    /// Who can allow more. Not a key of the file: `postern up` has a switch instead.
+    /// The means to allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
 }

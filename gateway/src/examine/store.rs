@@ -157,7 +157,7 @@ fn one_server(before: &Address, address: &Address) -> Finding {
         "store",
         seen,
         "its votes are one, so no mark is offered, and every request is answered 503",
-        "give each of the three lists servers of its own",
+        "give each of the three lists its own servers",
     )
 }
 

@@ -55,8 +55,8 @@ impl Supply {
 fn saved_keys(config: &Config, source: &Source) -> Option<Saved> {
     let directory = source.url()?.to_owned();
     let store = Some(&config.store).filter(|store| store.kind == StoreKind::Embedded);
-    let beside = store.map(|store| store.path.with_file_name("issuer-keys.json"));
-    Some(Saved::new(config.issuer.saved.clone().or(beside)?, directory))
+    let default = store.map(|store| store.path.with_file_name("issuer-keys.json"));
+    Some(Saved::new(config.issuer.saved.clone().or(default)?, directory))
 }
 
 pub(crate) struct Refresh {

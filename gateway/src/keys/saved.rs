@@ -67,7 +67,7 @@ impl Saved {
                 tracing::warn!(
                     path = %self.path.display(), %reason,
                     "the saved keys of the issuer are not used: the gateway waits for the issuer's directory, and then \
-                     writes the file anew"
+                     rewrites the file"
                 );
                 Keyring::default()
             }
@@ -244,7 +244,7 @@ mod tests {
         saved(&path, &ring).await;
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let again = Saved::new(path.clone(), URL.to_owned()).load(&mut Accepted::public());
-        assert!(again.find(old, UnixSeconds(209)).is_ok(), "no longer listed: the grace goes on");
+        assert!(again.find(old, UnixSeconds(209)).is_ok(), "no longer listed: still in its grace");
         assert_eq!(again.find(old, UnixSeconds(210)).err(), Some(KeyRefusal::Retired));
         let expires = |ring: &Keyring| {
             ring.epochs(UnixSeconds(209)).find(|epoch| epoch.key == old).map(|epoch| epoch.expires)

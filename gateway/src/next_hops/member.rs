@@ -149,7 +149,7 @@ impl Member {
     pub(crate) fn was_silent(&self, began: Instant) {
         let is_silent = self.health.lock().silent_since(began);
         if is_silent {
-            self.failed("it gave no answer in time, and no other one meanwhile");
+            self.failed("it gave no answer in time, nor to any other request since");
         }
     }
 

@@ -21,7 +21,7 @@ postern_telemetry::catalogue! {
     /// Every metric of the gateway.
     pub METRICS;
 
-    /// How long each stage of a double-spend check took.
+    /// Duration of each stage of a double-spend check.
     CHECK_DURATION: Histogram(CHECK_BUCKETS) = "postern_check_duration_seconds" [CheckStage::SPEC, CheckResult::SPEC];
 
     /// Answered requests.
@@ -33,7 +33,7 @@ postern_telemetry::catalogue! {
     /// Open tunnels.
     TUNNELS_OPEN: Gauge = "postern_tunnels_open";
 
-    /// How long tunnels lasted.
+    /// Lifetime of tunnels.
     TUNNEL_DURATION: Histogram(TUNNEL_BUCKETS) = "postern_tunnel_duration_seconds" [TunnelEnd::SPEC];
 
     /// Bytes relayed; up is from client to target.
@@ -123,16 +123,16 @@ postern_telemetry::catalogue! {
     /// Age of the newest token key in use; 0 if none or unknown.
     KEY_AGE: Gauge = "postern_key_age_seconds";
 
-    /// When the last known token key retires; 0 if none is known.
+    /// Time when the last known token key retires; 0 if none is known.
     KEYS_RETIRE: Gauge = "postern_keys_retire_timestamp_seconds";
 
-    /// When the issuer's keys were last fetched.
+    /// Time when the issuer's keys were last fetched.
     KEYS_FETCHED: Gauge = "postern_keys_fetched_timestamp_seconds";
 
-    /// When the TLS certificate that clients see ends; 0 without TLS.
+    /// End of the TLS certificate that clients see; 0 without TLS.
     CERTIFICATE_ENDS: Gauge = "postern_certificate_ends_timestamp_seconds";
 
-    /// When the TLS certificate that peers see ends; 0 without `[peers]`.
+    /// End of the TLS certificate that peers see; 0 without `[peers]`.
     PEERS_CERTIFICATE_ENDS: Gauge = "postern_peers_certificate_ends_timestamp_seconds";
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn opened_udp(version: Version) -> Response<Body> {
 }
 
 /// Returns the answer to a refusal. `challenge` is the value of Proxy-Authenticate, which every 407 contains, and of
-/// WWW-Authenticate where `asked_in` says so.
+/// WWW-Authenticate where `asked_in` requires it.
 pub(crate) fn refused(
     refusal: &Refusal,
     challenge: Option<HeaderValue>,

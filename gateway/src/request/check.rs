@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_lookup_is_made_before_the_signature_is_verified_or_meanwhile_or_not_at_all() {
+    async fn the_lookup_precedes_the_verification_or_overlaps_it_or_is_not_made() {
         for spent in [false, true] {
             assert_eq!(order(CheckTiming::Beside, spent).await, (vec!["verified", "looked up"], !spent));
             assert_eq!(order(CheckTiming::Off, spent).await, (vec!["verified"], true));

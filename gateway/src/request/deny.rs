@@ -343,7 +343,7 @@ impl Refusal {
             Self::CapsuleContent => "a request for UDP has no Content-Length, Content-Type or Transfer-Encoding".into(),
             Self::Coding => "the request's body has another transfer coding than chunked".into(),
             Self::LastHop => {
-                "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS".into()
+                "Max-Forwards is 0, and this proxy does not answer TRACE and OPTIONS itself".into()
             }
             Self::NotProxied => "this is a forward proxy, not a web server".into(),
             Self::Protocol => "this proxy speaks no protocol but connect-udp on a stream".into(),

@@ -211,7 +211,7 @@ fn lists(headers: &HeaderMap, field: HeaderName, word: &str) -> bool {
     headers.get_all(field).iter().any(lists)
 }
 
-/// Returns the fields in which a client is told of the challenge: a proxy of UDP looks like a proxy to some clients, and like an
+/// Returns the fields that carry the challenge to a client: a proxy of UDP looks like a proxy to some clients, and like an
 /// origin to others (docs/how-it-works/request.md).
 pub(crate) fn asked_in(head: &request::Parts) -> AskedIn {
     let has = |field: HeaderName| head.headers.contains_key(field);

@@ -103,7 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         assert!(self.unread.is_empty(), "{:?}", String::from_utf8_lossy(&self.unread));
     }
 
-    /// Whether the connection ends without another byte, by a close or by a reset.
+    /// Returns whether the connection ends without another byte, by a close or by a reset.
     pub(crate) async fn is_ended(&mut self) -> bool {
         let read = timeout(PATIENCE, self.stream.read(&mut [0])).await.unwrap();
         matches!(read.map_err(|error| error.kind()), Ok(0) | Err(std::io::ErrorKind::ConnectionReset))

@@ -176,7 +176,7 @@ impl Tunnel {
         assert_eq!(self.take(bytes.len()).await, bytes);
     }
 
-    /// Why the stream was reset.
+    /// Returns the reason of the stream's reset.
     pub(crate) async fn reset(&mut self) -> Option<Reason> {
         loop {
             match self.next().await? {

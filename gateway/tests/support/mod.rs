@@ -1,4 +1,4 @@
-//! What the tests share: an issuer in a variable, a gateway on a free port, raw clients, small targets.
+//! Code shared by the tests: an issuer in a variable, a gateway on a free port, raw clients, small targets.
 
 pub(crate) mod client;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
@@ -98,7 +98,7 @@ fn challenge_of(key: TokenKeyId) -> TokenChallenge {
     TokenChallenge::new(TokenType::BlindRsa2048, "issuer.example", None, &["proxy.example", &second]).unwrap()
 }
 
-/// Where the mark of a gateway is found.
+/// The location of a gateway's mark.
 #[derive(Clone)]
 struct Latest {
     address: SocketAddr,
@@ -114,7 +114,7 @@ impl Latest {
             return marked_challenge(self.address);
         }
         // From the file, because a challenge names the newest key alone, and some gateways do not serve, or only over TLS or
-        // behind a PROXY header; and a request for it would be counted. `embedded::origin` says what stands there.
+        // behind a PROXY header; and a request for it would be counted. `embedded::origin` documents the layout.
         let file = std::fs::read(self.records.join(format!("{}.spent", key.to_hex()))).ok()?;
         Some(Mark::new(file.get(72..88)?.try_into().unwrap()))
     }
@@ -198,12 +198,12 @@ pub(crate) fn home_with_keys() -> TempDir {
 /// A gateway that runs until it is dropped or stopped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
-    /// Where it listens for peers.
+    /// Its listener for peers.
     pub(crate) peers: Option<SocketAddr>,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
     pub(crate) live: Live,
-    /// What the tracker counts while no connection is open: the accept loops.
+    /// The tracker's count while no connection is open: the accept loops.
     idle_tasks: usize,
     task: Option<JoinHandle<io::Result<()>>>,
     home: Option<TempDir>,

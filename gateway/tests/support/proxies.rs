@@ -25,14 +25,14 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// One that demands [`CREDENTIALS`].
+    /// Starts a proxy that demands [`CREDENTIALS`].
     pub(crate) fn socks() -> Self {
         Self::start("socks5", "microsocks", |port, _| {
             ["-i", "127.0.0.1", "-p", port, "-u", "u", "-P", "p-w"].map(str::to_owned).to_vec()
         })
     }
 
-    /// One that demands [`CREDENTIALS`].
+    /// Starts a proxy that demands [`CREDENTIALS`].
     pub(crate) fn http() -> Self {
         Self::tinyproxy("BasicAuth u p-w\n")
     }

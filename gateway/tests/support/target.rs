@@ -1,4 +1,4 @@
-//! Where tunnels and requests go.
+//! Targets of tunnels and requests.
 
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl Echo {
         Self { address, came, probes: AtomicUsize::new(0) }
     }
 
-    /// How many connections have come. One more is made to be sure that those before it have been counted.
+    /// Returns the number of connections so far. Makes another connection, to be sure that all before it have been counted.
     pub(crate) async fn came(&self) -> usize {
         let mut probe = TcpStream::connect(self.address).await.unwrap();
         probe.write_all(b"?").await.unwrap();

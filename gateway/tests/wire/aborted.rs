@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How far a client goes before it hangs up.
+/// The point at which a client hangs up.
 #[derive(Clone, Copy)]
 enum Until {
     Connected,

@@ -201,7 +201,7 @@ async fn a_client_that_still_uploads_can_read_its_refusal() {
     }
 }
 
-/// What moves is not idle, however long it takes: an upload, and the answer that waits for it.
+/// A slow transfer is not idle: an upload, and the answer that waits for it.
 #[tokio::test]
 async fn a_slow_upload_that_moves_is_no_silence_of_the_target() {
     let idle = Duration::from_millis(1500);
@@ -222,7 +222,7 @@ async fn a_slow_upload_that_moves_is_no_silence_of_the_target() {
     assert_eq!(client.answer().await.body, b"ok");
 }
 
-/// Whose fault it is stands in the answer: the client's body, not the target.
+/// The answer blames the client's body, not the target.
 #[tokio::test]
 async fn a_clients_broken_or_stalled_body_is_its_own_fault() {
     let gateway =
@@ -240,7 +240,7 @@ async fn a_clients_broken_or_stalled_body_is_its_own_fault() {
     }
 }
 
-/// RFC 9112, section 6.3: a length beside chunks would end the answer early for whoever believes it.
+/// RFC 9112, section 6.3: a length next to chunks would end the answer early for a client that believes the length.
 #[tokio::test]
 async fn of_an_answers_length_and_chunks_only_the_chunks_go_on() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);

@@ -47,7 +47,7 @@ async fn tunnels_share_connections_over_mutual_tls_and_none_stops_another() {
     let stalled = &mut tunnels[0].stream;
     while timeout(Duration::from_millis(300), stalled.write_all(&[0; 1 << 16])).await.is_ok() {}
     for client in &mut tunnels[1..] {
-        echoes(client, b"beside it").await;
+        echoes(client, b"another").await;
     }
 }
 
@@ -115,7 +115,7 @@ async fn where_one_url_fails_another_opens_the_tunnel() {
     }
 }
 
-/// The kernel goes on taking connections for a process that is frozen.
+/// The kernel still accepts connections for a frozen process.
 #[tokio::test]
 async fn a_frozen_next_hop_is_left_for_another_and_used_again_when_it_is_back() {
     let (echo, backend) = (Echo::start().await, Proxy::open_http());
@@ -128,7 +128,7 @@ async fn a_frozen_next_hop_is_left_for_another_and_used_again_when_it_is_back() 
     }
     exits[0].signal("-STOP");
     for _ in 0..8 {
-        echoes(&mut tunnel(&gateway, echo.address).await, b"meanwhile").await;
+        echoes(&mut tunnel(&gateway, echo.address).await, b"elsewhere").await;
     }
     let degraded = || gateway.readiness.degraded().join("; ");
     until("a check finds out", || degraded().contains(&exits[0].url)).await;

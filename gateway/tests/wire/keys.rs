@@ -1,4 +1,4 @@
-//! Where the keys come from: the issuer's directory over HTTP, fetched periodically, or a file.
+//! Sources of the keys: the issuer's directory over HTTP, fetched periodically, or a file.
 
 use crate::support::client::{Answer, Client, connect_with};
 use crate::support::target::Echo;

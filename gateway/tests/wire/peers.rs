@@ -70,7 +70,7 @@ async fn tunnels_of_another_gateway_need_no_token_no_key_and_no_store() {
     let shared = ports::connections(exit.peers.unwrap().port());
     assert!((1..=2).contains(&shared), "{shared} connections"); // a check that is under way has another one
     let answer = Client::ask(exit.address, connect(echo.address)).await;
-    answer.assert_refused(503, "proxy_internal_error", "no issuer key"); // its own clients get nothing meanwhile
+    answer.assert_refused(503, "proxy_internal_error", "no issuer key"); // its own clients are refused
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ fn circle(port: u16, egress: Egress) -> Running {
     Running::start_in(home_with_keys(), change).unwrap()
 }
 
-/// Where all tunnels would come back, a check of the next hop shows it before a client does.
+/// A check of the next hop detects that all tunnels would come back, before a client does.
 #[tokio::test]
 async fn a_circle_of_all_tunnels_is_found_by_a_check_and_costs_no_token() {
     let (echo, ports) = (Echo::start().await, [ports::free(), ports::free()]);
@@ -143,7 +143,7 @@ async fn what_gateways_tell_each_other_is_read_of_peers_alone_and_no_target_sees
 }
 
 #[tokio::test]
-async fn whoever_shows_no_certificate_of_the_authority_is_no_peer() {
+async fn a_client_without_a_certificate_of_the_authority_is_no_peer() {
     let (echo, exit, strangers) = (Echo::start().await, exit_with(|_| {}), Authority::new());
     let strange = strangers.signed(ClientAuth);
     for shown in [None, Some(&strange)] {
@@ -234,7 +234,7 @@ async fn limits_for_one_source_do_not_bind_a_peer() {
     }
 }
 
-/// One that has no tunnel now will have one soon, and its handshake is made.
+/// A connection without a tunnel will have one soon, and its handshake is made.
 #[tokio::test]
 async fn an_idle_connection_of_a_peer_is_kept() {
     let header_timeout = ConfigDuration::millis(200);

@@ -1,4 +1,4 @@
-//! How often one source may do what costs work before anyone has paid for it.
+//! Limits per source on actions that cost work before anyone has paid for them.
 
 use crate::places::{client_from, settled};
 use crate::support::client::{Client, connect, connect_with};
@@ -133,7 +133,7 @@ async fn tunnels_and_what_a_token_has_paid_for_do_not_count() {
     tunnel.answer().await.assert_opened();
     exhaust(gateway.address, 1, 1).await;
     tunnel.send("through").await;
-    assert_eq!(tunnel.take(7).await, b"through", "an open tunnel goes on");
+    assert_eq!(tunnel.take(7).await, b"through", "an open tunnel stays open");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const SECRET: &str = "the secret of this fleet";
-/// What one gateway lets a source be refused at once. With one more a second the fleet's limit is 60 more.
+/// Refusals at once that one gateway allows a source. With one more a second the fleet's limit is 60 more.
 const BURST: u32 = 100;
 
 fn limit(config: &mut Config, secret: &str, refusals: u32) {
@@ -49,8 +49,8 @@ async fn ask(last: u8, gateway: SocketAddr) -> Answer {
     client.answer().await
 }
 
-/// Has `first` refuse requests of 127.0.0.`last` until `second` answers 429 by what it hears from it: of its own it has
-/// refused too few.
+/// Has `first` refuse requests of 127.0.0.`last` until `second`, which has itself refused too few, answers 429 by what `first`
+/// shares.
 async fn limited_by_the_other(last: u8, first: &Running, second: &Running) -> Answer {
     let began = Instant::now();
     for _ in 0..BURST / 2 {
@@ -117,7 +117,7 @@ async fn what_one_gateway_refuses_limits_a_source_at_the_others_of_its_fleet() {
     limited_by_the_other(3, &first, &second).await;
 }
 
-/// The store of tokens is down then, too, and says 503: what matters is that a source is not refused for it.
+/// The requests are malformed: the store of tokens is down, too, and well-formed ones would get 503.
 #[tokio::test]
 async fn without_the_memcached_each_gateway_has_its_own_limits() {
     let mut server = Server::tcp(&[]);

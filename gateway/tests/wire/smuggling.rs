@@ -1,4 +1,4 @@
-//! Request smuggling: bytes that two readers take for different requests. Each row says what a client or a target sends, what the
+//! Request smuggling: bytes that two readers take for different requests. Each row has what a client or a target sends, what the
 //! gateway answers, and what arrives: one request with one meaning, or nothing. No row brings a token further than the gateway, or a
 //! byte to another client's tunnel.
 
@@ -12,7 +12,7 @@ use crate::support::client::find;
 use postern_testkit::strict::{self, Fault};
 use std::net::SocketAddr;
 
-/// What a target may get.
+/// Bytes that a target may get.
 #[derive(Clone, Copy, Debug)]
 enum Got {
     /// One request with this body.
@@ -24,8 +24,8 @@ enum Got {
 }
 use Got::{Cut, One, Raw};
 
-/// What is wrong with what a target got on its connections, one after the other, if it had to get `expected`, and nothing of the
-/// gateway's own.
+/// Compares what a target got on its connections, one after the other, with `expected`. Nothing of the gateway's own may be in
+/// it.
 fn check(seen: &[Vec<u8>], expected: &[Got], target: SocketAddr) -> Result<(), String> {
     let is_cut = seen.is_empty() && matches!(expected, [Cut]);
     let is_expected = |(got, expected): (&Vec<u8>, &Got)| match expected {

@@ -1,4 +1,4 @@
-//! What an operator sees of a gateway: the live page's data, and that no check goes unrecorded.
+//! An operator's view of a gateway: the live page's data, and that no check goes unrecorded.
 
 use crate::shared::shared;
 use crate::support::client::{Client, connect_with};

@@ -73,7 +73,7 @@ impl Front {
     }
 }
 
-/// Who offers HTTP/2, too, gets a refusal that is given before any request in HTTP/1.1: HTTP/2 has no form for one.
+/// Clients that also offer HTTP/2 get refusals before any request in HTTP/1.1: HTTP/2 has no form for them.
 #[tokio::test]
 async fn who_is_turned_away_reads_why_whatever_it_offers() {
     let turned_away = async |front: &Front, status, details| {
@@ -115,7 +115,7 @@ async fn challenge_tunnel_replay_and_half_close_over_tls() {
     let (mut reader, mut writer) = tokio::io::split(client.stream);
     let writing = async {
         writer.write_all(&sent).await.unwrap();
-        writer.shutdown().await.unwrap(); // close_notify: the other direction goes on
+        writer.shutdown().await.unwrap(); // close_notify: the other direction stays open
     };
     let mut got = client.unread;
     let (_, read) = tokio::join!(writing, reader.read_to_end(&mut got));

@@ -1,4 +1,4 @@
-//! What may be wrong with a token, each refused with a 407 that names the fault; and the many right ways to write one.
+//! Faults of a token, each refused with a 407 that names the fault; and the many right ways to write a token.
 
 use crate::support::client::{Client, connect_with};
 use crate::support::target::Echo;
@@ -13,7 +13,7 @@ fn header_of(bytes: &[u8]) -> String {
     format!("PrivateToken token=\"{}\"", encode_base64url(bytes))
 }
 
-/// Presents each value on a connection of its own and expects the 407 with `details`.
+/// Presents each value on its own connection and expects the 407 with `details`.
 async fn assert_407(gateway: SocketAddr, target: SocketAddr, cases: &[(&str, String, &str)]) {
     for (case, value, details) in cases {
         let answer = Client::ask(gateway, connect_with(target, &[value])).await;

@@ -193,7 +193,7 @@ async fn http1_upgrades_to_capsules_also_to_those_that_were_sent_ahead() {
     gateway.emptied().await;
 }
 
-/// What a client sent ahead of the answer must not be read as another request.
+/// Bytes that a client sent ahead of the answer must not be read as another request.
 #[tokio::test]
 async fn a_refused_upgrade_ends_the_connection() {
     let (gateway, target) = (start().await, echo().await);
@@ -227,11 +227,11 @@ async fn capsules_may_arrive_byte_by_byte_and_unknown_ones_are_skipped() {
     for _ in 0..64 {
         flow.tunnel.send(&[0; 64 << 10]).await.unwrap();
     }
-    open(&mut client, target).await.echo(b"beside").await;
+    open(&mut client, target).await.echo(b"another").await;
 }
 
 #[tokio::test]
-async fn a_malformed_stream_is_reset_and_the_connection_goes_on() {
+async fn a_malformed_stream_is_reset_and_the_connection_stays_open() {
     let (gateway, target) = (start().await, echo().await);
     let mut client = Http2::connect(gateway.address).await;
     for malformed in [
@@ -249,7 +249,7 @@ async fn a_malformed_stream_is_reset_and_the_connection_goes_on() {
     flow.tunnel.send(&capsule(b"cut")[..4]).await.unwrap();
     flow.tunnel.end();
     assert_eq!(flow.tunnel.reset().await, Some(Reason::PROTOCOL_ERROR));
-    open(&mut client, target).await.echo(b"goes on").await;
+    open(&mut client, target).await.echo(b"still on").await;
 }
 
 #[tokio::test]
@@ -322,8 +322,8 @@ async fn both_kinds_of_client_learn_the_challenge_and_present_their_token() {
     }
     let twice = [("authorization", token.as_str()), ("proxy-authorization", token.as_str())];
     assert_eq!(ask(&mut client, &path, &twice).await.answer().await.status, 400);
-    let beside = [("authorization", token.as_str()), ("proxy-authorization", "Basic eDp4")];
-    ask(&mut client, &path, &beside).await.opened().await.0.assert_opened();
+    let basic = [("authorization", token.as_str()), ("proxy-authorization", "Basic eDp4")];
+    ask(&mut client, &path, &basic).await.opened().await.0.assert_opened();
     assert_challenged(&ask(&mut client, &path, &twice[..1]).await.answer().await, 401);
     // A target of TCP is a proxy's, and Authorization is for what lies behind it.
     let tcp = Echo::start().await;
@@ -387,7 +387,7 @@ async fn a_port_that_is_unreachable_ends_the_stream() {
     let mut flow = open(&mut client, closed).await;
     flow.send(b"anybody?").await;
     assert_eq!(flow.tunnel.reset().await, Some(Reason::CONNECT_ERROR));
-    open(&mut client, target).await.echo(b"goes on").await;
+    open(&mut client, target).await.echo(b"still on").await;
 }
 
 #[tokio::test]
@@ -525,7 +525,7 @@ async fn a_flood_from_targets_whose_clients_do_not_read_stops_no_other_stream() 
         let (_, from) = timeout(PATIENCE, flooding.recv_from(&mut [0; 16])).await.unwrap().unwrap();
         stalled.push((flow, from));
     }
-    let mut beside = open(&mut client, target).await;
+    let mut healthy = open(&mut client, target).await;
     for round in 0..200 {
         for (_, from) in &stalled {
             for _ in 0..8 {
@@ -533,10 +533,10 @@ async fn a_flood_from_targets_whose_clients_do_not_read_stops_no_other_stream() 
             }
         }
         if round % 10 == 0 {
-            beside.echo(b"beside").await;
+            healthy.echo(b"healthy").await;
         }
     }
-    // A stalled stream goes on with what it has kept, and new datagrams pass once it is read.
+    // A stalled stream first yields the datagrams it has kept; new ones pass once it is read.
     let (flow, from) = &mut stalled[0];
     assert_eq!(flow.next().await.unwrap(), [7; 1200]);
     loop {

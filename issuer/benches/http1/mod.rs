@@ -1,4 +1,4 @@
-//! A client that says HTTP/1.1 in bytes: what it costs is little beside the issuer.
+//! An HTTP/1.1 client on raw bytes: its cost is small next to the issuer's.
 
 use postern_token::{DIRECTORY_PATH, Directory};
 use std::net::SocketAddr;

@@ -154,16 +154,16 @@ pub struct AccountsFile {
 pub struct DeclaredAccount {
     /// A name for the operator, unique. It is never shown to clients.
     pub name: String,
-    /// The SHA-256 of the account's API key. Keys that `postern issuer account` made are good beside it.
+    /// The SHA-256 of the account's API key. Keys made by `postern issuer account` stay valid.
     #[serde(default)]
     pub key_sha256: Option<KeyHash>,
-    /// How many tokens the account gets in each period. Without it the account has the terms of its tier.
+    /// Tokens that the account gets in each period. Without it the account has the terms of its tier.
     #[serde(default)]
     pub quota: Option<Quota>,
-    /// How many tokens a second, on average, besides the quota. It needs `burst`.
+    /// Tokens a second, on average, besides the quota. It needs `burst`.
     #[serde(default)]
     pub rate: Option<NonZeroU32>,
-    /// How many tokens at once, after a pause. It needs `rate`.
+    /// Tokens at once, after a pause. It needs `rate`.
     #[serde(default)]
     pub burst: Option<NonZeroU32>,
     /// One of `[[tiers]]`, by its name.

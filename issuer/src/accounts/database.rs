@@ -38,7 +38,7 @@ pub enum AccountsError {
     )]
     NotOurs { path: PathBuf, reason: &'static str },
     #[error(
-        "the database {path} is damaged ({reason}): stop the issuer, move the file and those beside it (-wal, -shm) away, and \
+        "the database {path} is damaged ({reason}): stop the issuer, move the file and its companions (-wal, -shm) away, and \
          restore it from a backup; `sqlite3 FILE .recover` saves what can be read"
     )]
     Damaged { path: PathBuf, reason: String },

@@ -38,7 +38,7 @@ type Looked = Option<Result<(), AccountsError>>;
 pub(crate) fn examine_copy(directory: &Path) -> Result<Duration, AccountsError> {
     let path = directory.join(FILE_NAME);
     let made = copy::readable(&path)?;
-    copy::secret_beside(&path)?;
+    copy::secret_next_to(&path)?;
     Ok(made.elapsed().unwrap_or_default())
 }
 

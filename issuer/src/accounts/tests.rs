@@ -272,7 +272,7 @@ async fn what_another_program_changes_in_the_database_counts_after_the_next_look
 fn a_reading_from_before_the_first_account_does_not_open_the_issuer() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
-    accounts.needs_account.store(true, Ordering::Release); // as of an account that is added meanwhile
+    accounts.needs_account.store(true, Ordering::Release); // as if an account had been added since
     accounts.take_up_database().unwrap();
     assert!(!accounts.is_open());
 }

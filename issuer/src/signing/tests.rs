@@ -105,7 +105,7 @@ async fn the_queue_is_empty_after_answers_and_panics() {
     drop(release);
     assert!(first.await.is_ok() && waiting.await.is_ok());
     assert_eq!(failing.await, Err(Unsigned::Failed));
-    assert!(submit(|| {}).await.is_ok(), "the thread goes on");
+    assert!(submit(|| {}).await.is_ok(), "the thread survives");
     assert_eq!(recorder.queue(), (0, 6));
 }
 

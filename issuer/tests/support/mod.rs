@@ -1,4 +1,4 @@
-//! An issuer on a loopback port of its own, and raw bytes to talk to it.
+//! An issuer on its own loopback port, and raw bytes to talk to it.
 
 use crate::openapi;
 use postern_admin::ProcessContext;
@@ -118,7 +118,7 @@ impl Answer {
     }
 }
 
-/// What the issuer sends until it closes.
+/// Returns the issuer's bytes until it closes.
 pub async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();

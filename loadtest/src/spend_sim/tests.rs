@@ -33,7 +33,7 @@ fn what_the_deployment_claims_holds() {
 }
 
 #[test]
-fn replicas_are_lost_for_hours_and_fresh_tokens_are_admitted_meanwhile() {
+fn replicas_are_lost_for_hours_while_fresh_tokens_are_admitted() {
     for serves in [true, false] {
         let seed = (1..).find(|seed| Claim::of(&Plan::long(*seed)).serves == serves).unwrap();
         let tally = runs(Plan::long, seed..seed + 1);

@@ -152,8 +152,8 @@ fn is_http2(read: &[u8]) -> bool {
 }
 
 impl Finished {
-    /// Writes what the client is owed, and closes the connection, unless another one needs the place meanwhile. A preface of HTTP/2
-    /// is no request of HTTP/1.1.
+    /// Writes the client's pending answer and closes the connection, unless another connection needs the place first. An HTTP/2
+    /// preface is no HTTP/1.1 request.
     pub async fn end<E: Endpoint>(self, endpoint: &E, place: &Place, exchange: &Exchange) {
         let (Self { stream, ended, .. }, Parts { rates, shutdown, .. }) = (self, endpoint.parts());
         let reason = match ended {

@@ -15,7 +15,7 @@ pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
         Tls::InvalidCertificate(wrong) => Some(certificate(wrong, ca)),
         Tls::AlertReceived(alert) if is_about_a_certificate(*alert) => Some(format!(
             "the server accepts only clients with a certificate of its operator's authority ({alert:?}); get one there, and set \
-             `certificate` and `key` beside {ca}"
+             `certificate` and `key` next to {ca}"
         )),
         Tls::NoCertificatesPresented => Some("the server shows no certificate; give it one".to_owned()),
         Tls::InvalidMessage(InvalidMessage::InvalidContentType) => Some(

@@ -36,7 +36,7 @@ pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, Self
         authority.exists() && known.is_some_and(|tls| tls.examine().verdict == Verdict::Well) && !is_new;
     if !is_good {
         let (ca, own) = make(addresses)?;
-        // First removes the previous authority: a crash before the last step must not leave it beside the new certificate.
+        // First removes the previous authority: a crash before the last step must not leave it with the new certificate.
         create_directory(directory)
             .and_then(|()| match std::fs::remove_file(&authority) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -28,7 +28,7 @@ pub struct TlsConfig {
     /// Certificate by ACME instead of files.
     #[serde(default)]
     pub acme: Option<AcmeConfig>,
-    /// Authorities (PEM) for mutual TLS, 1.3 only; the server can tell clients apart by their certificates.
+    /// Authorities (PEM) for mutual TLS, 1.3 only; the certificates let the server distinguish clients.
     #[serde(default)]
     pub client_ca: Option<PathBuf>,
 }

@@ -12,14 +12,14 @@ const HEADS: [&[u8]; 2] = [b"get ", b"add "];
 const TAILS: [&[u8]; 2] = [b"\r\n", b" 0 2000000000 22\r\nabcdefghijklmnopqrstuv\r\n"];
 const REPLIES: [&[u8]; 2] = [b"END\r\n", b"STORED\r\n"];
 
-/// The commands of all callers, made once; only the names in them are written anew.
+/// The commands of all callers, made once; only the names in them are rewritten.
 struct Commands {
     text: [Vec<u8>; 2],
     replies: [Vec<u8>; 2],
-    /// Which of the two are sent.
+    /// The commands to send, by index.
     sent: std::ops::RangeInclusive<usize>,
     callers: usize,
-    /// Where the first name ends in each of the two, and from there the next.
+    /// The end of the first name in each command, and the distance to the next.
     ends: [(usize, usize); 2],
     done: u64,
 }

@@ -1,5 +1,5 @@
-//! What the benches of the shared store have in common: a memcached on a core of its own, the CPU time that a thread or
-//! a process has used, keys, and the machine's load.
+//! Code shared by the benches of the shared store: a memcached on its own core, the CPU time of a thread or process, keys,
+//! and the machine's load.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each bench uses a part of it")]
 
 #[path = "../../tests/support/mod.rs"]

@@ -3,7 +3,7 @@
 use crate::Row;
 use std::fmt::Write;
 
-/// Where the bars begin and end, in SVG units.
+/// The ends of the bars, in SVG units.
 const LEFT: f64 = 410.0;
 const RIGHT: f64 = 910.0;
 const TOP: f64 = 64.0;
@@ -78,7 +78,7 @@ fn bar(row: &Row, y: f64) -> String {
     )
 }
 
-/// Where a number of microseconds lies on the axis.
+/// Returns the position of a duration on the axis.
 fn at(micros: f64) -> f64 {
     let power = micros.max(1e-9).log10().clamp(FROM, TO);
     LEFT + (power - FROM) / (TO - FROM) * (RIGHT - LEFT)

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_or_comes_back_begins_anew() {
+    fn a_clock_that_jumps_or_comes_back_starts_over() {
         // A month ahead for some minutes.
         assert_eq!(
             confirmed(&[(43_200, 0, true), (43_205, 5, true), (10, 6, false), (90, 86, true)]),

@@ -159,13 +159,13 @@ impl Endpoint {
     pub(crate) fn failed(&self, reason: Unknown) {
         *self.failure.lock() = reason;
         if !self.lost.swap(true, Ordering::Relaxed) {
-            let meanwhile = if self.options.replicas.are_three() {
+            let until_then = if self.options.replicas.are_three() {
                 "where its replica has no other address, the other two replicas decide until then, as long as both answer"
             } else {
                 "checks that no other address can answer are refused until then"
             };
             tracing::warn!(address = %self.address, %reason, "a connection to the double-spend store is lost \
-                and is opened again; {meanwhile}");
+                and is opened again; {until_then}");
         }
     }
 

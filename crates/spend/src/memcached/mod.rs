@@ -114,7 +114,7 @@ pub struct Health {
 
 impl Health {
     /// Returns `true` if a replica rejects records and fewer than a majority have a vote, so that no spend can be answered. If too
-    /// few answer at all, `ready` says so, once that has lasted.
+    /// few answer at all, `ready` reports it, once that has lasted.
     #[must_use]
     pub fn is_voteless(&self) -> bool {
         let (replicas, rejects) = (self.replicas(), self.endpoints.iter().any(|endpoint| endpoint.rejects));

@@ -24,8 +24,8 @@ const OPERATIONS: &str =
 const NEEDED: [&str; 4] = ["add", "get", "gets", "incr"];
 
 const REPLICAS: &str = "Write `PoolRoute|` and the name of one pool. For several copies of each record list three replicas as \
-     `store.memcached.replicas` in the gateway's file, with a router of its own for each: the gateway counts their votes.";
-const OF_ITS_OWN: &str = "Leave it out, and give Postern an mcrouter of its own.";
+     `store.memcached.replicas` in the gateway's file, with one router for each: the gateway counts their votes.";
+const NOT_SHARED: &str = "Leave it out, and give Postern its own mcrouter.";
 
 /// JSON with comments and trailing commas, as mcrouter parses it.
 const MCROUTER: ParseOptions = ParseOptions {
@@ -178,7 +178,7 @@ impl<'a> Judge<'a> {
     }
 
     fn warn_of_commands(&mut self, route: &Value<'_>) {
-        let reason = "it passes every command: whoever reaches the router can `delete` a record, and its token is good again.";
+        let reason = "it passes every command: anyone who reaches the router can `delete` a record, and its token is good again.";
         let instead = "Write an `OperationSelectorRoute` that passes `add`, `get` and `gets` alone, with \"ErrorRoute\" as \
              `default_policy`, as in deploy/mcrouter/single.json.";
         self.findings.add(Warn, &self.place(route), reason.to_owned(), instead);
@@ -307,7 +307,7 @@ impl<'a> Judge<'a> {
         for member in unknown {
             let name = shown(member.name.as_str());
             let reason = format!("`{name}` is not known here, so its effect on an `add` is not.");
-            self.refuse::<()>(member, &reason, OF_ITS_OWN);
+            self.refuse::<()>(member, &reason, NOT_SHARED);
             is_known = false;
         }
         is_known.then_some(object)

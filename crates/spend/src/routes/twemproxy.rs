@@ -77,7 +77,7 @@ impl Pool<'_> {
         }
         let address = self.options.listen.split_whitespace().next().unwrap_or_default();
         if matches!(address.rsplit_once(':'), Some(("0.0.0.0" | "::" | "[::]" | "*" | "", _))) {
-            let reason = "it listens on all addresses: whoever reaches it can delete a record, and its token is good again.";
+            let reason = "it listens on all addresses: anyone who reaches it can delete a record, and its token is good again.";
             self.find(Warn, reason, "Listen on loopback, a private address or a Unix socket.");
         }
         self.judge_servers();
@@ -116,7 +116,7 @@ impl Pool<'_> {
         let Options { auto_eject_hosts, distribution, hash, hash_tag, redis, server_connections, .. } =
             self.options;
         if redis.as_deref() == Some("true") {
-            let instead = "Write `redis: false`, and give Postern a twemproxy of its own.";
+            let instead = "Write `redis: false`, and give Postern its own twemproxy.";
             self.find(Refuse, "it speaks Redis, so that no token can be admitted.", instead);
         }
         if auto_eject_hosts.as_deref() != Some("false") {

@@ -29,7 +29,7 @@ impl Fake {
 
     /// An endpoint to another store, except for the keys that it `shares` with this one: as with two routers of which
     /// one has been given a new server.
-    pub fn beside(&self, shares: fn(&str) -> bool) -> Self {
+    pub fn sharing(&self, shares: fn(&str) -> bool) -> Self {
         Self::with(Some((shares, Arc::clone(&self.state.records))))
     }
 
@@ -97,7 +97,7 @@ impl Fake {
         self.state.accepted.load(SeqCst)
     }
 
-    /// Whether there is a record of this token.
+    /// Returns whether there is a record of this token.
     pub fn holds(&self, token: &SpentKey) -> bool {
         let name = encode_base64url(&token.as_bytes()[..16]);
         let name = name.trim_end_matches('=');

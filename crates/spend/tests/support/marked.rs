@@ -110,7 +110,7 @@ pub struct MarkRecords {
 impl MarkRecords {
     pub async fn of(server: &Server) -> Self {
         eventually("a whole list of records", async || {
-            // The crawler passes over what moves between the lists of a slab class meanwhile.
+            // The crawler skips items that move between the lists of a slab class while it runs.
             let dump = ask(server, "lru_crawler metadump all");
             let mut by_end: BTreeMap<u64, Vec<String>> = BTreeMap::new();
             for (name, end) in dump.iter().filter_map(|line| name_and_end(line)) {

@@ -1,4 +1,4 @@
-//! A real memcached for the tests, on a port of its own.
+//! A real memcached for the tests, on its own port.
 
 pub mod fake;
 pub mod marked;
@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// Longer than anything takes that works.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Another endpoint to a server: a port that leads to it, until it is cut. Runs on a thread of its own.
+/// Another endpoint to a server: a port that leads to it, until it is cut. Runs on its own thread.
 pub struct Relay {
     port: u16,
     connections: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
@@ -234,7 +234,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
     }
 }
 
-/// An epoch of its own, for another two hours, without a mark yet.
+/// A new epoch, for another two hours, without a mark yet.
 pub fn epoch() -> Epoch {
     let expires = UnixSeconds::now().saturating_add(Duration::from_secs(7200));
     Epoch { key: TokenKeyId(rand::random()), expires, mark: None }

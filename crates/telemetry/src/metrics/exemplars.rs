@@ -80,17 +80,17 @@ struct Exemplar {
 }
 
 /// A snapshot of all exemplars, by the start of their buckets' lines.
-pub(super) struct Exemplars(BTreeMap<String, Vec<Beside>>);
+pub(super) struct Exemplars(BTreeMap<String, Vec<OfBucket>>);
 
 /// A bucket's upper bound, and its exemplar as OpenMetrics writes it.
-struct Beside(f64, String);
+struct OfBucket(f64, String);
 
 impl Exemplars {
     /// Takes a snapshot. To be called before the page is rendered, so that the page has counted each exemplar.
     pub(super) fn now() -> Self {
         let all = SERIES.lock();
-        let known = all.iter().map(|(start, series)| (start.clone(), series.beside()));
-        Self(known.filter(|(_, beside)| !beside.is_empty()).collect())
+        let known = all.iter().map(|(start, series)| (start.clone(), series.by_bucket()));
+        Self(known.filter(|(_, by_bucket)| !by_bucket.is_empty()).collect())
     }
 
     /// Returns the exemplar of the bucket on this line of the exporter's page.
@@ -98,17 +98,17 @@ impl Exemplars {
         let (start, rest) = line.split_once("le=\"")?;
         let series = self.0.get(start)?;
         let bound: f64 = rest.split_once('"')?.0.parse().ok()?; // "+Inf" too
-        series.iter().find(|Beside(of, _)| *of == bound).map(|Beside(_, text)| text.as_str())
+        series.iter().find(|OfBucket(of, _)| *of == bound).map(|OfBucket(_, text)| text.as_str())
     }
 }
 
 impl Series {
-    fn beside(&self) -> Vec<Beside> {
+    fn by_bucket(&self) -> Vec<OfBucket> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let newest = self.newest.lock();
         bounds
             .zip(newest.iter())
-            .filter_map(|(bound, one)| Some(Beside(bound, one.as_ref()?.text())))
+            .filter_map(|(bound, one)| Some(OfBucket(bound, one.as_ref()?.text())))
             .collect()
     }
 }
@@ -132,21 +132,22 @@ mod tests {
     #[test]
     fn each_bucket_keeps_its_newest() {
         let series = Series { bounds: &[0.001, 0.01], newest: Mutex::default() };
-        assert!(series.beside().is_empty());
+        assert!(series.by_bucket().is_empty());
         for (trace, value) in [(1, 0.001), (2, 0.0005), (3, 0.011), (4, 7.0)] {
             series.set(exemplar(trace, value));
         }
-        let beside: Vec<_> = series.beside().into_iter().map(|Beside(bound, text)| (bound, text)).collect();
+        let by_bucket: Vec<_> =
+            series.by_bucket().into_iter().map(|OfBucket(bound, text)| (bound, text)).collect();
         let text = |id: u8, value: &str| format!("# {{trace_id=\"{id:032x}\"}} {value} 1700000000");
-        assert_eq!(beside, [(0.001, text(2, "0.0005")), (f64::INFINITY, text(4, "7"))]);
+        assert_eq!(by_bucket, [(0.001, text(2, "0.0005")), (f64::INFINITY, text(4, "7"))]);
         assert_eq!(series.newest.lock().len(), 3, "one place a bucket");
     }
 
     #[test]
     fn a_line_finds_the_exemplar_of_its_bucket_alone() {
         let start = start_of_bucket("x_seconds", &[("stage", "get"), ("result", "spent")]);
-        let beside = vec![Beside(0.5, "half".into()), Beside(f64::INFINITY, "more".into())];
-        let exemplars = Exemplars([(start, beside)].into());
+        let by_bucket = vec![OfBucket(0.5, "half".into()), OfBucket(f64::INFINITY, "more".into())];
+        let exemplars = Exemplars([(start, by_bucket)].into());
         let line = |labels: &str| format!("x_seconds_bucket{{{labels}}} 3");
         for (labels, found) in [
             (r#"stage="get",result="spent",le="0.5""#, Some("half")),

@@ -76,7 +76,7 @@ impl TracingConfig {
                 "endpoint",
                 format!(
                     "{url:?} is not an http:// URL with a host, such as \"http://127.0.0.1:4318\"; to reach a \
-                     collector over TLS, run one beside the gateway that passes spans on"
+                     collector over TLS, run one next to the gateway that forwards spans"
                 ),
             ),
             _ => Ok(()),

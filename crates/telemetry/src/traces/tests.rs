@@ -114,7 +114,7 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_sentence() {
         (|c| c.queue = 0, "tracing.queue: is 0"),
         (|c| c.endpoint = Some("127.0.0.1:4318".into()), "tracing.endpoint"),
         (|c| c.endpoint = Some("http://me:secret@127.0.0.1:4318".into()), "holds a name or password"),
-        (|c| c.endpoint = Some("https://collector.example:4318".into()), "run one beside the gateway"),
+        (|c| c.endpoint = Some("https://collector.example:4318".into()), "run one next to the gateway"),
     ] {
         let mut config = TracingConfig { slow: ConfigDuration::millis(1), ..Default::default() };
         change(&mut config);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_torn_between_sectors_and_its_length_is_a_change_of_its_own() {
+    fn a_write_is_torn_between_sectors_and_its_length_is_a_separate_change() {
         let torn = outcomes(|| file(&[b'a'; 1024], |file| file.write(510, b"bbbb")));
         assert_eq!(torn.len(), 4, "either half, both or none");
         let appended = outcomes(|| file(b"a", |file| file.write(1, b"bc")));

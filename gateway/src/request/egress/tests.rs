@@ -170,7 +170,7 @@ fn only_what_is_private_by_its_rule_reaches_private_addresses_by_name() {
 }
 
 #[test]
-fn a_target_goes_on_through_the_next_hop_of_the_rule_that_decides() {
+fn a_target_is_reached_through_the_next_hop_of_the_rule_that_decides() {
     let policy = policy(
         "[[rules]]\nallow = [\"9.0.0.0/8:443\"]\nvia = \"net\"\n\
          [[rules]]\ndeny = [\"blocked.example\"]\n\

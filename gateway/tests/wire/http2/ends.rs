@@ -1,4 +1,4 @@
-//! How a connection begins and ends.
+//! The beginning and the end of a connection.
 
 use crate::support::client::{Client, connect_with as plain_connect_with};
 use crate::support::http2::{Http2, connect_with};

@@ -139,7 +139,7 @@ async fn an_answer_that_breaks_off_ends_in_a_reset() {
     assert!(sent.answer_or_reset().await.unwrap_err().is_reset());
 }
 
-/// RFC 9110, sections 10.1.1 and 15.2: what the target says comes, in its order, and no 100 but its own.
+/// RFC 9110, sections 10.1.1 and 15.2: the target's answers arrive in order, and no 100 but its own.
 #[tokio::test]
 async fn interim_answers_are_the_targets() {
     let (gateway, mut target) = (Running::start().await, Held::start().await);

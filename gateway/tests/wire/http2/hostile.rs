@@ -177,7 +177,7 @@ async fn a_client_may_give_up_many_requests_at_once() {
     tunnel.echo(b"still").await;
 }
 
-/// What costs nothing keeps nothing open.
+/// A request that costs the client nothing keeps no connection open.
 #[tokio::test]
 async fn refusals_do_not_keep_a_connection_open_that_had_a_tunnel() {
     let echo = Echo::start().await;
@@ -199,7 +199,7 @@ async fn refusals_do_not_keep_a_connection_open_that_had_a_tunnel() {
     timeout(PATIENCE, asking).await.expect("it is kept for nothing");
 }
 
-/// What is sent before a token was looked at has a bound for the whole connection, and refusals go on.
+/// Data sent before a token was checked has one bound for the whole connection, and later requests are still answered.
 #[tokio::test]
 async fn data_without_a_token_is_not_kept() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);

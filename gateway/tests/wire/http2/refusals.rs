@@ -1,4 +1,4 @@
-//! Who is refused reads why, as over HTTP/1.1, and loses nothing that was not spent.
+//! A refused client learns the reason, as over HTTP/1.1, and loses nothing that was not spent.
 
 use crate::support::http2::{Http2, connect_with};
 use crate::support::target::Echo;

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Where a request is when its client gives it up.
+/// The stage of a request at which its client gives it up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Point {
     /// It was just sent.
@@ -36,7 +36,7 @@ enum Point {
 }
 use Point::{After, Before, Dialling, Opened};
 
-/// How a client gives up.
+/// The way in which a client gives up.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Reset,
@@ -108,7 +108,7 @@ async fn a_token_whose_request_is_given_up_opens_one_tunnel_at_most() {
     }
 }
 
-/// Gives the request up, and says whether it was answered 200 before. A reset ends no other tunnel of the connection.
+/// Gives the request up, and returns whether it was answered 200 before. A reset ends no other tunnel of the connection.
 async fn give_up(client: Http2, mut sent: Sent, point: Point, by: By, tunnel: &mut Tunnel) -> bool {
     let mut opened = false;
     if point == Opened {

@@ -45,7 +45,7 @@ async fn tunnels_share_a_connection_and_every_byte_arrives_both_ways() {
     gateway.emptied().await;
 }
 
-/// Each side ends its direction, and the other goes on until it ends, too.
+/// Each side ends its direction; the other direction stays open until its side ends it.
 async fn both_ways(mut tunnel: Tunnel, far: TcpStream, seed: usize) {
     const MEGABYTES: usize = 3 << 20;
     let (up, down) = (pattern(MEGABYTES, seed), pattern(MEGABYTES, seed + 10));
@@ -98,9 +98,9 @@ async fn stalled_tunnels_stop_no_other() {
         }
         stalled.push(tunnel);
     }
-    let beside = time_to_open(&mut client, &echo).await;
-    println!("a tunnel opens in {alone:?} alone, in {beside:?} beside 64 that stall");
-    assert!(beside < 5 * alone.max(Duration::from_millis(1)), "{beside:?}, and {alone:?} alone");
+    let crowded = time_to_open(&mut client, &echo).await;
+    println!("a tunnel opens in {alone:?} alone, in {crowded:?} next to 64 that stall");
+    assert!(crowded < 5 * alone.max(Duration::from_millis(1)), "{crowded:?}, and {alone:?} alone");
     let mut other = client.tunnel(echo.address).await;
     other.echo(&pattern(1 << 20, 3)).await;
     assert!(fill(&mut stalled[0]).await <= 16 << 20, "kernel buffers and one window");
@@ -175,7 +175,7 @@ async fn a_client_that_leaves_breaks_all_its_tunnels() {
     gateway.emptied().await;
 }
 
-/// What comes with the request, and before the target answers, arrives.
+/// Bytes sent with the request, and before the target answers, arrive.
 #[tokio::test]
 async fn bytes_that_came_with_the_connect_arrive() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);

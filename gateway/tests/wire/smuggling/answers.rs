@@ -1,4 +1,4 @@
-//! What targets answer, and what clients of both versions get of it: one answer with one meaning, a refusal, or a break.
+//! Targets' answers, as clients of both versions get them: one answer with one meaning, a refusal, or a break.
 
 use super::{assert_all, same};
 use crate::support::client::find;
@@ -13,14 +13,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// What a client gets.
+/// A client's view of the answer.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
     /// An answer with this status and this body.
     Whole(u16, String),
     /// An answer that ends in a reset.
     Broken,
-    /// What must not be.
+    /// Anything else, which is a failure.
     Unclear(String),
 }
 

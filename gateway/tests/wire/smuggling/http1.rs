@@ -1,4 +1,4 @@
-//! What clients of HTTP/1.1 send.
+//! Requests of HTTP/1.1 clients.
 
 use super::{Cut, Got, One, Raw, assert_all, check, filled, same};
 use crate::support::client::{Client, connect};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// What a client sends, in one piece, and then ends its sending side; the statuses of all answers; what the target gets.
+/// A client's bytes, sent in one piece before it ends its sending side; the statuses of all answers; what the target gets.
 struct Row(&'static str, &'static [u16], &'static [Got]);
 
 /// Rows that begin a POST with a token: the fields and what comes after them.
@@ -72,7 +72,7 @@ const POSTS: &[Row] = &[
     Row("Content-Length : 1\r\n\r\nx", &[400], &[]),
     Row("Content-Length: 1\r\nConnection: content-length\r\n\r\nx", &[200], &[One("x")]),
     Row("Content-Length: 2\r\n\r\nx", &[400], &[Cut]),
-    // What follows a body is another request, which needs a token of its own.
+    // Bytes after a body are another request, which needs its own token.
     Row(
         "Content-Length: 1\r\n\r\nxPOST http://{target}/2 HTTP/1.1\r\nHost: x\r\n\r\n",
         &[200, 407],
@@ -128,7 +128,7 @@ const POSTS: &[Row] = &[
     Row("X: a\r\n b\r\n\r\n", &[400], &[]),
     Row("X: a\r\n\tb\r\n\r\n", &[400], &[]),
     Row("X: a\x7fb\r\n\r\n", &[400], &[]),
-    // What a proxy's own fields could do at the next server.
+    // A proxy's own fields, which the next server could misread.
     Row("Connection: host, cookie, x\r\nCookie: a\r\nX: y\r\n\r\n", &[200], &[One("")]),
     Row(
         "Connection: upgrade, http2-settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAAA\r\n\r\n",
@@ -142,7 +142,7 @@ const POSTS: &[Row] = &[
 
 /// Whole requests.
 const REQUESTS: &[Row] = &[
-    // The request line names the target, whatever Host says.
+    // The request line names the target, whatever Host contains.
     Row(
         "GET http://{target}/ HTTP/1.1\r\nHost: elsewhere.example\r\nProxy-Authorization: {token}\r\n\r\n",
         &[200],
@@ -248,7 +248,7 @@ async fn each_request_has_one_meaning_or_none() {
     run(&gateway).await;
 }
 
-/// Runs all rows, beside the tunnel of another client.
+/// Runs all rows while another client has a tunnel.
 pub(super) async fn run(gateway: &Running) {
     let echo = Echo::start().await;
     let mut bystander = Client::connect(gateway.address).await;

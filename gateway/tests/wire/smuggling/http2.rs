@@ -1,4 +1,4 @@
-//! What clients of HTTP/2 send, and what a target of HTTP/1.1 gets of it.
+//! Requests of HTTP/2 clients, and what an HTTP/1.1 target gets of them.
 
 mod rows;
 
@@ -32,7 +32,7 @@ async fn each_stream_is_one_request_or_none() {
     assert_all(results);
 }
 
-/// Sends a row's request on stream 3, beside a tunnel of stream 1, which must carry its own bytes and no others.
+/// Sends a row's request on stream 3, next to a tunnel on stream 1, which must carry its own bytes and no others.
 async fn exchange(gateway: SocketAddr, echo: SocketAddr, sent: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(gateway).await.unwrap();
     let bystander = block(&[(":method", "CONNECT"), (":authority", "{target}"), TOKEN], echo);
@@ -56,7 +56,7 @@ async fn exchange(gateway: SocketAddr, echo: SocketAddr, sent: &[u8]) -> Answer 
     }
 }
 
-/// Whether the bystander's bytes are back and the row's stream was answered or reset.
+/// Returns whether the bystander's bytes are back and the row's stream was answered or reset.
 fn is_done(said: &[u8]) -> bool {
     let is_reset = frames_of(said, 3).iter().any(|(kind, _)| *kind == RST_STREAM);
     data(said, 1).len() >= 4 && (is_reset || !data(said, 3).is_empty())
@@ -92,7 +92,7 @@ fn block(lines: &[(&str, &str)], target: SocketAddr) -> Vec<u8> {
     fields(&lines.iter().map(|(name, value)| (*name, &value[..])).collect::<Vec<_>>())
 }
 
-/// Reads until `wanted` holds of what was said, or the connection ends.
+/// Reads until `wanted` holds of the bytes read, or the connection ends.
 async fn until(stream: &mut TcpStream, said: &mut Vec<u8>, wanted: impl Fn(&[u8]) -> bool) {
     while !wanted(said) {
         match timeout(PATIENCE, stream.read_buf(said)).await.unwrap() {

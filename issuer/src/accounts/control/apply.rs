@@ -176,7 +176,7 @@ impl Desk<'_> {
             Some((owner, key)) if owner.id == id && key.retires_at.is_none() => return Ok(()),
             Some((owner, key)) if owner.id != id && key.retires_at.is_none_or(|time| time > self.now) => {
                 return Err(refused(format!(
-                    "[[accounts]] {name:?} has the same key_sha256 as the account {:?}: give each account a key of its own",
+                    "[[accounts]] {name:?} has the same key_sha256 as the account {:?}: give each account its own key",
                     owner.name
                 )));
             }
@@ -225,12 +225,12 @@ fn check_unique(wanted: &[Wanted<'_>]) -> Result<(), Ended> {
     for Wanted { name, key, .. } in wanted {
         if !names.insert(name) {
             return Err(refused(format!(
-                "[[accounts]] {name:?} is there twice: give each account a name of its own"
+                "[[accounts]] {name:?} is there twice: give each account its own name"
             )));
         }
         if key.as_ref().is_some_and(|key| !keys.insert(key)) {
             return Err(refused(format!(
-                "[[accounts]] {name:?} has the same key_sha256 as another account: give each account a key of its own"
+                "[[accounts]] {name:?} has the same key_sha256 as another account: give each account its own key"
             )));
         }
     }

@@ -340,7 +340,7 @@ pub(super) fn insert_certificate(
         Some(owner) => {
             return Err(refused(format!(
                 "{:?} is known by this certificate, or by another one of the same key: remove it there first (`postern issuer \
-                 account remove-certificate`), or give each account a key of its own",
+                 account remove-certificate`), or give each account its own key",
                 owner.name
             )));
         }

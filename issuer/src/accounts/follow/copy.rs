@@ -57,7 +57,7 @@ pub(super) fn readable(path: &Path) -> Result<SystemTime, AccountsError> {
 }
 
 /// Reads the secret of API keys next to the copy at `path`.
-pub(super) fn secret_beside(path: &Path) -> Result<KeySecret, AccountsError> {
+pub(super) fn secret_next_to(path: &Path) -> Result<KeySecret, AccountsError> {
     let file = path.with_file_name(SECRET_FILE);
     let missing = "the first issuer's secret of API keys is not there".to_owned();
     KeySecret::read(&file)?.ok_or(AccountsError::Secret { path: file, reason: missing })
@@ -92,11 +92,11 @@ pub(super) fn take_up(store: &Store, path: &Path, signature: Signature) -> Resul
     let check = records::setting(&connection, SECRET_CHECK).map_err(failed)?;
     drop(connection);
 
-    let secret = secret_beside(path)?;
+    let secret = secret_next_to(path)?;
     if check.as_ref() != Some(&secret.check()) {
         return Err(AccountsError::Secret {
             path: path.with_file_name(SECRET_FILE),
-            reason: "it is not the secret that the copy of accounts.sqlite beside it was made under"
+            reason: "it is not the secret that the copy of accounts.sqlite in its folder was made under"
                 .to_owned(),
         });
     }

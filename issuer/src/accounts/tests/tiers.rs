@@ -68,7 +68,7 @@ async fn a_tier_of_another_reading_counts_for_all_of_its_accounts_and_for_what_t
 }
 
 #[tokio::test]
-async fn a_quota_of_its_own_leaves_an_account_nothing_of_its_tier() {
+async fn an_account_with_its_own_quota_gets_nothing_of_its_tier() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
     with_tiers(&accounts, &[tier("gold", "1/1d", Some((1, 1)))]);

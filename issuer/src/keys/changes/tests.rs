@@ -165,11 +165,7 @@ fn a_retired_key_is_revoked_by_its_id_and_with_all_others() {
         assert_eq!(store.revoked(START), [""; 0]);
         let id = by_id.then(|| first.id.clone());
         asked(&mut store, KeyRequest::Retire { id, revokes: true }, START).unwrap();
-        assert_eq!(
-            list(&mut store, START) == made,
-            by_id,
-            "the key in use goes on if the other one is named"
-        );
+        assert_eq!(list(&mut store, START) == made, by_id, "the key in use stays if the other one is named");
         let revoked = store.revoked(START);
         assert!(revoked.contains(&whole) && revoked.len() == if by_id { 1 } else { 2 }, "{revoked:?}");
         drop(store);
@@ -192,7 +188,7 @@ fn retiring_a_successor_leaves_the_key_in_use_alone() {
 }
 
 #[test]
-fn a_key_that_cannot_be_set_aside_goes_on() {
+fn a_key_that_cannot_be_set_aside_stays_in_use() {
     let home = TempDir::new().unwrap();
     let mut store = open(home.path());
     let first = list(&mut store, START)[0].clone();

@@ -62,7 +62,7 @@ impl Rounds {
             tracing::error!(
                 address = one, other,
                 "two replicas of the double-spend store lead to the same servers, so their votes are one: every request is \
-                 refused until each of the three lists in store.memcached.replicas leads to servers of its own"
+                 refused until each of the three lists in store.memcached.replicas leads to its own servers"
             );
         });
     }

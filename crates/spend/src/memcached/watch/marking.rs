@@ -117,8 +117,8 @@ impl Marking {
     /// Returns the numbers of the later offers to read in this round: the next one, or all of them before the buckets are read
     /// from the beginning.
     pub(super) fn newer_offers(&self, number: u32) -> Range<u32> {
-        let begins_anew = self.next.is_multiple_of(Bucket::all().count());
-        number + 1..if begins_anew { MOST_MARKS } else { MOST_MARKS.min(number + 2) }
+        let starts_over = self.next.is_multiple_of(Bucket::all().count());
+        number + 1..if starts_over { MOST_MARKS } else { MOST_MARKS.min(number + 2) }
     }
 
     /// Returns `true` if all buckets are to be read now because a token was void. `void` returns the suspicion and clears it.

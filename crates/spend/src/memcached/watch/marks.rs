@@ -33,9 +33,9 @@ impl Rounds {
         self.markings.retain(|key, _| keys.contains(key));
         for key in keys {
             // A key that left and came back within a round has no offer, and starts from the beginning.
-            let goes_on =
+            let continues =
                 |marking: &Marking| marking.offered.is_none() || self.store.marked.offered(key).is_some();
-            let mut marking = self.markings.remove(&key).filter(goes_on).unwrap_or_default();
+            let mut marking = self.markings.remove(&key).filter(continues).unwrap_or_default();
             if let Err(reason) = self.watch_mark(key, &mut marking).await {
                 tracing::debug!(%reason, "the marks of a key could not be read");
             }

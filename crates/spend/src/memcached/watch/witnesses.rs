@@ -191,7 +191,7 @@ impl Rounds {
         tracing::error!(
             token_key = %key.short(),
             address = %self.store.endpoints[endpoint].address,
-            "a replica of the double-spend store has lost records and kept the witnesses beside them: a router keeps records of one bucket on \
+            "a replica of the double-spend store has lost records and kept their witnesses: a router keeps records of one bucket on \
              several servers (twemproxy needs hash_tag: \"||\"), a server evicts, or its slabs were moved. No token of \
              the mark is admitted there any more; of three replicas the other two decide. Mend the cause, or it happens again"
         );

@@ -78,5 +78,5 @@ fn a_file_that_does_not_load_is_not_fit() {
     let other = format!(
         "{SHIPPED}\nother:\n  listen: 127.0.0.1:5001\n  redis: true\n  servers: [\"10.0.0.1:6379:1\"]\n"
     );
-    expect(&judge_twemproxy(&other, None), Refuse, &["pool other: it speaks Redis", "of its own"]);
+    expect(&judge_twemproxy(&other, None), Refuse, &["pool other: it speaks Redis", "its own twemproxy"]);
 }

@@ -46,7 +46,7 @@ struct Conversation {
     state: Arc<State>,
     /// Has room for whole writes, so that commands of one are read at once.
     held: Vec<u8>,
-    /// What was done on this connection.
+    /// The record of the misbehaviour on this connection.
     acted: Option<Arc<Acted>>,
     /// It answers nothing more.
     is_silent: bool,
@@ -153,7 +153,7 @@ impl Conversation {
         plans.remove(index)
     }
 
-    /// What an honest server does and answers.
+    /// Executes a command as an honest server does, and returns the reply.
     fn answer(&self, asked: &Asked) -> Vec<u8> {
         match asked.verb {
             Verb::Version => b"VERSION fake\r\n".to_vec(),
@@ -182,7 +182,7 @@ impl Conversation {
         }
     }
 
-    /// Where a key lives.
+    /// Returns the records that hold a key.
     fn records(&self, key: &str) -> &Records {
         match &self.state.elsewhere {
             Some((shares, records)) if shares(key) => records,

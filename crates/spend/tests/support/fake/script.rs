@@ -1,11 +1,11 @@
-//! What a test tells the fake to do, and what became of it.
+//! A test's instructions to the fake, and their outcome.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the fake does for one command, step by step.
+/// A step of the fake's reaction to one command.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Sends these bytes; `{key}` is the key that was asked for.
@@ -31,7 +31,7 @@ pub fn send(bytes: &[u8]) -> Step {
     Step::Send(bytes.to_vec())
 }
 
-/// How spent records are answered when no step is planned.
+/// The default reply for spent records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     AtOnce,
@@ -49,7 +49,7 @@ pub enum Verb {
     Settings,
 }
 
-/// What became of a planned misbehaviour.
+/// The outcome of a planned misbehaviour.
 #[derive(Debug, Default)]
 pub struct Acted {
     pub(super) begun: AtomicBool,
@@ -89,7 +89,7 @@ pub(super) struct Plan {
     pub(super) verb: Verb,
     /// Commands of this verb that are answered honestly before.
     pub(super) after: usize,
-    /// Whether an `add` takes effect all the same.
+    /// True if an `add` takes effect all the same.
     pub(super) writes: bool,
     pub(super) steps: Vec<Step>,
     pub(super) acted: Arc<Acted>,

@@ -34,7 +34,7 @@ fn a_storm_is_some_lines_and_a_number() {
 }
 
 #[test]
-fn each_place_has_a_budget_of_its_own_and_other_levels_have_none() {
+fn each_place_has_its_own_budget_and_other_levels_have_none() {
     let limit = Limit::default();
     let lines = written(&limit, || {
         storm(100);

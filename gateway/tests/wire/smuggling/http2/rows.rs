@@ -2,7 +2,7 @@
 
 use super::super::{Cut, Got, One};
 
-/// What becomes of a stream.
+/// The outcome of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Answer {
     /// The target's answer.
@@ -16,7 +16,7 @@ pub(super) enum Answer {
 }
 use Answer::{Ended, Ok, Refused, Reset};
 
-/// The fields of a request beside its token; the data and the trailer fields that follow; the answer; what the target gets.
+/// The fields of a request besides its token; the data and the trailer fields that follow; the answer; what the target gets.
 pub(super) struct Row(
     pub(super) Fields,
     pub(super) &'static [&'static str],
