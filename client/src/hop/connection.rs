@@ -115,7 +115,8 @@ impl Connection {
         let vigil = self.vigil();
         let Self { gateway, way } = self;
         let (authority, authorization) = (target.authority(), token.map(format_authorization));
-        let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
+        let connect =
+            Connect { authority: &authority, udp: None, authorization: authorization.as_deref(), more: None };
         let dead = async {
             match vigil {
                 Some(vigil) => vigil.lost(SILENCE).await,
