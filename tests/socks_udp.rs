@@ -1,20 +1,23 @@
 //! UDP ASSOCIATE (RFC 1928) in the agent: a program's datagrams through CONNECT-UDP, over both versions of HTTP.
 
 use crate::support::admin::{Metrics, metrics_when};
+use crate::support::association::{Program, datagram, echo, name, v4};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::tls::Authority;
-use crate::support::{PATIENCE, eventually, in_time, proxy};
+use crate::support::{eventually, in_time, proxy, target};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
-use tokio::time::timeout;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio_rustls::TlsAcceptor;
 
-/// Time for an answer, after which a datagram is sent again.
-const AGAIN: Duration = Duration::from_secs(10);
 /// Time in which an agent sends one token for a target that fails.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -30,10 +33,11 @@ enum Way {
 /// An issuer, a gateway and an agent.
 struct Stage {
     _home: TempDir,
-    _issuer: Daemon,
+    issuer: Daemon,
     gateway: Daemon,
     gateway_file: PathBuf,
     agent: Daemon,
+    agent_file: PathBuf,
 }
 
 impl Stage {
@@ -58,7 +62,7 @@ impl Stage {
         edit(&file, "[gateway]\n", &format!("[gateway]\n{tunnels}"));
         edit(&file, "[listen]\n", &format!("[listen]\n{listen}"));
         let agent = Daemon::ready("client", &file).await;
-        Self { _home: home, _issuer: issuer, gateway, gateway_file, agent }
+        Self { _home: home, issuer, gateway, gateway_file, agent, agent_file: file }
     }
 
     async fn program(&self) -> Program {
@@ -100,96 +104,6 @@ fn edit(file: &Path, from: &str, to: &str) {
 
 fn tokens(agent: &Metrics, fate: &str) -> u64 {
     agent.value(&format!("postern_agent_tokens_total{{fate=\"{fate}\",hop=\"last\"}}"))
-}
-
-/// A program with an association.
-struct Program {
-    control: TcpStream,
-    socket: UdpSocket,
-    /// The agent's socket.
-    relay: SocketAddr,
-    /// Number of the last echo.
-    last: u32,
-}
-
-impl Program {
-    async fn of(agent: SocketAddr) -> Self {
-        let (socket, control) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), ask(agent, 0).await);
-        let (relay, control) = control.unwrap();
-        assert_eq!(relay.ip(), agent.ip());
-        Self { control, socket, relay, last: 0 }
-    }
-
-    async fn send(&self, address: &[u8], payload: &[u8]) {
-        self.socket.send_to(&datagram(address, payload), self.relay).await.unwrap();
-    }
-
-    /// Sends a payload of this size to an echo until it comes back from there. Packets may be lost on a busy machine.
-    async fn echo(&mut self, address: &[u8], size: usize) {
-        self.last += 1;
-        let mut payload = self.last.to_be_bytes().to_vec();
-        payload.resize(size.max(4), 7);
-        let (sent, mut room, began) = (datagram(address, &payload), vec![0; 1 << 16], Instant::now());
-        while began.elapsed() < PATIENCE {
-            self.socket.send_to(&sent, self.relay).await.unwrap();
-            let found = async {
-                loop {
-                    let (length, from) = self.socket.recv_from(&mut room).await.unwrap();
-                    assert_eq!(from, self.relay);
-                    // A late answer to one of before is another.
-                    if room[..length] == sent {
-                        return;
-                    }
-                }
-            };
-            if timeout(AGAIN, found).await.is_ok() {
-                return;
-            }
-        }
-        panic!("no answer from {address:?}");
-    }
-}
-
-/// Requests an association from this port; returns the agent's socket, or the reply's code.
-async fn ask(agent: SocketAddr, port: u16) -> Result<(SocketAddr, TcpStream), u8> {
-    let mut stream = TcpStream::connect(agent).await.unwrap();
-    let asking = async {
-        stream.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0]).await?;
-        stream.write_all(&port.to_be_bytes()).await?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await?;
-        Ok(answer)
-    };
-    let answer = in_time(asking).await.unwrap();
-    let [5, 0, 5, reply, 0, 1, a, b, c, d, high, low] = answer else { panic!("{answer:?}") };
-    let relay = SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])));
-    if reply == 0 { Ok((relay, stream)) } else { Err(reply) }
-}
-
-fn datagram(address: &[u8], payload: &[u8]) -> Vec<u8> {
-    [&[0, 0, 0][..], address, payload].concat()
-}
-
-/// The address of a target as SOCKS writes it.
-fn v4(target: SocketAddr) -> Vec<u8> {
-    [&[1, 127, 0, 0, 1][..], &target.port().to_be_bytes()].concat()
-}
-
-fn name(name: &str, port: u16) -> Vec<u8> {
-    [&[3, u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &port.to_be_bytes()].concat()
-}
-
-/// Sends back every datagram.
-async fn echo() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address = socket.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut room = vec![0; 1 << 16];
-        while let Ok((length, from)) = socket.recv_from(&mut room).await {
-            let _ = socket.send_to(&room[..length], from).await; // it may be gone
-        }
-    });
-    address
 }
 
 async fn assert_each_target_costs_one_token(way: Way) {
@@ -256,12 +170,13 @@ async fn fragments_and_datagrams_of_others_are_dropped() {
 
     // A port that was announced counts from the first datagram on.
     let announced = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let (relay, control) = ask(stage.agent.address, announced.local_addr().unwrap().port()).await.unwrap();
+    let port = announced.local_addr().unwrap().port();
+    let mut program = Program::with(announced, port, stage.agent.address).await.unwrap();
     let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    stranger.send_to(&datagram(&v4(target), b"mine"), relay).await.unwrap();
+    stranger.send_to(&datagram(&v4(target), b"mine"), program.relay).await.unwrap();
     stage.dropped(6).await;
     assert_eq!(stage.opened().await, 1);
-    Program { control, socket: announced, relay, last: 0 }.echo(&v4(target), 4).await;
+    program.echo(&v4(target), 4).await;
     assert_eq!(stage.opened().await, 2);
 }
 
@@ -323,7 +238,7 @@ async fn a_port_that_is_unreachable_costs_a_token_only_once_in_a_while() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_of_the_gateway_the_next_datagrams_open_a_new_stream() {
     for way in [Way::Http2, Way::Plain] {
-        let Stage { _home, _issuer, gateway, gateway_file, agent } = Stage::start(way).await;
+        let Stage { _home, issuer: _issuer, gateway, gateway_file, agent, .. } = Stage::start(way).await;
         let (target, mut program) = (v4(echo().await), Program::of(agent.address).await);
         program.echo(&target, 4).await;
         edit(&gateway_file, "address = \"127.0.0.1:0\"", &format!("address = \"{}\"", gateway.address));
@@ -354,8 +269,77 @@ async fn a_drain_ends_an_association_without_a_stream_and_waits_for_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_targets_the_command_is_not_supported() {
     let stage = Stage::with(Way::Plain, "udp = \"any\"\n", "udp_targets = 0\n").await;
-    assert_eq!(ask(stage.agent.address, 0).await.err(), Some(7));
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    assert_eq!(Program::with(socket, 0, stage.agent.address).await.err(), Some(7));
     let mut stream = proxy::dial(stage.agent.address).await.unwrap();
-    let target = crate::support::target::echo().await;
+    let target = target::echo().await;
     assert_eq!(proxy::socks(&mut stream, "127.0.0.1", target.port()).await.unwrap(), 0);
+    // A reload allows it, and forbids it to those that have begun.
+    edit(&stage.agent_file, "udp_targets = 0", "udp_targets = 1");
+    stage.agent.reread("listen.udp_targets");
+    let (mut program, first, second) = (stage.program().await, echo().await, echo().await);
+    program.echo(&v4(first), 4).await;
+    edit(&stage.agent_file, "udp_targets = 1", "udp_targets = 0");
+    stage.agent.reread("listen.udp_targets");
+    program.send(&v4(second), b"a new target").await;
+    stage.dropped(1).await;
+    program.echo(&v4(first), 4).await;
+    assert_eq!(stage.opened().await, 2);
+}
+
+/// A gateway of HTTP/2 without extended CONNECT, which asks for tokens of another one. It counts those that come.
+async fn gateway_without_udp(authority: &Authority, other: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let mut stream = proxy::dial(other).await.unwrap();
+    let refusal = proxy::connect(&mut stream, "challenge.invalid:443", None).await.unwrap();
+    let challenge = refusal.value("proxy-authenticate").unwrap().to_owned();
+    let certificates = CertificateDer::pem_file_iter(&authority.certificate).unwrap();
+    let key = PrivateKeyDer::from_pem_file(&authority.key).unwrap();
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(certificates.map(Result::unwrap).collect(), key)
+        .unwrap();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let (tls, listener) = (TlsAcceptor::from(Arc::new(tls)), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (address, tokens) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&tokens);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (tls, challenge, counted) = (tls.clone(), challenge.clone(), Arc::clone(&counted));
+            tokio::spawn(async move {
+                let stream = tls.accept(stream).await.unwrap();
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut answer = http::Response::builder().status(407);
+                    if request.headers().contains_key("proxy-authorization") {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                        answer = answer.status(502);
+                    }
+                    let answer = answer.header("proxy-authenticate", &challenge).body(()).unwrap();
+                    let _ = respond.send_response(answer, true); // the agent may be gone
+                }
+            });
+        }
+    });
+    (address, tokens)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_offers_no_udp_is_sent_no_token() {
+    let (stage, home) = (Stage::start(Way::Plain).await, TempDir::new().unwrap());
+    let authority = Authority::new(home.path());
+    let (gateway, came) = gateway_without_udp(&authority, stage.gateway.address).await;
+    let (url, issuer) = (format!("https://{gateway}"), stage.issuer.http());
+    let file = client_config(home.path(), &url, &issuer, Some(&authority.ca));
+    let agent = Daemon::ready("client", &file).await;
+    let program = Program::of(agent.address).await;
+    program.send(&v4(echo().await), b"first").await;
+    metrics_when(agent.admin, "the gateway has failed", |metrics| {
+        metrics.agent_requests("gateway_failed") > 0
+    })
+    .await;
+    agent.process.wait_for("the reason", |_, log| log.contains("carries no UDP over HTTP/2").then_some(()));
+    assert_eq!(came.load(Ordering::Relaxed), 0);
+    let mut stream = proxy::dial(agent.address).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, "target.example:443", None).await.unwrap().status, 502);
+    assert_eq!(came.load(Ordering::Relaxed), 1, "a tunnel of TCP sends one");
 }

@@ -192,3 +192,76 @@ impl Drop for Flow {
         self.answers.udp_dropped.increment(self.waiting.get_mut().datagrams as u64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+
+    async fn flow() -> Arc<Flow> {
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let program = socket.local_addr().unwrap();
+        let target = Target::parse("target.example:53", None).unwrap();
+        Flow::new((target, &[3, 1, b'x', 0, 53]), (socket, program), &Arc::new(Answers::new()))
+    }
+
+    fn waiting(flow: &Flow) -> (usize, usize) {
+        let waiting = flow.waiting.lock();
+        (waiting.datagrams, waiting.capsules.len())
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_in_number_and_in_bytes_but_for_one_datagram() {
+        for (size, datagrams, bytes) in [
+            (0, KEPT_DATAGRAMS, 3 * KEPT_DATAGRAMS),
+            (1200, 54, 54 * 1204),
+            (40_000, 1, 40_006),
+            (65_500, 1, 65_506),
+        ] {
+            let flow = flow().await;
+            (0..200).for_each(|_| flow.add(&vec![7; size]));
+            assert_eq!(waiting(&flow), (datagrams, bytes), "{size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_takes_nothing_loses_datagrams_and_goes_on_with_whole_ones() {
+        let (flow, (mut near, mut far)) = (flow().await, duplex(2000));
+        let sender = Arc::clone(&flow);
+        let sending = tokio::spawn(async move { sender.send(&mut near).await.is_ok() });
+        for _ in 0..1000 {
+            flow.add(&[7; 1200]);
+            tokio::task::yield_now().await;
+            assert!(waiting(&flow).1 <= KEPT);
+        }
+        let (mut decoder, mut room, mut found) = (Decoder::new(MAX_PAYLOAD), [0; 1000], 0);
+        while found < 100 {
+            let read = far.read(&mut room).await.unwrap();
+            let mut input = &room[..read];
+            while let Ok(Some(payload)) = decoder.next(&mut input) {
+                assert_eq!(payload, [7; 1200]);
+                found += 1;
+                flow.add(&[7; 1200]);
+            }
+        }
+        drop(far);
+        flow.add(b"to nobody");
+        assert!(!sending.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn answers_carry_the_programs_form_of_the_address_and_malformed_ones_end_the_stream() {
+        let (flow, (mut near, mut far)) = (flow().await, duplex(2000));
+        let mut stream = Vec::new();
+        encode(b"one", &mut stream);
+        stream.extend([0, 0]); // a datagram without a context
+        far.write_all(&stream).await.unwrap();
+        assert!(matches!(flow.receive(&mut near).await, Err(Fault::Malformed)));
+        let (mut room, (socket, _)) = ([0; 32], &flow.path);
+        let length = socket.recv(&mut room).await.unwrap();
+        assert_eq!(&room[..length], b"\0\0\0\x03\x01x\0\x35one");
+        far.write_all(&[0, 9]).await.unwrap();
+        drop(far);
+        assert!(matches!(flow.receive(&mut near).await, Err(Fault::Malformed)), "it is cut off");
+    }
+}
