@@ -197,6 +197,29 @@ async fn beyond_the_limit_the_target_that_was_silent_for_longest_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_target_takes_a_place_of_a_connection() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 3\n").await;
+    let [first, second, third] = [v4(echo().await), v4(echo().await), v4(echo().await)];
+    let mut program = stage.program().await;
+    program.echo(&first, 4).await;
+    program.echo(&second, 4).await;
+    program.send(&third, b"one too many").await;
+    metrics_when(stage.agent.admin, "there is no place", |metrics| metrics.agent_requests("too_many") > 0)
+        .await;
+    program.echo(&first, 4).await;
+    assert_eq!(stage.opened().await, 2);
+    drop(program);
+    stage.has_streams(0).await;
+    eventually("the places are free", || async {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut program = Program::with(socket, 0, stage.agent.address).await.ok()?;
+        program.echo(&third, 4).await;
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_that_is_refused_is_tried_once_in_a_while_and_nothing_comes_back() {
     let (stage, target) = (Stage::with(Way::Http2, "", "").await, echo().await);
     let (program, began) = (stage.program().await, Instant::now());

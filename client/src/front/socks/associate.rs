@@ -74,7 +74,7 @@ impl<'a> Association<'a> {
                 }
                 received = self.socket.recv_from(&mut room) => match received {
                     Ok((length, from)) => {
-                        if self.take(&room[..length], from, is_draining, &mut place).is_none() {
+                        if self.take(&room[..length], from, &mut place).is_none() {
                             self.state.answers.udp_dropped.increment(1);
                         }
                     }
@@ -94,48 +94,58 @@ impl<'a> Association<'a> {
     }
 
     /// Passes a datagram to the flow of its target; `None` if it is dropped.
-    fn take(&mut self, bytes: &[u8], from: SocketAddr, is_draining: bool, place: &mut Place) -> Option<()> {
-        let is_expected = match self.program {
-            Some(program) => program == from,
+    fn take(&mut self, bytes: &[u8], from: SocketAddr, place: &mut Place) -> Option<()> {
+        let datagram = Datagram::parse(bytes).filter(|_| self.is_expected(from))?;
+        self.program = Some(from);
+        match self.targets.get(datagram.address) {
+            Some(Slot::Open(flow, _)) => {
+                flow.add(datagram.payload);
+                return Some(());
+            }
+            Some(Slot::Shut(until)) if Instant::now() < *until => return None,
+            _ if self.state.shutdown.is_draining() => return None,
+            _ => {}
+        }
+        self.make_room(datagram.address)?;
+        place.keep();
+        let address = datagram.address.into();
+        let opened = self.open(datagram, from);
+        let is_open = opened.is_some();
+        self.targets.insert(address, opened.unwrap_or_else(|| Slot::Shut(Instant::now() + FULL)));
+        is_open.then_some(())
+    }
+
+    /// Returns `true` for the program's socket: the first one at the address of its connection, with the port that it announced.
+    fn is_expected(&self, from: SocketAddr) -> bool {
+        match self.program {
+            Some(program) => from == program,
             None => {
                 let has_port = [0, from.port()].contains(&self.announced.port());
                 has_port && from.ip() == self.announced.ip()
             }
-        };
-        let Datagram { address, target, payload } = Datagram::parse(bytes).filter(|_| is_expected)?;
-        self.program = Some(from);
-        match self.targets.get(address) {
-            Some(Slot::Open(flow, _)) => {
-                flow.add(payload);
-                return Some(());
-            }
-            Some(Slot::Shut(until)) if Instant::now() < *until => return None,
-            _ if is_draining => return None,
-            _ => {}
         }
-        self.make_room(address)?;
-        place.keep();
-        let slot = match self.place() {
-            None => {
-                self.state.count(AgentOutcome::TooMany);
-                Slot::Shut(Instant::now() + FULL)
-            }
-            Some(place) => {
-                let path = (Arc::clone(&self.socket), from);
-                let flow = Flow::new((target, address), path, &self.state.answers);
-                flow.add(payload);
-                let running = Arc::clone(&flow).run(Arc::clone(&self.state.opener));
-                let running = async move {
-                    let _place = place;
-                    running.await
-                };
-                let task = self.flows.spawn(self.state.shutdown.tracker().track_future(running));
-                Slot::Open(flow, task)
-            }
+    }
+
+    /// Begins a flow with its first datagram; `None` if there is no place for it.
+    fn open(
+        &mut self,
+        Datagram { address, target, payload }: Datagram<'_>,
+        from: SocketAddr,
+    ) -> Option<Slot> {
+        let Some(place) = self.place() else {
+            self.state.count(AgentOutcome::TooMany);
+            return None;
         };
-        let is_open = matches!(slot, Slot::Open(..));
-        self.targets.insert(address.into(), slot);
-        is_open.then_some(())
+        let path = (Arc::clone(&self.socket), from);
+        let flow = Flow::new((target, address), path, &self.state.answers);
+        flow.add(payload);
+        let running = Arc::clone(&flow).run(Arc::clone(&self.state.opener));
+        let running = async move {
+            let _place = place;
+            running.await
+        };
+        let task = self.flows.spawn(self.state.shutdown.tracker().track_future(running));
+        Some(Slot::Open(flow, task))
     }
 
     /// Frees a slot for the target `address`: ends the target that was silent for longest if there are too many; `None` if none
