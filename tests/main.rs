@@ -45,6 +45,7 @@ mod rotation;
 mod self_signed;
 mod shared_connections;
 mod smuggling;
+mod socks_udp;
 mod status;
 mod stdio;
 mod store_memory;

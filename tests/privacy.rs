@@ -2,6 +2,7 @@
 //! client, no byte of a spent token. Every request is traced.
 
 use crate::support::admin::{self, metrics_when};
+use crate::support::association::{self, Program};
 use crate::support::collector::Collector;
 use crate::support::eventually;
 use crate::support::needles::Needles;
@@ -10,7 +11,7 @@ use crate::support::{proxy, target, tokens};
 use postern_testkit::ports;
 use postern_token::{Token, encode_base64url};
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -118,13 +119,17 @@ async fn apart<F: Future<Output = SocketAddr>>(printed: &[u16], target: impl Fn(
     panic!("every port is taken");
 }
 
-/// 60 tunnels by every way in, and ten requests that come to nothing.
+/// 60 tunnels by every way in, five of them for UDP, and ten requests that come to nothing.
 async fn through_the_agent(agent: SocketAddr, printed: &[u16], needles: &mut Needles) {
     let (far, near) = (apart(printed, || target::echo_at(TARGET)).await, target::echo().await);
     let far_web = apart(printed, || target::web(TARGET)).await;
     let near_web = target::web(Ipv4Addr::LOCALHOST).await;
     let closed = apart(printed, async || ports::closed_at(TARGET)).await;
-    for address in [far, near, far_web, near_web, closed] {
+    let far_udp = apart(printed, || association::echo_at((TARGET, 0))).await;
+    // The name has addresses of both families.
+    let both = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+    let near_udp = apart(printed, || association::echo_at(&both[..])).await;
+    for address in [far, near, far_web, near_web, closed, far_udp, near_udp] {
         needles.port("a target's port", address.port());
     }
     for round in 0..20 {
@@ -143,6 +148,12 @@ async fn through_the_agent(agent: SocketAddr, printed: &[u16], needles: &mut Nee
         let response = proxy::get(&mut stream, &format!("{host}:{web_port}"), None).await.unwrap();
         assert_eq!(response.body, target::PAGE, "{response:?}");
 
+        if round % 4 == 0 {
+            let target = association::name(TARGET_NAME, near_udp.port());
+            let target = if round == 0 { association::v4(far_udp) } else { target };
+            Program::at(CLIENT, agent).await.echo(&target, 16).await;
+            continue;
+        }
         let mut stream = proxy::dial_from(CLIENT, agent).await.unwrap();
         assert_eq!(proxy::socks(&mut stream, &host, port).await.unwrap(), 0);
         proxy::echoes(&mut stream, b"SOCKS5").await.unwrap();

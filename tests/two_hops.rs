@@ -1,6 +1,7 @@
 //! Agent, first hop, second hop, target: each gateway of another party, with its own issuer and tokens.
 
 use crate::support::admin::{self, Metrics};
+use crate::support::association::{self, Program};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::needles::Needles;
 use crate::support::proxy::{self, Head};
@@ -33,7 +34,8 @@ impl Party {
         let more = authority.section() + more;
         let config = gateway_config(home.path(), &issuer.http(), "", "1s", &more);
         let text = fs::read_to_string(&config).unwrap();
-        fs::write(&config, text.replacen("workers = 8", listen, 1)).unwrap();
+        let text = text.replacen("workers = 8", listen, 1);
+        fs::write(&config, text.replacen("[egress]", "[egress]\nudp = \"any\"", 1)).unwrap();
         let gateway = Daemon::ready("gateway", &config).await;
         Self { issuer, gateway, home }
     }
@@ -144,6 +146,19 @@ async fn each_hop_has_a_token_for_each_of_its_tunnels() {
         agent.process.terminate().assert_stopped();
         assert!(began.elapsed() < DRAIN, "{case}: without a tunnel there is nothing to wait for");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_of_udp_costs_one_token_of_the_second_hop() {
+    let (stage, target) = (Stage::start().await, association::echo().await);
+    let agent = stage.agent((&stage.first.gateway.https(), ""), (&stage.second.gateway.https(), ""));
+    is_ready(&agent).await;
+    let mut program = Program::of(agent.address).await;
+    for size in [4, 1200, 9000] {
+        program.echo(&association::v4(target), size).await;
+    }
+    assert_eq!(stage.second.opened().await, 1);
+    assert_eq!(Metrics::of(stage.first.gateway.admin).await.value("postern_udp_tunnels_open"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -85,7 +85,7 @@ impl Agent {
             answers,
             shutdown: process.shutdown.clone(),
             readiness: process.readiness.clone(),
-            limit: Limit::new(config.listen.connections, process.descriptors),
+            limit: Limit::new(&config.listen, process.descriptors),
             sources: SourceLimits { handshakes: 0, refusals: 0, ..SourceLimits::default() },
             places: Places::default(),
             rates: Rates::default(),

@@ -21,6 +21,9 @@ postern_telemetry::catalogue! {
 
     /// Answered requests.
     AGENT_REQUESTS: Counter = "postern_agent_requests_total" [AgentOutcome::SPEC];
+
+    /// UDP datagrams that were not relayed: malformed, for a target without a stream, or beyond a limit.
+    AGENT_UDP_DROPPED: Counter = "postern_agent_udp_dropped_total";
 }
 
 postern_telemetry::label! {

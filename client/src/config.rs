@@ -58,16 +58,24 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// Allow an address beyond loopback: anyone who reaches it can spend your tokens.
     pub allow_remote: bool,
-    /// Connections of programs; beyond, the oldest idle one gives way, or the new one is refused. Scarce file descriptors lower
-    /// it.
+    /// Connections of programs and targets of UDP; beyond, the oldest idle connection gives way, or the new one is refused.
+    /// Scarce file descriptors lower it.
     #[schemars(range(min = 1))]
     pub connections: usize,
+    /// Targets of UDP at once for each association of SOCKS5, a token each; beyond, the one silent for longest ends. 0: no UDP.
+    pub udp_targets: usize,
 }
 
 impl Default for Listen {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Self { address: loopback(8118), admin: loopback(9092), allow_remote: false, connections: 1_024 }
+        Self {
+            address: loopback(8118),
+            admin: loopback(9092),
+            allow_remote: false,
+            connections: 1_024,
+            udp_targets: 64,
+        }
     }
 }
 

@@ -14,23 +14,27 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Counters of program requests, by outcome.
-pub(crate) struct Answers(Vec<ReadableCounter>);
+/// Counters of program requests, by outcome, and of lost datagrams.
+pub(crate) struct Answers {
+    outcomes: Vec<ReadableCounter>,
+    pub(crate) udp_dropped: Counter,
+}
 
 impl Answers {
     pub(crate) fn new() -> Self {
         let outcome = |outcome: &AgentOutcome| {
             ReadableCounter::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
         };
-        Self(AgentOutcome::ALL.iter().map(outcome).collect())
+        let udp_dropped = from_zero(counter!(catalogue::AGENT_UDP_DROPPED));
+        Self { outcomes: AgentOutcome::ALL.iter().map(outcome).collect(), udp_dropped }
     }
 
     pub(crate) fn count(&self, outcome: AgentOutcome) {
-        self.0[outcome as usize].add(1);
+        self.outcomes[outcome as usize].add(1);
     }
 
     pub(crate) fn total(&self, outcome: AgentOutcome) -> u64 {
-        self.0[outcome as usize].total()
+        self.outcomes[outcome as usize].total()
     }
 }
 

@@ -95,7 +95,7 @@ pub(crate) async fn keep(
                 tracing::info!("minting is tried at once");
                 continue;
             };
-            limit.set(reading.config.listen.connections);
+            limit.set(&reading.config.listen);
             log::set_format(reading.config.log.format);
             shutdown.set_deadline(reading.config.drain.deadline.get());
             config = reading.config.clone();

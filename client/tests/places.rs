@@ -24,8 +24,10 @@ async fn idle(world: &World, sent: &[u8]) -> TcpStream {
 async fn connections_that_do_nothing_give_way_to_requests() {
     let (world, target) = (world().await, echo().await.to_string());
     let mut held = Vec::new();
-    // Nothing, a byte of HTTP, the greeting of SOCKS, a request that is answered.
-    for sent in [&b""[..], b"G", b"\x05\x01\x00", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"] {
+    let association = [5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0];
+    // Nothing, a byte of HTTP, the greeting of SOCKS, an association without a datagram, a request that is answered.
+    let answered = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for sent in [&b""[..], b"G", b"\x05\x01\x00", &association, answered] {
         for _ in 0..2 * PLACES {
             held.push(idle(&world, sent).await);
         }

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod admin;
+pub mod association;
 pub mod authorizer;
 pub mod collector;
 pub mod daemon;

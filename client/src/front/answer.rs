@@ -105,6 +105,7 @@ impl Refusal {
             E::Outage(outage) | E::FirstHop(outage) if outage.is_unavailable => {
                 (S::SERVICE_UNAVAILABLE, away, GeneralFailure, GatewayFailed)
             }
+            E::NoUdp(_) => (S::BAD_GATEWAY, "http_request_denied", GeneralFailure, GatewayFailed),
             E::Outage(_) | E::FirstHop(_) => (S::BAD_GATEWAY, away, NetworkUnreachable, GatewayFailed),
             E::Exchange(error) => match error {
                 ExchangeError::Silent { .. } => {

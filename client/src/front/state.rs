@@ -1,6 +1,7 @@
 //! State that all connections share.
 
 use crate::catalogue::AgentOutcome;
+use crate::config::Listen;
 use crate::front::answer::Refusal;
 use crate::hop::tunnel::{OpenError, Opener};
 use crate::recorder::Answers;
@@ -25,28 +26,35 @@ pub(crate) struct AgentState {
     pub(crate) rates: Rates,
 }
 
-/// The limit on connections, shared by its clones. Each connection takes at most two file descriptors: its own, and the one to the
-/// gateway.
+/// The limits on connections and on an association's targets, shared by clones. Each connection takes at most two file
+/// descriptors, its own and that of UDP or to the gateway; each target at most one.
 #[derive(Clone)]
 pub(crate) struct Limit {
     most: Arc<AtomicUsize>,
+    udp_targets: Arc<AtomicUsize>,
     descriptors: Descriptors,
 }
 
 impl Limit {
-    pub(crate) fn new(wanted: usize, descriptors: Descriptors) -> Self {
-        let limit = Self { most: Arc::default(), descriptors };
+    pub(crate) fn new(wanted: &Listen, descriptors: Descriptors) -> Self {
+        let limit = Self { most: Arc::default(), udp_targets: Arc::default(), descriptors };
         limit.set(wanted);
         limit
     }
 
-    /// Sets the limit to `wanted`, or to what the file descriptors allow.
-    pub(crate) fn set(&self, wanted: usize) {
-        self.most.store(self.descriptors.connections("[listen] connections", wanted, 2), Ordering::Relaxed);
+    /// Sets the limits to those of `wanted`, or to what the file descriptors allow.
+    pub(crate) fn set(&self, wanted: &Listen) {
+        let most = self.descriptors.connections("[listen] connections", wanted.connections, 2);
+        self.most.store(most, Ordering::Relaxed);
+        self.udp_targets.store(wanted.udp_targets, Ordering::Relaxed);
     }
 
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn udp_targets(&self) -> usize {
+        self.udp_targets.load(Ordering::Relaxed)
     }
 }
 

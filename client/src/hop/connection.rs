@@ -8,8 +8,10 @@ use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
 use postern_daemon::http::{no_answer, one_line};
-use postern_proxy::target::Target;
+use postern_proxy::target::{Target, Transport};
 use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Joined, Tunnel, Vigil, ask, read_body};
+use postern_proxy::udp;
+use postern_proxy::udp::template::Template;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenChallenge, TokenType};
 use std::future::pending;
@@ -49,9 +51,9 @@ pub(crate) enum ExchangeError {
     NotHttp { url: String, reason: HeadError },
 }
 
-/// The gateway's answer to a CONNECT.
+/// The gateway's answer to a request for a tunnel.
 pub(crate) enum Answer {
-    /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6).
+    /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6). For UDP, 101 over HTTP/1.1.
     Opened(Tunnel),
     /// Any other status.
     Refused(Refused),
@@ -106,6 +108,14 @@ impl Connection {
         }
     }
 
+    /// Returns `true` if the gateway may be asked for UDP. Over HTTP/1.1 only its answer shows.
+    pub(crate) fn carries_udp(&self) -> bool {
+        match &self.way {
+            Joined::Alone(..) => true,
+            Joined::Shared(seat) => seat.carries_udp(),
+        }
+    }
+
     /// Requests a tunnel to `target`, in one write, and reads the answer.
     pub(crate) async fn connect(
         self,
@@ -114,8 +124,20 @@ impl Connection {
     ) -> Result<Answer, ExchangeError> {
         let vigil = self.vigil();
         let Self { gateway, way } = self;
-        let (authority, authorization) = (target.authority(), token.map(format_authorization));
-        let connect = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
+        let path = (target.transport() == Transport::Udp).then(|| Template::default().expand(target));
+        let authority = if path.is_some() { gateway.authority() } else { target.authority() };
+        let authorization = token.map(format_authorization);
+        let connect = Connect {
+            authority: &authority,
+            udp: path.as_deref(),
+            authorization: authorization.as_deref(),
+            more: None,
+        };
+        let is_http2 = matches!(way, Joined::Shared(_));
+        let opens = |head: &Head| match path {
+            None => head.status.is_success(),
+            Some(_) => udp::is_opened(head.status, &head.headers, is_http2),
+        };
         let dead = async {
             match vigil {
                 Some(vigil) => vigil.lost(SILENCE).await,
@@ -142,7 +164,13 @@ impl Connection {
             }
         };
         let failure = match timeout(gateway.answer_timeout, exchange).await {
-            Ok(Some(Ok((head, buffer, tunnel)))) => return Ok(answer(&gateway, head, buffer, tunnel).await),
+            // The bytes that follow belong to the tunnel, whatever the length fields contain (RFC 9110, section 9.3.6).
+            Ok(Some(Ok((head, buffer, tunnel)))) if opens(&head) => {
+                return Ok(Answer::Opened(tunnel.after(buffer.freeze())));
+            }
+            Ok(Some(Ok((head, buffer, tunnel)))) => {
+                return Ok(Answer::Refused(refused(&gateway, head, buffer, tunnel).await));
+            }
             Ok(Some(Err(HeadError::Broken(reason)))) => ExchangeError::Broken { url: url(), reason },
             Ok(Some(Err(reason))) => ExchangeError::NotHttp { url: url(), reason },
             Ok(None) => ExchangeError::Dead { url: url() },
@@ -153,18 +181,14 @@ impl Connection {
     }
 }
 
-async fn answer(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Answer {
-    if head.status.is_success() {
-        // RFC 9110, section 9.3.6: the bytes that follow belong to the tunnel, whatever the length fields contain.
-        return Answer::Opened(tunnel.after(buffer.freeze()));
-    }
+async fn refused(gateway: &Gateway, head: Head, mut buffer: BytesMut, mut tunnel: Tunnel) -> Refused {
     let mut body = BytesMut::new();
     let received = tunnel.received();
     let reading = read_body(&mut tunnel, &head, &mut buffer, &mut body);
     // A partial body is enough: it only explains the status.
     let _ = timeout(BODY_TIMEOUT, received.keep_taking(reading)).await;
     let (status, headers, origin) = (head.status, head.headers, gateway.origin.clone());
-    Answer::Refused(Refused { status, headers, body: body.freeze(), origin })
+    Refused { status, headers, body: body.freeze(), origin }
 }
 
 /// An answer that opens no tunnel.

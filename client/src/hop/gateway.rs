@@ -161,6 +161,11 @@ impl Gateway {
         &self.url
     }
 
+    /// Returns `host:port`, as a request to the gateway itself names it.
+    pub(super) fn authority(&self) -> String {
+        self.target.authority()
+    }
+
     /// Returns the key of the gateway's marks: gateways of one origin are one fleet.
     pub(crate) fn ledger_name(&self) -> &str {
         self.origin.as_ref().unwrap_or(&self.url)

@@ -1,4 +1,4 @@
-//! One tunnel, one token: the spend discipline.
+//! One tunnel, of TCP or UDP, one token: the spend discipline.
 //!
 //! A token is removed from the disk before it is sent, and is never sent twice, not even if the gateway reports that it did not
 //! examine the token: a token seen twice links two attempts to one client. A token that was refused, or whose fate is unknown, is
@@ -18,7 +18,7 @@ use crate::wallet::supply::{Shortage, Supply, Wanted};
 use http::StatusCode;
 use postern_daemon::BoxFuture;
 use postern_daemon::http::one_line;
-use postern_proxy::target::Target;
+use postern_proxy::target::{Target, Transport};
 use postern_proxy::tunnel::Tunnel;
 use postern_token::Token;
 use std::io;
@@ -53,6 +53,11 @@ pub(crate) enum OpenError {
     /// No gateway serves. No token was sent.
     #[error("{} No token was sent", full_stop(.0))]
     Outage(Outage),
+    /// The gateway does not offer UDP over HTTP/2.
+    #[error(
+        "the gateway {0} carries no UDP over HTTP/2 (its SETTINGS do not allow extended CONNECT): ask its operator, or use another gateway. No token was sent"
+    )]
+    NoUdp(String),
     /// The first hop opened no tunnel to the gateway.
     #[error("{0}")]
     FirstHop(Outage),
@@ -115,7 +120,7 @@ impl OpenError {
             }
             Self::Passed(refused) => refused.status != StatusCode::LOOP_DETECTED,
             Self::Outage(outage) | Self::FirstHop(outage) => outage.is_unavailable,
-            Self::ForGateway | Self::Exchange(_) | Self::TokensRefused { .. } => false,
+            Self::ForGateway | Self::NoUdp(_) | Self::Exchange(_) | Self::TokensRefused { .. } => false,
             Self::Shortage(shortage) => !matches!(shortage, Shortage::Gateway(_)),
             Self::AboveCap(_) => true,
         };
@@ -183,7 +188,7 @@ impl Opener {
     /// Sends one token once. `Err` is final; after [`Attempt::Failed`] another token may succeed.
     async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, OpenError> {
         self.cap.check(began).map_err(OpenError::AboveCap)?; // before a wait for a token, and a dial
-        let (chosen, connection, taken) = self.fund(wanted).await?;
+        let (chosen, connection, taken) = self.fund(wanted, target.transport()).await?;
         let asked = Instant::now();
         self.cap.count(asked).map_err(OpenError::AboveCap)?;
         let mut sent = taken.send();
@@ -239,11 +244,18 @@ impl Opener {
 
     /// Chooses a gateway, connects to it, and takes a token for it. The connection comes first: a gateway that is down costs no
     /// token, and the next one in the list is tried.
-    async fn fund(&self, wanted: Wanted) -> Result<(Arc<Endpoint>, Connection, ReservedToken), OpenError> {
+    async fn fund(
+        &self,
+        wanted: Wanted,
+        transport: Transport,
+    ) -> Result<(Arc<Endpoint>, Connection, ReservedToken), OpenError> {
         let mut waited_for = None;
         // The choice is repeated after a wait for a token, and if another gateway has come into use.
         for _ in 0..CHOICES {
             let (chosen, connection) = self.connect().await?;
+            if transport == Transport::Udp && !connection.carries_udp() {
+                return Err(OpenError::NoUdp(chosen.gateway.url().to_owned()));
+            }
             let began = Instant::now();
             let taken = match waited_for.take() {
                 None => self.supply.take(wanted).await.map_err(Shortage::Wallet)?,

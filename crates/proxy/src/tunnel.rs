@@ -1,5 +1,5 @@
 //! A tunnel through another proxy, from the client's side: a CONNECT over HTTP/1.1 on a separate connection ([`ask`]), or on an
-//! HTTP/2 connection that tunnels share ([`Lines`]), and the bytes of both.
+//! HTTP/2 connection that tunnels share ([`Lines`]), and the bytes of both. A tunnel for UDP carries [capsules](crate::udp).
 
 mod answer;
 mod line;
@@ -11,6 +11,7 @@ pub use shared::{Joined, Lines, Made, OnDrain, Seat, Sharing, Vigil};
 
 use crate::http2::{Http2Stream, Inbox};
 use crate::reset::Reset;
+use crate::udp::PROTOCOL;
 use answer::read_head;
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderName;
@@ -105,8 +106,10 @@ impl AsyncWrite for Tunnel {
 /// A request for a tunnel. Only the authority comes from the client.
 #[derive(Clone, Debug)]
 pub struct Connect<'a> {
-    /// Target of the tunnel.
+    /// Target of the tunnel; for UDP, the proxy itself.
     pub authority: &'a str,
+    /// Path that names a target of UDP (RFC 9298, section 2); `None` for TCP.
+    pub udp: Option<&'a str>,
     /// Value of Proxy-Authorization.
     pub authorization: Option<&'a str>,
     /// An additional header field.
@@ -135,7 +138,7 @@ pub async fn ask(mut io: Box<dyn Io>, received: Received, connect: &Connect<'_>)
             Err(error) => Err(error),
         };
         let mut rest = BytesMut::new();
-        match (read_head(&mut io, &mut rest).await, written) {
+        match (read_head(&mut io, &mut rest, connect.udp.is_some()).await, written) {
             (Ok(head), _) => Ok((head, rest)),
             (Err(HeadError::Broken(_)), Err(error)) => Err(HeadError::Broken(error.to_string())),
             (Err(error), _) => Err(error),
@@ -146,8 +149,15 @@ pub async fn ask(mut io: Box<dyn Io>, received: Received, connect: &Connect<'_>)
 }
 
 fn request(connect: &Connect<'_>) -> Vec<u8> {
-    let Connect { authority, authorization, more } = connect;
-    let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
+    let Connect { authority, udp, authorization, more } = connect;
+    let mut request = match udp {
+        None => format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n"),
+        // RFC 9298, section 3.2.
+        Some(path) => format!(
+            "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\
+             Capsule-Protocol: ?1\r\n"
+        ),
+    };
     if let Some(authorization) = authorization {
         request.push_str("Proxy-Authorization: ");
         request.push_str(authorization);

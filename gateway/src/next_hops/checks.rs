@@ -246,7 +246,7 @@ async fn comes_back(
     lines: &Lines,
     own: &str,
 ) -> Option<bool> {
-    let connect = Connect { authority: NOWHERE, authorization: None, more: Some((CDN_LOOP, own)) };
+    let connect = Connect { authority: NOWHERE, udp: None, authorization: None, more: Some((CDN_LOOP, own)) };
     let deadline = Instant::now() + CIRCLE_TIMEOUT;
     let asking = async {
         let head = match reach(hop, member, dialler, lines, deadline).await.ok()? {

@@ -14,8 +14,8 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError, Transport};
-use postern_proxy::udp::PROTOCOL;
 use postern_proxy::udp::template::Template;
+use postern_proxy::udp::{PROTOCOL, has_word};
 use postern_spend::{Epoch, SpendStore, Unknown};
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
@@ -196,19 +196,8 @@ pub(super) fn written_target(head: &request::Parts) -> Option<String> {
 pub(crate) fn is_udp_upgrade(head: &request::Parts) -> bool {
     head.version == Version::HTTP_11
         && head.method == Method::GET
-        && lists(&head.headers, CONNECTION, "upgrade")
-        && lists(&head.headers, UPGRADE, PROTOCOL)
-}
-
-/// Returns `true` if a field has a word in its list, in any case.
-fn lists(headers: &HeaderMap, field: HeaderName, word: &str) -> bool {
-    let lists = |value: &HeaderValue| {
-        value
-            .as_bytes()
-            .split(|&byte| byte == b',')
-            .any(|part| part.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
-    };
-    headers.get_all(field).iter().any(lists)
+        && has_word(&head.headers, &CONNECTION, "upgrade")
+        && has_word(&head.headers, &UPGRADE, PROTOCOL)
 }
 
 /// Returns the fields that carry the challenge to a client: a proxy of UDP looks like a proxy to some clients, and like an

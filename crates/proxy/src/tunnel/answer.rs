@@ -22,7 +22,7 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 /// Status and header fields of an answer.
 #[derive(Debug)]
 pub struct Head {
-    /// The status of the answer, never an interim one (1xx).
+    /// The status of the answer: no interim one (1xx), but 101 after a request to upgrade.
     pub status: StatusCode,
     /// The header fields.
     pub headers: HeaderMap,
@@ -48,15 +48,18 @@ pub enum HeadError {
     NoEnd,
 }
 
-/// Reads one head, and leaves the data after it in `buffer`. Interim answers (1xx) are skipped, [`INTERIM_LIMIT`] bytes at most.
+/// Reads one head, and leaves the data after it in `buffer`. Interim answers (1xx) are skipped, [`INTERIM_LIMIT`] bytes at most;
+/// 101 is the answer to a request that `upgrades`.
 pub(super) async fn read_head(
     io: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
+    upgrades: bool,
 ) -> Result<Head, HeadError> {
     let mut interim = 0;
     loop {
         let held = buffer.len();
         match parse_head(buffer)? {
+            Some(head) if upgrades && head.status == StatusCode::SWITCHING_PROTOCOLS => return Ok(head),
             Some(head) if head.status.is_informational() => {
                 interim += held - buffer.len();
                 if interim > INTERIM_LIMIT {
@@ -172,7 +175,7 @@ mod tests {
     async fn read(bytes: &[u8]) -> Result<(Head, String, Vec<u8>), HeadError> {
         let mut io = tokio_test_io(bytes);
         let mut buffer = BytesMut::new();
-        let head = read_head(&mut io, &mut buffer).await?;
+        let head = read_head(&mut io, &mut buffer, false).await?;
         let mut body = BytesMut::new();
         read_body(&mut io, &head, &mut buffer, &mut body).await;
         Ok((head, String::from_utf8(body.to_vec()).unwrap(), buffer.to_vec()))
@@ -203,6 +206,15 @@ mod tests {
         assert_eq!((head.status.as_u16(), body.as_str()), (403, "x"));
         let many = [b"HTTP/1.1 103 Hm\r\nA: b\r\n\r\n".repeat(400), b"HTTP/1.1 403 No\r\n\r\nx".to_vec()];
         assert!(matches!(read(&many.concat()).await, Err(HeadError::NoEnd)));
+    }
+
+    #[tokio::test]
+    async fn an_upgrade_is_an_answer_only_where_one_was_requested() {
+        let bytes = b"HTTP/1.1 103 Hm\r\n\r\nHTTP/1.1 101 Yes\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
+        for (upgrades, status) in [(true, 101), (false, 200)] {
+            let head = read_head(&mut tokio_test_io(bytes), &mut BytesMut::new(), upgrades).await.unwrap();
+            assert_eq!(head.status.as_u16(), status);
+        }
     }
 
     #[tokio::test]

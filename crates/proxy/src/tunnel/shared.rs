@@ -9,8 +9,10 @@ use super::{Connect, Tunnel};
 use crate::http2::{
     CONNECTION_WINDOW, FRAME, FRAME_BUDGET, Http2Stream, Inbox, SEND_QUEUE, STREAM_WINDOW, Turns, Unpaid,
 };
+use crate::udp::{CAPSULE_PROTOCOL, CAPSULES, PROTOCOL};
 use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use h2::ext::Protocol;
 use http::header::{HeaderMap, PROXY_AUTHORIZATION};
 use http::{HeaderValue, Method, Request, Version};
 use parking_lot::Mutex;
@@ -246,6 +248,12 @@ impl Vigil {
 }
 
 impl Seat {
+    /// Returns `true` if the proxy accepts requests for UDP: its SETTINGS allow an extended CONNECT (RFC 8441, section 3).
+    #[must_use]
+    pub fn carries_udp(&self) -> bool {
+        self.sender.is_extended_connect_protocol_enabled()
+    }
+
     fn on(line: &Arc<Line>, most: usize) -> Option<Self> {
         let sender = line.sender.lock().clone()?;
         let taken = Taken::on(line, most.min(sender.current_max_send_streams()))?;
@@ -278,8 +286,16 @@ impl Seat {
 }
 
 fn request(connect: &Connect<'_>) -> http::Result<Request<()>> {
-    let Connect { authority, authorization, more } = connect;
-    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(*authority);
+    let Connect { authority, udp, authorization, more } = connect;
+    let mut request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT);
+    request = match udp {
+        None => request.uri(*authority),
+        // RFC 9298, section 3.4.
+        Some(path) => request
+            .uri(format!("https://{authority}{path}"))
+            .extension(Protocol::from_static(PROTOCOL))
+            .header(CAPSULE_PROTOCOL, CAPSULES),
+    };
     if let Some(authorization) = authorization {
         let mut value = HeaderValue::from_str(authorization)?;
         value.set_sensitive(true); // never indexed by either end (RFC 7541, section 7.1.3)

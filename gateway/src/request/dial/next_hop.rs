@@ -168,7 +168,8 @@ async fn open_http(
     let authorization = hop
         .credentials()
         .map(|(user, password)| format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))));
-    let plain = Connect { authority: &authority, authorization: authorization.as_deref(), more: None };
+    let plain =
+        Connect { authority: &authority, udp: None, authorization: authorization.as_deref(), more: None };
     // Only gateways read the list, and gateways are reached only over TLS.
     let over_tls = Connect { more: Some((CDN_LOOP, hops)), ..plain.clone() };
     let alone = Received::default;

@@ -1,0 +1,204 @@
+//! UDP ASSOCIATE (RFC 1928, sections 4, 6 and 7): a UDP socket for one program, while its TCP connection is open.
+//!
+//! Each target is a [`Flow`]. Targets at once are limited for an association, and each has a place like a connection; datagrams
+//! that find no room are dropped, as UDP is.
+
+use super::datagram::Datagram;
+use super::flow::{Ended, Flow};
+use crate::catalogue::AgentOutcome;
+use crate::front::state::AgentState;
+use postern_daemon::exchange::Exchange;
+use postern_daemon::places::Place;
+use postern_daemon::serve::Endpoint;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+/// Longest datagram of a program, with its header.
+const LONGEST: usize = 1 << 16;
+/// Time for which datagrams to a target are dropped if there was no place for it.
+const FULL: Duration = Duration::from_secs(1);
+
+/// The socket of a program, and the targets that it sends to.
+pub(super) struct Association<'a> {
+    state: &'a AgentState,
+    socket: Arc<UdpSocket>,
+    /// Address of the TCP connection's client, with the port of UDP that it announced, or 0.
+    announced: SocketAddr,
+    /// Address of the program's socket, once known.
+    program: Option<SocketAddr>,
+    /// By the address as the program writes it.
+    targets: HashMap<Box<[u8]>, Slot>,
+    flows: JoinSet<Ended>,
+}
+
+enum Slot {
+    Open(Arc<Flow>, AbortHandle),
+    /// Datagrams are dropped until this time.
+    Shut(Instant),
+}
+
+impl<'a> Association<'a> {
+    /// Binds a socket to the local address of the program's connection.
+    pub(super) async fn bind(stream: &TcpStream, port: u16, state: &'a AgentState) -> io::Result<Self> {
+        let (mut local, mut announced) = (canonical(stream.local_addr()?), canonical(stream.peer_addr()?));
+        local.set_port(0);
+        announced.set_port(port);
+        let socket = Arc::new(UdpSocket::bind(local).await?);
+        let (targets, flows) = (HashMap::new(), JoinSet::new());
+        Ok(Self { state, socket, announced, program: None, targets, flows })
+    }
+
+    /// Returns the address to which the program sends its datagrams.
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Relays datagrams until the connection ends, or a drain comes and no stream is left. Until the first datagram, another
+    /// connection may take the place.
+    pub(super) async fn run(mut self, mut stream: TcpStream, mut place: Place, exchange: Exchange) {
+        let (mut room, mut unread, shutdown) = (vec![0; LONGEST], [0; 64], &self.state.shutdown);
+        let mut is_draining = false;
+        while !is_draining || !self.flows.is_empty() {
+            tokio::select! {
+                read = stream.read(&mut unread) => {
+                    if !matches!(read, Ok(1..)) {
+                        return;
+                    }
+                }
+                received = self.socket.recv_from(&mut room) => match received {
+                    Ok((length, from)) => {
+                        if self.take(&room[..length], from, &mut place).is_none() {
+                            self.state.answers.udp_dropped.increment(1);
+                        }
+                    }
+                    // Windows reports an answer that the program's machine refused.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+                    Err(_) => return,
+                },
+                Some(ended) = self.flows.join_next() => {
+                    if let Ok(ended) = ended {
+                        self.end(ended);
+                    }
+                }
+                () = shutdown.draining(), if !is_draining => is_draining = true,
+                () = exchange.displaced() => return,
+            }
+        }
+    }
+
+    /// Passes a datagram to the flow of its target; `None` if it is dropped.
+    fn take(&mut self, bytes: &[u8], from: SocketAddr, place: &mut Place) -> Option<()> {
+        let datagram = Datagram::parse(bytes).filter(|_| self.is_expected(from))?;
+        self.program = Some(from);
+        match self.targets.get(datagram.address) {
+            Some(Slot::Open(flow, _)) => {
+                flow.add(datagram.payload);
+                return Some(());
+            }
+            Some(Slot::Shut(until)) if Instant::now() < *until => return None,
+            _ if self.state.shutdown.is_draining() => return None,
+            _ => {}
+        }
+        self.make_room(datagram.address)?;
+        place.keep();
+        let address = datagram.address.into();
+        let opened = self.open(datagram, from);
+        let is_open = opened.is_some();
+        self.targets.insert(address, opened.unwrap_or_else(|| Slot::Shut(Instant::now() + FULL)));
+        is_open.then_some(())
+    }
+
+    /// Returns `true` for the program's socket: the first one at the address of its connection, with the port that it announced.
+    fn is_expected(&self, from: SocketAddr) -> bool {
+        match self.program {
+            Some(program) => from == program,
+            None => {
+                let has_port = [0, from.port()].contains(&self.announced.port());
+                has_port && from.ip() == self.announced.ip()
+            }
+        }
+    }
+
+    /// Begins a flow with its first datagram; `None` if there is no place for it.
+    fn open(
+        &mut self,
+        Datagram { address, target, payload }: Datagram<'_>,
+        from: SocketAddr,
+    ) -> Option<Slot> {
+        let Some(place) = self.place() else {
+            self.state.count(AgentOutcome::TooMany);
+            return None;
+        };
+        let path = (Arc::clone(&self.socket), from);
+        let flow = Flow::new((target, address), path, &self.state.answers);
+        flow.add(payload);
+        let running = Arc::clone(&flow).run(Arc::clone(&self.state.opener));
+        let running = async move {
+            let _place = place;
+            running.await
+        };
+        let task = self.flows.spawn(self.state.shutdown.tracker().track_future(running));
+        Some(Slot::Open(flow, task))
+    }
+
+    /// Frees a slot for the target `address`: ends the target that was silent for longest if there are too many; `None` if none
+    /// is allowed.
+    fn make_room(&mut self, address: &[u8]) -> Option<()> {
+        self.targets.remove(address);
+        let most = self.state.limit.udp_targets();
+        while most > 0 && self.targets.len() >= most {
+            let silence = |slot: &Slot| match slot {
+                Slot::Shut(until) => (false, *until),
+                Slot::Open(flow, _) => (true, flow.moved()),
+            };
+            let silent = self.targets.iter().min_by_key(|(_, slot)| silence(slot))?.0.clone();
+            if let Some(Slot::Open(_, task)) = self.targets.remove(&silent) {
+                task.abort();
+            }
+        }
+        (most > 0).then_some(())
+    }
+
+    /// Takes a place for a target, which no connection can take from it.
+    fn place(&self) -> Option<Place> {
+        let AgentState { places, .. } = self.state;
+        let taken = self
+            .state
+            .with_limits(|limits| places.take(None, limits.bounds, &Exchange::new(limits.patience)));
+        taken.ok().map(|mut place| {
+            place.keep();
+            place
+        })
+    }
+
+    fn end(&mut self, Ended { flow, until, refusal }: Ended) {
+        if let Some(refusal) = &refusal {
+            self.state.log_failure(refusal);
+        }
+        // A flow that made room has no slot, and another one may have its address.
+        let slot = self
+            .targets
+            .iter_mut()
+            .find(|(_, slot)| matches!(slot, Slot::Open(open, _) if Arc::ptr_eq(open, &flow)));
+        if let Some((_, slot)) = slot {
+            *slot = Slot::Shut(until);
+        }
+    }
+}
+
+/// Returns an IPv4 address that is written as IPv6 in its own form.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(address.ip().to_canonical(), address.port())
+        }
+        _ => address,
+    }
+}

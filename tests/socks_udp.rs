@@ -1,0 +1,368 @@
+//! UDP ASSOCIATE (RFC 1928) in the agent: a program's datagrams through CONNECT-UDP, over both versions of HTTP.
+
+use crate::support::admin::{Metrics, metrics_when};
+use crate::support::association::{Program, datagram, echo, name, v4};
+use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::tls::Authority;
+use crate::support::{eventually, in_time, proxy, target};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio_rustls::TlsAcceptor;
+
+/// Time in which an agent sends one token for a target that fails.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The way from the agent to the gateway.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Plain,
+    /// HTTP/1.1 over TLS.
+    Tls,
+    Http2,
+}
+
+/// An issuer, a gateway and an agent.
+struct Stage {
+    _home: TempDir,
+    issuer: Daemon,
+    gateway: Daemon,
+    gateway_file: PathBuf,
+    agent: Daemon,
+    agent_file: PathBuf,
+}
+
+impl Stage {
+    async fn start(way: Way) -> Self {
+        Self::with(way, "udp = \"any\"\n", "").await
+    }
+
+    /// One with these lines in `[egress]` of the gateway, and in `[listen]` of the agent.
+    async fn with(way: Way, egress: &str, listen: &str) -> Self {
+        let home = TempDir::new().unwrap();
+        let authority = Authority::new(home.path());
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let tls = if let Way::Plain = way { String::new() } else { authority.section() };
+        let gateway_file = gateway_config(home.path(), &issuer.http(), "", "1s", &(egress.to_owned() + &tls));
+        let gateway = Daemon::ready("gateway", &gateway_file).await;
+        let (url, tunnels) = match way {
+            Way::Plain => (gateway.http(), ""),
+            Way::Tls => (gateway.https(), "tunnels = 1\n"),
+            Way::Http2 => (gateway.https(), ""),
+        };
+        let file = client_config(home.path(), &url, &issuer.http(), Some(&authority.ca));
+        edit(&file, "[gateway]\n", &format!("[gateway]\n{tunnels}"));
+        edit(&file, "[listen]\n", &format!("[listen]\n{listen}"));
+        let agent = Daemon::ready("client", &file).await;
+        Self { _home: home, issuer, gateway, gateway_file, agent, agent_file: file }
+    }
+
+    async fn program(&self) -> Program {
+        Program::of(self.agent.address).await
+    }
+
+    /// Returns the number of streams that the gateway has opened, once the agent counts as many tokens and answers.
+    async fn opened(&self) -> u64 {
+        eventually("gateway and agent agree", || async {
+            let opened = Metrics::of(self.gateway.admin).await.requests("opened");
+            let agent = Metrics::of(self.agent.admin).await;
+            let agree = agent.agent_requests("opened") == opened && tokens(&agent, "opened") == opened;
+            agree.then_some(opened)
+        })
+        .await
+    }
+
+    /// Waits until the gateway has as many streams.
+    async fn has_streams(&self, count: u64) {
+        metrics_when(self.gateway.admin, &format!("{count} streams"), |metrics| {
+            metrics.value("postern_udp_tunnels_open") == count
+        })
+        .await;
+    }
+
+    async fn dropped(&self, count: u64) {
+        metrics_when(self.agent.admin, &format!("{count} datagrams are dropped"), |metrics| {
+            metrics.value("postern_agent_udp_dropped_total") >= count
+        })
+        .await;
+    }
+}
+
+fn edit(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(file, text.replacen(from, to, 1)).unwrap();
+}
+
+fn tokens(agent: &Metrics, fate: &str) -> u64 {
+    agent.value(&format!("postern_agent_tokens_total{{fate=\"{fate}\",hop=\"last\"}}"))
+}
+
+async fn assert_each_target_costs_one_token(way: Way) {
+    let (stage, first, second) = (Stage::start(way).await, echo().await, echo().await);
+    let mut program = stage.program().await;
+    for size in [4, 62, 63, 1200, 9000, 65_497] {
+        program.echo(&v4(first), size).await;
+    }
+    assert_eq!(stage.opened().await, 1);
+    for size in [4, 1200] {
+        program.echo(&name("localhost", second.port()), size).await;
+        program.echo(&v4(first), size).await;
+    }
+    assert_eq!(stage.opened().await, 2);
+    stage.has_streams(2).await;
+    // The streams end with the connection, and only that of this program.
+    let mut other = stage.program().await;
+    other.echo(&v4(first), 4).await;
+    assert_eq!(stage.opened().await, 3);
+    drop(program.control);
+    stage.has_streams(1).await;
+    other.echo(&v4(first), 4).await;
+    drop(other.control);
+    stage.has_streams(0).await;
+    assert_eq!(stage.opened().await, 3);
+    for daemon in [stage.agent, stage.gateway] {
+        daemon.process.terminate().assert_stopped();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_http2_each_target_costs_one_token() {
+    assert_each_target_costs_one_token(Way::Http2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_http1_each_target_costs_one_token() {
+    assert_each_target_costs_one_token(Way::Plain).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_http1_in_tls_each_target_costs_one_token() {
+    assert_each_target_costs_one_token(Way::Tls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fragments_and_datagrams_of_others_are_dropped() {
+    let (stage, target, other) = (Stage::start(Way::Http2).await, echo().await, echo().await);
+    let mut program = stage.program().await;
+    program.echo(&v4(target), 4).await;
+    let mut fragment = datagram(&v4(other), b"a part");
+    fragment[2] = 1;
+    program.socket.send_to(&fragment, program.relay).await.unwrap();
+    program.socket.send_to(&[0, 0, 0, 1, 127], program.relay).await.unwrap();
+    program.send(&[2, 0, 0], b"no such type").await;
+    stage.dropped(3).await;
+    for source in ["127.0.0.1:0", "127.0.0.2:0"] {
+        let stranger = UdpSocket::bind(source).await.unwrap();
+        stranger.send_to(&datagram(&v4(other), b"mine"), program.relay).await.unwrap();
+    }
+    stage.dropped(5).await;
+    program.echo(&v4(target), 4).await;
+    assert_eq!(stage.opened().await, 1);
+
+    // A port that was announced counts from the first datagram on.
+    let announced = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = announced.local_addr().unwrap().port();
+    let mut program = Program::with(announced, port, stage.agent.address).await.unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    stranger.send_to(&datagram(&v4(target), b"mine"), program.relay).await.unwrap();
+    stage.dropped(6).await;
+    assert_eq!(stage.opened().await, 1);
+    program.echo(&v4(target), 4).await;
+    assert_eq!(stage.opened().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_the_limit_the_target_that_was_silent_for_longest_ends() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "udp_targets = 2\n").await;
+    let [first, second, third] = [v4(echo().await), v4(echo().await), v4(echo().await)];
+    let mut program = stage.program().await;
+    for target in [&first, &second, &first, &third, &first] {
+        program.echo(target, 4).await;
+    }
+    stage.has_streams(2).await;
+    assert_eq!(stage.opened().await, 3);
+    program.echo(&second, 4).await;
+    program.echo(&first, 4).await;
+    assert_eq!(stage.opened().await, 4);
+    stage.has_streams(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_target_takes_a_place_of_a_connection() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 3\n").await;
+    let [first, second, third] = [v4(echo().await), v4(echo().await), v4(echo().await)];
+    let mut program = stage.program().await;
+    program.echo(&first, 4).await;
+    program.echo(&second, 4).await;
+    program.send(&third, b"one too many").await;
+    metrics_when(stage.agent.admin, "there is no place", |metrics| metrics.agent_requests("too_many") > 0)
+        .await;
+    program.echo(&first, 4).await;
+    assert_eq!(stage.opened().await, 2);
+    drop(program);
+    stage.has_streams(0).await;
+    eventually("the places are free", || async {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut program = Program::with(socket, 0, stage.agent.address).await.ok()?;
+        program.echo(&third, 4).await;
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_is_refused_is_tried_once_in_a_while_and_nothing_comes_back() {
+    let (stage, target) = (Stage::with(Way::Http2, "", "").await, echo().await);
+    let (program, began) = (stage.program().await, Instant::now());
+    program.send(&v4(target), b"to a port that is not 443").await;
+    metrics_when(stage.agent.admin, "the gateway refuses", |metrics| {
+        metrics.agent_requests("target_failed") == 1
+    })
+    .await;
+    for sent in 0..50 {
+        program.send(&v4(target), b"again").await;
+        stage.dropped(sent + 2).await;
+    }
+    let metrics = Metrics::of(stage.agent.admin).await;
+    let most = 1 + began.elapsed().as_secs() / PAUSE.as_secs();
+    assert!(tokens(&metrics, "target_failed") <= most, "{} tokens", tokens(&metrics, "target_failed"));
+    let gateway = Metrics::of(stage.gateway.admin).await;
+    assert_eq!((gateway.requests("opened"), gateway.requests("already_spent")), (0, 0));
+    assert!(program.socket.try_recv(&mut [0; 16]).is_err(), "something came back");
+}
+
+/// The system reports each datagram to such a port, which ends its stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_is_unreachable_costs_a_token_only_once_in_a_while() {
+    let stage = Stage::start(Way::Http2).await;
+    let closed = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (program, began) = (stage.program().await, Instant::now());
+    for sent in 0..50 {
+        program.send(&v4(closed), b"anybody?").await;
+        if sent == 0 {
+            metrics_when(stage.gateway.admin, "a stream", |metrics| metrics.requests("opened") >= 1).await;
+        }
+        stage.has_streams(0).await;
+    }
+    let opened = stage.opened().await;
+    let most = 1 + began.elapsed().as_secs() / PAUSE.as_secs();
+    assert!(opened <= most, "{opened} tokens in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_of_the_gateway_the_next_datagrams_open_a_new_stream() {
+    for way in [Way::Http2, Way::Plain] {
+        let Stage { _home, issuer: _issuer, gateway, gateway_file, agent, .. } = Stage::start(way).await;
+        let (target, mut program) = (v4(echo().await), Program::of(agent.address).await);
+        program.echo(&target, 4).await;
+        edit(&gateway_file, "address = \"127.0.0.1:0\"", &format!("address = \"{}\"", gateway.address));
+        gateway.process.kill();
+        let gateway = Daemon::ready("gateway", &gateway_file).await;
+        program.echo(&target, 4).await;
+        assert!(Metrics::of(gateway.admin).await.requests("opened") >= 1, "{way:?}");
+        assert_eq!(Metrics::of(gateway.admin).await.requests("already_spent"), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_ends_an_association_without_a_stream_and_waits_for_others() {
+    let (stage, target, other) = (Stage::start(Way::Http2).await, echo().await, echo().await);
+    let (mut idle, mut busy) = (stage.program().await, stage.program().await);
+    busy.echo(&v4(target), 4).await;
+    stage.agent.process.signal("TERM");
+    assert_eq!(in_time(idle.control.read(&mut [0])).await.unwrap(), 0);
+    busy.echo(&v4(target), 4).await;
+    // It was sent before the echo, and opens no stream.
+    busy.send(&v4(other), b"a new target").await;
+    busy.echo(&v4(target), 4).await;
+    assert_eq!(Metrics::of(stage.gateway.admin).await.requests("opened"), 1);
+    drop(busy);
+    stage.agent.process.ended().assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_targets_the_command_is_not_supported() {
+    let stage = Stage::with(Way::Plain, "udp = \"any\"\n", "udp_targets = 0\n").await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    assert_eq!(Program::with(socket, 0, stage.agent.address).await.err(), Some(7));
+    let mut stream = proxy::dial(stage.agent.address).await.unwrap();
+    let target = target::echo().await;
+    assert_eq!(proxy::socks(&mut stream, "127.0.0.1", target.port()).await.unwrap(), 0);
+    // A reload allows it, and forbids it to those that have begun.
+    edit(&stage.agent_file, "udp_targets = 0", "udp_targets = 1");
+    stage.agent.reread("listen.udp_targets");
+    let (mut program, first, second) = (stage.program().await, echo().await, echo().await);
+    program.echo(&v4(first), 4).await;
+    edit(&stage.agent_file, "udp_targets = 1", "udp_targets = 0");
+    stage.agent.reread("listen.udp_targets");
+    program.send(&v4(second), b"a new target").await;
+    stage.dropped(1).await;
+    program.echo(&v4(first), 4).await;
+    assert_eq!(stage.opened().await, 2);
+}
+
+/// A gateway of HTTP/2 without extended CONNECT, which asks for tokens of another one. It counts those that come.
+async fn gateway_without_udp(authority: &Authority, other: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let mut stream = proxy::dial(other).await.unwrap();
+    let refusal = proxy::connect(&mut stream, "challenge.invalid:443", None).await.unwrap();
+    let challenge = refusal.value("proxy-authenticate").unwrap().to_owned();
+    let certificates = CertificateDer::pem_file_iter(&authority.certificate).unwrap();
+    let key = PrivateKeyDer::from_pem_file(&authority.key).unwrap();
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(certificates.map(Result::unwrap).collect(), key)
+        .unwrap();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let (tls, listener) = (TlsAcceptor::from(Arc::new(tls)), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (address, tokens) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&tokens);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (tls, challenge, counted) = (tls.clone(), challenge.clone(), Arc::clone(&counted));
+            tokio::spawn(async move {
+                let stream = tls.accept(stream).await.unwrap();
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut answer = http::Response::builder().status(407);
+                    if request.headers().contains_key("proxy-authorization") {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                        answer = answer.status(502);
+                    }
+                    let answer = answer.header("proxy-authenticate", &challenge).body(()).unwrap();
+                    let _ = respond.send_response(answer, true); // the agent may be gone
+                }
+            });
+        }
+    });
+    (address, tokens)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_offers_no_udp_is_sent_no_token() {
+    let (stage, home) = (Stage::start(Way::Plain).await, TempDir::new().unwrap());
+    let authority = Authority::new(home.path());
+    let (gateway, came) = gateway_without_udp(&authority, stage.gateway.address).await;
+    let (url, issuer) = (format!("https://{gateway}"), stage.issuer.http());
+    let file = client_config(home.path(), &url, &issuer, Some(&authority.ca));
+    let agent = Daemon::ready("client", &file).await;
+    let program = Program::of(agent.address).await;
+    program.send(&v4(echo().await), b"first").await;
+    metrics_when(agent.admin, "the gateway has failed", |metrics| {
+        metrics.agent_requests("gateway_failed") > 0
+    })
+    .await;
+    agent.process.wait_for("the reason", |_, log| log.contains("carries no UDP over HTTP/2").then_some(()));
+    assert_eq!(came.load(Ordering::Relaxed), 0);
+    let mut stream = proxy::dial(agent.address).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, "target.example:443", None).await.unwrap().status, 502);
+    assert_eq!(came.load(Ordering::Relaxed), 1, "a tunnel of TCP sends one");
+}
