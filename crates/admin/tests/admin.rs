@@ -84,7 +84,7 @@ async fn metrics_are_there() {
     let (status, body) = get(admin.address, "/metrics").await;
     assert_eq!(status, 200);
     for line in [
-        "# HELP postern_link_duration_seconds How long an answer over a link took.",
+        "# HELP postern_link_duration_seconds Response time over a link.",
         "# TYPE postern_link_duration_seconds histogram",
         "postern_link_duration_seconds_bucket{link=\"store\",address=\"10.0.0.1:11211\",le=\"0.038\"} 0",
         "postern_link_duration_seconds_bucket{link=\"store\",address=\"10.0.0.1:11211\",le=\"0.042\"} 1",
