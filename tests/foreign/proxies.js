@@ -5,14 +5,17 @@ import { once } from 'node:events';
 import net from 'node:net';
 import { environment } from './postern.js';
 
-/** A port on which nothing listens. */
+/** A port on which nothing listens, below those that the kernel gives to connections (as in crates/testkit/src/ports.rs). */
 export async function free() {
-    const server = net.createServer().listen(0, '127.0.0.1');
-    await once(server, 'listening');
-    const { port } = server.address();
-    server.close();
-    await once(server, 'close');
-    return port;
+    for (;;) {
+        const port = 20_000 + Math.floor(Math.random() * 12_768);
+        const server = net.createServer().listen(port, '127.0.0.1');
+        const isFree = await once(server, 'listening').then(() => true, () => false);
+        if (!isFree) continue;
+        server.close();
+        await once(server, 'close');
+        return port;
+    }
 }
 
 /** Starts a proxy, which listens on these ports when this returns; the function that ends it. */
