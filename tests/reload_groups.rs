@@ -124,8 +124,7 @@ async fn another_store_waits_for_a_restart_and_the_log_says_why() {
     assert_eq!(answer(gateway, &echo, Some(token)).await.status, 200);
     let other = good.replace("/spent\"", "/elsewhere\"").replace("workers = 2", "workers = 3");
     let line = waiting(gateway, &other).await;
-    for part in
-        ["store.path = ", "a token could open two tunnels", "listen.workers = 3", "refuses no client"]
+    for part in ["store.path = ", "a token could open two tunnels", "listen.workers = 3", "refuses no client"]
     {
         assert!(line.contains(part), "{part:?}: {line}");
     }
