@@ -14,11 +14,6 @@ pub fn full_stop(sentence: &impl ToString) -> String {
     sentence
 }
 
-/// Quotes a server's message, to follow the status. Empty if there is no message.
-pub(crate) fn quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
-}
-
 /// Parses `Retry-After` in seconds. `None` for a date: our own backoff applies then.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;

@@ -51,8 +51,8 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
             ]);
         }
     };
-    let (what, lines, bad) =
-        (running.daemon(), running.said.trim_end().replace('\n', "; "), running.bad_links());
+    let (what, lines, lossy) =
+        (running.daemon(), running.said.trim_end().replace('\n', "; "), running.lossy_links());
     let state = if !running.is_ready {
         Finding::bad(
             what,
@@ -60,10 +60,10 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
             "load balancers send it no clients",
             "mend what the reasons say; docs/operate/alerts.md has each",
         )
-    } else if !bad.is_empty() {
+    } else if !lossy.is_empty() {
         Finding::look(
             what,
-            format!("{url} is ready, and lost attempts in the last 10 minutes: {}", bad.join("; ")),
+            format!("{url} is ready, and lost attempts in the last 10 minutes: {}", lossy.join("; ")),
         )
         .costs("a request that needed one of them waited, or was refused where no other address could answer it")
         .remedy(format!(

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 /// Prefix of the metric whose label is the running version.
 const BUILD_INFO: &str = "postern_build_info{version=\"";
-/// Number of lost attempts since the start, and their share in the last ten minutes, from which a link is bad, as in its alert:
-/// every restart of a server costs a few.
-const BAD: (u64, f64) = (10, 0.05);
+/// Number of lost attempts since the start from which a link is lossy, as in its alert: each restart of a server costs a few.
+const LOST: u64 = 10;
+/// Share of lost attempts in the last ten minutes above which it is.
+const LOST_SHARE: f64 = 0.05;
 /// Name for a process whose snapshot has no daemon's section.
 pub(crate) const UNKNOWN: &str = "process";
 
@@ -81,14 +82,15 @@ impl Running {
         rest.split_once('"').map(|(version, _)| version)
     }
 
-    /// Returns the bad links.
-    pub(crate) fn bad_links(&self) -> Vec<String> {
-        let bad = self.links().into_iter().filter(is_bad);
-        bad.map(|(link, address, attempts, lost, share, ..)| {
-            let share = share.unwrap_or_default() * 100.0;
-            format!("{link} {address}, {share:.0}% ({lost} of {attempts} since the start)")
-        })
-        .collect()
+    /// Describes the links that lose attempts.
+    pub(crate) fn lossy_links(&self) -> Vec<String> {
+        let lossy = self.links().into_iter().filter(is_lossy);
+        lossy
+            .map(|(link, address, attempts, lost, share, ..)| {
+                let share = share.unwrap_or_default() * 100.0;
+                format!("{link} {address}, {share:.0}% ({lost} of {attempts} since the start)")
+            })
+            .collect()
     }
 
     /// Prints a table of the used links.
@@ -125,8 +127,8 @@ pub(crate) async fn metrics(url: &str) -> String {
     answer.map_or_else(|_| String::new(), |(_, body)| String::from_utf8_lossy(&body).into_owned())
 }
 
-fn is_bad(row: &Row) -> bool {
-    row.3 >= BAD.0 && row.4.unwrap_or(0.0) > BAD.1
+fn is_lossy(row: &Row) -> bool {
+    row.3 >= LOST && row.4.unwrap_or(0.0) > LOST_SHARE
 }
 
 /// Formats seconds with a suitable unit.
@@ -140,9 +142,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_lost_what_a_restart_costs_is_not_bad() {
+    fn a_link_that_lost_what_a_restart_costs_is_not_lossy() {
         let row = |lost, share| ("gateway".into(), String::new(), 20, lost, Some(share), None, None);
-        assert!(!is_bad(&row(9, 0.45)) && is_bad(&row(10, 0.5)) && !is_bad(&row(10, 0.05)));
+        assert!(!is_lossy(&row(9, 0.45)) && is_lossy(&row(10, 0.5)) && !is_lossy(&row(10, 0.05)));
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use super::gateway::{Gateway, RouteError};
 use super::health::Outage;
-use crate::sentence::quoted;
 use crate::wallet::challenge::mark_of;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, PROXY_AUTHENTICATE};
-use postern_daemon::http::{no_answer, one_line};
+use postern_daemon::http::{no_answer, one_line, quoted};
 use postern_proxy::target::{Target, Transport};
 use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Joined, Tunnel, Vigil, ask, read_body};
 use postern_proxy::udp;

@@ -1,9 +1,8 @@
 //! Errors of minting: sentences for the user, and whether a retry helps.
 
-use crate::sentence::quoted;
 use crate::wallet::clock::Skew;
 use http::StatusCode;
-use postern_daemon::http::ClientError;
+use postern_daemon::http::{ClientError, quoted};
 use postern_token::BlindError;
 use reqwest::Url;
 use std::path::PathBuf;

@@ -179,6 +179,12 @@ pub fn one_line(text: &[u8]) -> String {
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Quotes a server's message, to follow the status. Empty if there is no message.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
+}
+
 /// Formats the reason that a request got no answer, with advice and without its URL. `ca` is the setting that names trusted
 /// certificates. A `reqwest` error must still contain the URL (not `without_url`): the advice for https and http differs.
 #[must_use]

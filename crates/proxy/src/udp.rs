@@ -22,12 +22,10 @@ pub const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protoc
 pub const CAPSULES: HeaderValue = HeaderValue::from_static("?1");
 
 /// Returns `true` if an answer opens a stream of capsules: 101 with the upgrade over HTTP/1.1 (RFC 9298, section 3.3), 2xx over
-/// HTTP/2 (section 3.5), without fields that describe other content (RFC 9297, section 3.2).
+/// HTTP/2 (section 3.5), without fields about content.
 #[must_use]
 pub fn is_opened(status: StatusCode, fields: &HeaderMap, is_http2: bool) -> bool {
     use StatusCode as S;
-    let has_content =
-        [CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING].iter().any(|name| fields.contains_key(name));
     let is_open = if is_http2 {
         status.is_success() && !matches!(status, S::NO_CONTENT | S::RESET_CONTENT | S::PARTIAL_CONTENT)
     } else {
@@ -35,7 +33,13 @@ pub fn is_opened(status: StatusCode, fields: &HeaderMap, is_http2: bool) -> bool
             && has_word(fields, &CONNECTION, "upgrade")
             && has_word(fields, &UPGRADE, PROTOCOL)
     };
-    is_open && !has_content
+    is_open && !describes_content(fields)
+}
+
+/// Returns `true` if a message has a field about content, which makes one with capsules malformed (RFC 9297, section 3.2).
+#[must_use]
+pub fn describes_content(fields: &HeaderMap) -> bool {
+    [CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING].iter().any(|name| fields.contains_key(name))
 }
 
 /// Returns `true` if a field has a word in its list, in any case.

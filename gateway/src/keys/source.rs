@@ -7,7 +7,7 @@ use crate::keys::secrets::Secrets;
 use http::header::{AGE, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use postern_daemon::http::{
-    BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer, one_line,
+    BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer, one_line, quoted,
 };
 use postern_daemon::utc::rough;
 use postern_token::{Directory, TokenType, TokenTypes, UnixSeconds};
@@ -116,11 +116,6 @@ pub(crate) enum FetchError {
     Content { url: String, reason: String },
     #[error("the issuer's keys cannot be read from {path}: {reason}; check the file that issuer.keys names")]
     File { path: String, reason: String },
-}
-
-/// Quotes a server's message, to follow the status.
-fn quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
 }
 
 impl Source {

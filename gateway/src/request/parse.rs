@@ -6,16 +6,13 @@ use crate::request::deny::{AskedIn, Refusal};
 use crate::request::egress::Policy;
 use crate::state::{Generation, Worker};
 use h2::ext::Protocol;
-use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, PROXY_AUTHORIZATION,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{AUTHORIZATION, CONNECTION, HeaderName, PROXY_AUTHORIZATION, UPGRADE};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError, Transport};
 use postern_proxy::udp::template::Template;
-use postern_proxy::udp::{PROTOCOL, has_word};
+use postern_proxy::udp::{PROTOCOL, describes_content, has_word};
 use postern_spend::{Epoch, SpendStore, Unknown};
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
@@ -168,9 +165,7 @@ fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
         None if is_udp_upgrade(head) => {}
         None => return None,
     }
-    // Capsules follow, which are no content (RFC 9297, section 3.2).
-    if [CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING].iter().any(|field| head.headers.contains_key(field))
-    {
+    if describes_content(&head.headers) {
         return Some(Err(Refusal::CapsuleContent));
     }
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());

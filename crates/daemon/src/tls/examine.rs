@@ -21,15 +21,13 @@ impl ServerTls {
     /// Examines the certificate: its validity, its kind, and the permissions of its key.
     #[must_use]
     pub fn examine(&self) -> Finding {
-        if self.identity.shown().is_none() {
+        let Some(shown) = self.identity.shown() else {
             return Finding::look(
                 WHAT,
                 "there is no certificate yet: the server orders one while it runs ([tls.acme])",
             );
-        }
-        let shown = self.identity.shown();
-        let own = shown.as_ref().and_then(|shown| shown.own());
-        if own.is_some_and(|own| names(own).is_empty() && addresses(own).is_empty()) {
+        };
+        if shown.own().is_some_and(|own| names(own).is_empty() && addresses(own).is_empty()) {
             return Finding::bad(
                 WHAT,
                 format!("the certificate in {} names no host (subjectAltName)", self.identity.file()),

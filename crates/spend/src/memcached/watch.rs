@@ -86,8 +86,6 @@ struct Rounds {
     /// The wall-clock time at which the current round began, and one endpoint of each replica that answered in it.
     began: UnixSeconds,
     replicas: Vec<usize>,
-    /// The replicas that were away in it.
-    away: [Option<Away>; REPLICAS],
     /// The reads of each replica in the current round, and in the last rounds.
     round: [Round; REPLICAS],
     rounds: VecDeque<[Round; REPLICAS]>,
@@ -104,7 +102,6 @@ impl Rounds {
             compared: None,
             began: UnixSeconds(0),
             replicas: Vec::new(),
-            away: [None; REPLICAS],
             round: Default::default(),
             rounds: VecDeque::new(),
             failed: Unknown::Rejected,
@@ -115,7 +112,7 @@ impl Rounds {
         loop {
             (self.round, self.failed, self.began) = (Default::default(), Unknown::Rejected, self.now());
             let outages = self.store.seen.outages.load(Relaxed);
-            let answering = self.answering().await;
+            let (answering, away) = self.answering().await;
             let is_found = self.replicas.len() >= self.store.options.replicas.majority();
             // Done before the slow work while a server hangs: until then every request is refused.
             if is_found && self.store.verdicts.refuses() && self.can_write().await {
@@ -127,7 +124,7 @@ impl Rounds {
             }
             if is_found && self.store.intact().is_ok() {
                 self.watch_marks().await;
-                *self.store.seen.away.lock() = self.away;
+                *self.store.seen.away.lock() = away;
                 self.store.seen.looked.store(outages, Relaxed);
             }
             self.end_round();
@@ -140,9 +137,9 @@ impl Rounds {
         }
     }
 
-    /// Returns the endpoints that answer, and updates the replicas that do and that are away. One that answers again may have come
-    /// back empty, so it stays away until [`Rounds::watch_marks`] has looked.
-    async fn answering(&mut self) -> Vec<usize> {
+    /// Returns the endpoints that answer and the replicas that are away, and publishes these. One that answers again may have come
+    /// back empty, so it is published as away until [`Rounds::watch_marks`] has looked.
+    async fn answering(&mut self) -> (Vec<usize>, [Option<Away>; REPLICAS]) {
         let mut answering = Vec::new();
         for endpoint in 0..self.store.endpoints.len() {
             let Ok(replies) = self.request(endpoint, &reads()).await else { continue };
@@ -165,12 +162,11 @@ impl Rounds {
                 false => lacks.then_some(Away::InPart),
             };
         }
-        self.away = away;
         for (seen, now) in self.store.seen.away.lock().iter_mut().zip(away) {
             let unseen = seen.filter(|_| count > 1).map(|_| Away::InPart);
             *seen = now.or(unseen);
         }
-        answering
+        (answering, away)
     }
 
     fn replica(&self, endpoint: usize) -> usize {
