@@ -132,7 +132,7 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
 async fn a_key_that_cannot_be_made_is_reported_before_it_is_needed() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
-    let times = "rotate_every = \"14s\"\npublish_ahead = \"10s\"\nredeem_for = \"8s\"\n";
+    let times = "rotate_every = \"10s\"\npublish_ahead = \"6s\"\nredeem_for = \"4s\"\n";
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), times)).await;
     disk.fill();
     let said = issuer.readyz(200, &["degraded: issuer: the next token key cannot be made: "]).await;

@@ -92,6 +92,7 @@ async fn one_string_is_all_that_an_agent_needs() {
     // Existing files stay, unless --force is given.
     join(home.path(), &added.stdout, &[]).assert_failed(2, &["client.toml is there already", "--force"]);
     join(home.path(), &added.stdout, &["--force"]).assert_stopped();
+    drop(stream);
     agent.process.terminate().assert_stopped();
 
     // Its key is not good any more.

@@ -260,17 +260,19 @@ async fn a_port_that_is_unreachable_costs_a_token_only_once_in_a_while() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_of_the_gateway_the_next_datagrams_open_a_new_stream() {
-    for way in [Way::Http2, Way::Plain] {
-        let Stage { _home, issuer: _issuer, gateway, gateway_file, agent, .. } = Stage::start(way).await;
-        let (target, mut program) = (v4(echo().await), Program::of(agent.address).await);
-        program.echo(&target, 4).await;
-        edit(&gateway_file, "address = \"127.0.0.1:0\"", &format!("address = \"{}\"", gateway.address));
-        gateway.process.kill();
-        let gateway = Daemon::ready("gateway", &gateway_file).await;
-        program.echo(&target, 4).await;
-        assert!(Metrics::of(gateway.admin).await.requests("opened") >= 1, "{way:?}");
-        assert_eq!(Metrics::of(gateway.admin).await.requests("already_spent"), 0);
-    }
+    tokio::join!(restarted(Way::Http2), restarted(Way::Plain));
+}
+
+async fn restarted(way: Way) {
+    let Stage { _home, issuer: _issuer, gateway, gateway_file, agent, .. } = Stage::start(way).await;
+    let (target, mut program) = (v4(echo().await), Program::of(agent.address).await);
+    program.echo(&target, 4).await;
+    edit(&gateway_file, "address = \"127.0.0.1:0\"", &format!("address = \"{}\"", gateway.address));
+    gateway.process.kill();
+    let gateway = Daemon::ready("gateway", &gateway_file).await;
+    program.echo(&target, 4).await;
+    assert!(Metrics::of(gateway.admin).await.requests("opened") >= 1, "{way:?}");
+    assert_eq!(Metrics::of(gateway.admin).await.requests("already_spent"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

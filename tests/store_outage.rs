@@ -11,7 +11,7 @@ use crate::support::windows::Windows;
 use std::time::{Duration, Instant};
 
 /// Length of the store's outage.
-const OUTAGE: Duration = Duration::from_secs(10);
+const OUTAGE: Duration = Duration::from_secs(6);
 /// Concurrent programs, and therefore the tokens that may be in flight when the outage begins.
 const PROGRAMS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(40);
