@@ -3,7 +3,7 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::{ConfigError, Environment, Fit};
-use postern_daemon::examination::{Finding, exposed_api_key, lock_holder};
+use postern_daemon::examination::{Finding, exposed_api_key, listener_without, lock_holder};
 use postern_daemon::files::LOCK_FILE;
 use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
@@ -85,6 +85,21 @@ impl Loaded {
         let process = lock_holder(&file)?;
         let (file, admin) = (file.display(), self.admin());
         Some(format!("process {process} has {file} ({key}), and nothing answers at {admin} (listen.admin)"))
+    }
+
+    /// Returns a sentence about a process that answers at the daemon's admin address and does not have its files.
+    pub(crate) fn other_answers(&self) -> Option<String> {
+        let (key, file) = self.locked()?;
+        let (file, admin) = (file.as_path(), self.admin());
+        let other = listener_without(admin, file)?;
+        let missing = file.display();
+        let holder = match lock_holder(file) {
+            Some(process) => format!("process {process} has it"),
+            None => "no process has it".to_owned(),
+        };
+        Some(format!(
+            "process {other} answers at {admin} (listen.admin), and does not have {missing} ({key}): {holder}"
+        ))
     }
 
     /// Returns the file that the daemon locks while it runs, and the key that names it; `None` for a gateway without files.

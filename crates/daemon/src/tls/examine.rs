@@ -10,7 +10,7 @@ use reqwest::Url;
 use rustls::ClientConfig;
 use rustls::client::verify_server_name;
 use rustls::server::ParsedCertificate;
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,15 +27,8 @@ impl ServerTls {
                 "there is no certificate yet: the server orders one while it runs ([tls.acme])",
             );
         };
-        if shown.own().is_some_and(|own| names(own).is_empty() && addresses(own).is_empty()) {
-            return Finding::bad(
-                WHAT,
-                format!("the certificate in {} names no host (subjectAltName)", self.identity.file()),
-                "clients refuse it at the TLS handshake, whatever the URL",
-                format!("have one made with the host of the URL as subjectAltName ({RECIPE})"),
-            );
-        }
-        found(&self.identity, self.advice())
+        let fault = shown.own().and_then(|own| unnamed(&self.identity, own));
+        fault.unwrap_or_else(|| found(&self.identity, self.advice()))
     }
 
     /// Returns a finding if clients of a URL with this host refuse the certificate, because it is for other names.
@@ -64,16 +57,41 @@ impl OwnCertificate {
     }
 }
 
-fn found(identity: &Identity, advice: &str) -> Finding {
-    let (file, shown) = (identity.file(), identity.shown());
-    if shown.as_ref().is_some_and(|shown| shown.own().is_some_and(is_authority)) {
-        return Finding::bad(
+/// Finds that a server's certificate is of a kind that clients refuse, whenever and at whatever name they meet it.
+pub(super) fn unfit_for_servers(identity: &Identity) -> Option<Finding> {
+    let shown = identity.shown()?;
+    let own = shown.own()?;
+    unnamed(identity, own).or_else(|| of_authority(identity, own))
+}
+
+fn unnamed(identity: &Identity, own: &CertificateDer<'_>) -> Option<Finding> {
+    (names(own).is_empty() && addresses(own).is_empty()).then(|| {
+        Finding::bad(
             WHAT,
-            format!("the certificate in {file} is an authority's own (CA:TRUE)"),
+            format!("the certificate in {} names no host (subjectAltName)", identity.file()),
+            "clients refuse it at the TLS handshake, whatever the URL",
+            format!("have one made with the host of the URL as subjectAltName ({RECIPE})"),
+        )
+    })
+}
+
+fn of_authority(identity: &Identity, own: &CertificateDer<'_>) -> Option<Finding> {
+    is_authority(own).then(|| {
+        Finding::bad(
+            WHAT,
+            format!("the certificate in {} is an authority's own (CA:TRUE)", identity.file()),
             "agents, gateways and other programs refuse such a certificate at the TLS handshake",
             "sign another one by it (basicConstraints CA:FALSE) and show that; a self-signed one is made by openssl req -x509 \
                  -addext basicConstraints=critical,CA:FALSE",
-        );
+        )
+    })
+}
+
+fn found(identity: &Identity, advice: &str) -> Finding {
+    let shown = identity.shown();
+    let fault = shown.as_ref().and_then(|shown| of_authority(identity, shown.own()?));
+    if let Some(fault) = fault {
+        return fault;
     }
     let found = identity.verdict(advice);
     match identity.exposed_key() {

@@ -2,6 +2,7 @@
 
 use super::acme::{self, AcmeConfig};
 use super::client_auth::ClientAuthorities;
+use super::examine::unfit_for_servers;
 use super::identity::{Identity, Report};
 use super::{ALPN, HTTP2, RENEW, TlsError, provider};
 use crate::drain::Shutdown;
@@ -202,7 +203,7 @@ impl ServerTls {
                         () = shutdown.draining() => {}
                     }
                 }
-                _ => self.identity.follow(&mut report, &mut reloads, RENEW).await,
+                _ => self.identity.follow(&mut report, &mut reloads, RENEW, unfit_for_servers).await,
             }
         };
         let following = async {
