@@ -3,7 +3,7 @@
 use super::broken::{Start, edit, start};
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
-use crate::support::doctor::Findings;
+use crate::support::doctor::{Findings, doctor};
 use crate::support::memcached::Memcached;
 use crate::support::tls::Authority;
 use postern_testkit::memcached::Server;
@@ -72,6 +72,16 @@ async fn a_certificate_that_clients_refuse_is_named_by_doctor_and_by_the_start()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_of_state_that_is_a_file_is_named() {
     let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let own = issuer_config(home.path(), "");
+    let keys = home.path().join("issuer");
+    std::fs::write(&keys, "").unwrap();
+    let sentence = format!("cannot use the data directory {}: ", keys.display());
+    doctor(&own).assert_would_not_start(70, &[&sentence, "name one that this user may write to"]);
+    start("issuer", &own, Start::Refused(70, &sentence)).await;
+    std::fs::remove_file(&keys).unwrap();
+    Findings::of(&own).has_nothing_bad();
+    start("issuer", &own, Start::Ready).await;
+
     let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
     let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let records = home.path().join("spent");
@@ -162,14 +172,13 @@ async fn a_process_that_does_not_answer_is_named() {
     let file = issuer_config(home.path(), "");
     edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"{at}\""));
     let said = format!("http://{at} takes connections, and does not answer");
-    let doctor = || crate::support::doctor::doctor(&file);
-    let hanging = doctor();
+    let hanging = doctor(&file);
     assert!(
         hanging.stdout.contains(&said) && hanging.stdout.contains("restart it if it hangs"),
         "{hanging:?}"
     );
     start("issuer", &file, Start::Refused(70, &at.to_string())).await;
     drop(hangs);
-    doctor().assert_can_start();
+    doctor(&file).assert_can_start();
     start("issuer", &file, Start::Ready).await;
 }

@@ -1,8 +1,8 @@
 //! Examinations of certificates for an operator: in files, and as presented by other servers.
 
-use super::diagnosis::RECIPE;
 use super::identity::{Identity, judged};
-use super::validity::{Validity, WHAT, addresses, is_authority, names};
+use super::unfit::{of_authority, unnamed};
+use super::validity::{Validity, WHAT};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding, PATIENCE, Verdict};
 use postern_lookup::Lookup;
@@ -10,7 +10,7 @@ use reqwest::Url;
 use rustls::ClientConfig;
 use rustls::client::verify_server_name;
 use rustls::server::ParsedCertificate;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,36 +55,6 @@ impl OwnCertificate {
     pub fn examine(&self) -> Finding {
         found(&self.0, RENEW)
     }
-}
-
-/// Finds that a server's certificate is of a kind that clients refuse, whenever and at whatever name they meet it.
-pub(super) fn unfit_for_servers(identity: &Identity) -> Option<Finding> {
-    let shown = identity.shown()?;
-    let own = shown.own()?;
-    unnamed(identity, own).or_else(|| of_authority(identity, own))
-}
-
-fn unnamed(identity: &Identity, own: &CertificateDer<'_>) -> Option<Finding> {
-    (names(own).is_empty() && addresses(own).is_empty()).then(|| {
-        Finding::bad(
-            WHAT,
-            format!("the certificate in {} names no host (subjectAltName)", identity.file()),
-            "clients refuse it at the TLS handshake, whatever the URL",
-            format!("have one made with the host of the URL as subjectAltName ({RECIPE})"),
-        )
-    })
-}
-
-fn of_authority(identity: &Identity, own: &CertificateDer<'_>) -> Option<Finding> {
-    is_authority(own).then(|| {
-        Finding::bad(
-            WHAT,
-            format!("the certificate in {} is an authority's own (CA:TRUE)", identity.file()),
-            "agents, gateways and other programs refuse such a certificate at the TLS handshake",
-            "sign another one by it (basicConstraints CA:FALSE) and show that; a self-signed one is made by openssl req -x509 \
-                 -addext basicConstraints=critical,CA:FALSE",
-        )
-    })
 }
 
 fn found(identity: &Identity, advice: &str) -> Finding {

@@ -2,8 +2,8 @@
 
 use super::acme::{self, AcmeConfig};
 use super::client_auth::ClientAuthorities;
-use super::examine::unfit_for_servers;
 use super::identity::{Identity, Report};
+use super::unfit::unfit_for_servers;
 use super::{ALPN, HTTP2, RENEW, TlsError, provider};
 use crate::drain::Shutdown;
 use crate::files::DataDir;
