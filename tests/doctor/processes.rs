@@ -1,7 +1,8 @@
 //! Processes that `postern doctor` and `postern status` take for no daemon of a folder.
 
 use super::broken::{Start, edit, gateway, of_folder, start};
-use crate::support::daemon::{Daemon, client_config, issuer_config};
+use crate::support::daemon::{Daemon, client_config, issuer_config, with_memcacheds};
+use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::up::{Ports, Up, up};
 use postern_testkit::ports;
@@ -25,6 +26,37 @@ async fn a_process_that_has_the_files_of_a_daemon_is_named() {
     of_folder(home.path(), &file).has_nothing_bad();
     assert!(status().stdout.contains("start it: postern gateway"), "{:?}", status());
     start("gateway", &file, Start::Ready).await;
+}
+
+/// A gateway with a shared store has no files of its own, and is known by its other address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_of_another_folder_that_has_no_files_is_named() {
+    let (home, issuers, store) = (TempDir::new().unwrap(), TempDir::new().unwrap(), Memcached::start());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let file = gateway(home.path(), "gateway.toml", &issuer);
+    with_memcacheds(&file, &[store.address()]);
+    let address = format!("127.0.0.1:{}", ports::free());
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replacen("127.0.0.1:0", &address, 1)).unwrap();
+    edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"127.0.0.1:{}\"", ports::free()));
+    let running = Daemon::ready("gateway", &file).await;
+    let status = || run(["status".as_ref(), home.path().as_os_str()]);
+    of_folder(home.path(), &file).has_nothing_bad();
+    status().assert_stopped();
+    // As if it were the file of another one.
+    let other = format!("127.0.0.1:{}", ports::free());
+    edit(&file, &address, &other);
+    let said = format!(
+        "process {} answers at {} (listen.admin), and does not listen at {other} (listen.address)",
+        running.process.id(),
+        running.admin
+    );
+    of_folder(home.path(), &file).has("bad", "process", &said);
+    assert!(status().code == Some(1) && status().stdout.contains(&said), "{:?}", status());
+    running.process.terminate().assert_stopped();
+    let _running = Daemon::ready("gateway", &file).await; // the remedy
+    of_folder(home.path(), &file).has_nothing_bad();
+    status().assert_stopped();
 }
 
 /// Two folders whose files name one admin address, as the default is: the daemon of the other folder is of the same kind, or all

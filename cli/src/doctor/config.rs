@@ -3,7 +3,7 @@
 use crate::daemon::environment;
 use crate::failure::Failure;
 use postern_config::{ConfigError, Environment, Fit};
-use postern_daemon::examination::{Finding, exposed_api_key, listener_without, lock_holder};
+use postern_daemon::examination::{Finding, exposed_api_key, has_open, listeners, lock_holder};
 use postern_daemon::files::LOCK_FILE;
 use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
@@ -87,19 +87,25 @@ impl Loaded {
         Some(format!("process {process} has {file} ({key}), and nothing answers at {admin} (listen.admin)"))
     }
 
-    /// Returns a sentence about a process that answers at the daemon's admin address and does not have its files.
-    pub(crate) fn other_answers(&self) -> Option<String> {
-        let (key, file) = self.locked()?;
-        let (file, admin) = (file.as_path(), self.admin());
-        let other = listener_without(admin, file)?;
-        let missing = file.display();
-        let holder = match lock_holder(file) {
-            Some(process) => format!("process {process} has it"),
-            None => "no process has it".to_owned(),
+    /// Returns a sentence about a process that answers at the daemon's admin address and is another one: it does not have the
+    /// daemon's files or, where it has none, does not listen at the daemon's address although it `is_ready`.
+    pub(crate) fn other_answers(&self, is_ready: bool) -> Option<String> {
+        let ([(key, address), (_, admin)], here) = (self.listeners(), listeners(self.admin()));
+        let other = here.first()?;
+        let lacks = match self.locked() {
+            Some((_, file)) if here.iter().any(|process| has_open(*process, &file)) => return None,
+            Some((key, file)) => {
+                let holder = match lock_holder(&file) {
+                    Some(process) => format!("process {process} has it"),
+                    None => "no process has it".to_owned(),
+                };
+                format!("have {} ({key}): {holder}", file.display())
+            }
+            None if !is_ready || address.port() == 0 => return None,
+            None if listeners(address).iter().any(|process| here.contains(process)) => return None,
+            None => format!("listen at {address} ({key})"),
         };
-        Some(format!(
-            "process {other} answers at {admin} (listen.admin), and does not have {missing} ({key}): {holder}"
-        ))
+        Some(format!("process {other} answers at {admin} (listen.admin), and does not {lacks}"))
     }
 
     /// Returns the file that the daemon locks while it runs, and the key that names it; `None` for a gateway without files.

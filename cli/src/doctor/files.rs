@@ -47,7 +47,8 @@ impl Configured {
     pub(super) fn ports(&self, running: &[Process]) -> Vec<Finding> {
         let Some((name, config)) = &self.daemon else { return Vec::new() };
         if let Some(process) = running.iter().find(|process| process.admin == config.admin()) {
-            let other = process.has_started.then(|| config.other_answers()).flatten();
+            let started = process.running.as_ref().filter(|running| running.has_started());
+            let other = started.and_then(|running| config.other_answers(running.is_ready));
             let finding = |seen| {
                 Finding::bad(
                     "process",

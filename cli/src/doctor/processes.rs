@@ -14,8 +14,8 @@ const UP_PORTS: [(u16, &str); 4] =
 /// A process that answers at an admin address.
 pub(super) struct Process {
     pub(super) admin: SocketAddr,
-    /// As [`Running::has_started`]; `false` for a process that is not Postern's.
-    pub(super) has_started: bool,
+    /// `None` for a process that is not Postern's.
+    pub(super) running: Option<Running>,
 }
 
 /// Examines the `configured` and the default admin addresses. Returns the processes there, and the findings.
@@ -34,8 +34,8 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
             "see its log; restart it if it hangs",
         );
         examinations.begin(late, async move {
-            let Some((has_started, findings)) = process(address).await else { return Vec::new() };
-            let _ = found.send(Process { admin: address, has_started }); // fails only after this function has returned
+            let Some((running, findings)) = process(address).await else { return Vec::new() };
+            let _ = found.send(Process { admin: address, running }); // fails only after this function has returned
             findings
         });
     }
@@ -43,8 +43,8 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
     (receive.try_iter().collect(), findings)
 }
 
-/// Examines the process whose admin listener is at `address`, and returns whether it has started. `None` if nothing listens.
-async fn process(address: SocketAddr) -> Option<(bool, Vec<Finding>)> {
+/// Examines the process whose admin listener is at `address`. Returns `None` if nothing listens.
+async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)> {
     let url = format!("http://{address}");
     let running = match Running::ask(&url).await {
         Ok(running) => running?,
@@ -53,7 +53,7 @@ async fn process(address: SocketAddr) -> Option<(bool, Vec<Finding>)> {
                 Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
                     .costs("a daemon whose admin listener is to be there does not start")
                     .remedy("stop what listens there, or choose another listen.admin");
-            return Some((false, vec![foreign]));
+            return Some((None, vec![foreign]));
         }
     };
     let (what, lines, lossy) =
@@ -89,7 +89,8 @@ async fn process(address: SocketAddr) -> Option<(bool, Vec<Finding>)> {
                 "restart it, if it runs the same file as this program: docs/operate/change.md, \"Upgrade\"",
             )
     });
-    Some((running.has_started(), std::iter::once(state).chain(other).collect()))
+    let findings = std::iter::once(state).chain(other).collect();
+    Some((Some(running), findings))
 }
 
 /// Checks that the default ports of `postern up` are free. For a machine on which nothing runs.

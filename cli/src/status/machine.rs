@@ -130,8 +130,8 @@ async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     let name = if command == "client" { "agent" } else { command };
     let url = url(&config.admin());
     let (mut daemon, running) = ask(&url, Some(name)).await;
-    let has_started = running.is_some_and(|running| running.has_started());
-    if let Some(other) = has_started.then(|| config.other_answers()).flatten() {
+    let started = running.filter(Running::has_started);
+    if let Some(other) = started.and_then(|running| config.other_answers(running.is_ready)) {
         daemon = Daemon::at(&url, name, State::NotReady);
         daemon
             .reasons

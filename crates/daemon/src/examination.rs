@@ -13,7 +13,7 @@ pub use here::{
     closed, descriptors, directory, exposed_api_key, is_exposed, lock_holder, silent_disk, way_in,
 };
 #[cfg(unix)]
-pub use listener::listener_without;
+pub use listener::{has_open, listeners};
 
 use postern_lookup::Lookup;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! The process behind a listening socket, by the kernel's lists in `/proc`.
+//! Processes behind listening sockets, and files that they have open, by the kernel's lists in `/proc`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
@@ -9,15 +9,12 @@ const NAME: &str = "postern";
 /// State of a listening socket in the kernel's lists.
 const LISTENING: &str = "0A";
 
-/// Returns the process of Postern that listens at this address, if it does not have the file at `path` open, which the daemon with
-/// this file keeps open. `None` if it has, if nothing of Postern listens there, or if this user may not look into the process.
+/// Returns the processes of Postern that listen at this address, of those that this user may look into.
 #[must_use]
-pub fn listener_without(address: SocketAddr, path: &Path) -> Option<u32> {
+pub fn listeners(address: SocketAddr) -> Vec<u32> {
     let sockets = listening(address);
     let listens = |process: &u32| links(*process).iter().any(|link| sockets.contains(link));
-    let processes: Vec<u32> = processes().filter(|process| is_ours(*process) && listens(process)).collect();
-    let has = |process: &u32| has_open(*process, path);
-    processes.first().copied().filter(|_| !processes.iter().any(has))
+    processes().filter(|process| is_ours(*process) && listens(process)).collect()
 }
 
 /// Returns the sockets that listen at this address, as a process's descriptors name them: `socket:[INODE]`.
@@ -63,7 +60,8 @@ fn links(process: u32) -> Vec<String> {
 }
 
 /// Returns `true` if a process has a file open. The path may lead to another file in the process's container.
-fn has_open(process: u32, path: &Path) -> bool {
+#[must_use]
+pub fn has_open(process: u32, path: &Path) -> bool {
     let root = format!("/proc/{process}/root");
     let there = std::path::absolute(path)
         .ok()
