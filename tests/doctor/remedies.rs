@@ -1,15 +1,19 @@
 //! More broken set-ups, whose remedy is outside of the configuration: a file, a server, a certificate.
 
 use super::broken::{Start, edit, start};
+use crate::support::admin;
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::doctor::{Findings, doctor};
 use crate::support::memcached::Memcached;
+use crate::support::relay::Relay;
 use crate::support::tls::Authority;
 use postern_testkit::memcached::Server;
 use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::Value;
 use std::net::TcpListener;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// OpenSSL makes both kinds without a word, and some clients accept them, so a start is not refused.
@@ -116,6 +120,22 @@ async fn a_memcached_that_is_away_hangs_or_is_full_is_named() {
     server.thaw();
     well().await;
 
+    let slow = Relay::to(&[server.port()]);
+    slow.hold_replies(Duration::from_millis(30));
+    let of = |address: &str, more: &str| format!("memcached.addresses = [\"{address}\"]\n{more}");
+    let [usual, short, long] = [
+        of(&server.address(), ""),
+        of(&slow.address(), "memcached.timeout = \"20ms\"\n"),
+        of(&slow.address(), "memcached.timeout = \"2s\"\n"),
+    ];
+    edit(&file, &usual, &short);
+    Findings::of(&file).has("bad", "store", "and store.memcached.timeout is 20ms");
+    Findings::of(&file).has("bad", "store", "or raise the timeout");
+    start("gateway", &file, Start::NotReady("store: ")).await;
+    edit(&file, &short, &long);
+    well().await;
+    edit(&file, &long, &usual);
+
     let full = Server::tcp(&["-M", "-m", "8"]);
     let (port, address) = (full.port(), full.address::<String>());
     edit(&file, &server.address(), &address);
@@ -126,6 +146,30 @@ async fn a_memcached_that_is_away_hangs_or_is_full_is_named() {
     drop(full);
     let _larger = Server::tcp_on(port);
     well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_which_none_is_in_use_are_named() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let good = admin::page(issuer.address, "/.well-known/private-token-issuer-directory").await;
+    let mut later: Value = serde_json::from_str(&good).unwrap();
+    for key in later["token-keys"].as_array_mut().unwrap() {
+        for time in ["not-before", "not-after"] {
+            key[time] = (key[time].as_u64().unwrap() + 86_400).into();
+        }
+    }
+    let keys = home.path().join("directory.json");
+    std::fs::write(&keys, later.to_string()).unwrap();
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let directory = format!("directory = \"{}/.well-known/private-token-issuer-directory\"", issuer.http());
+    edit(&file, &directory, &format!("keys = {keys:?}"));
+    Findings::of(&file).has("bad", "issuer", "and none is in use now");
+    Findings::of(&file).has("bad", "issuer", "the issuer has to publish a newer key");
+    start("gateway", &file, Start::NotReady("keys: ")).await;
+    std::fs::write(&keys, good).unwrap();
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
