@@ -215,7 +215,7 @@ async fn a_process_that_does_not_answer_is_named() {
     let at = hangs.local_addr().unwrap();
     let file = issuer_config(home.path(), "");
     edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"{at}\""));
-    let said = format!("http://{at} takes connections, and does not answer");
+    let said = format!("bad   process     http://{at} takes connections, and does not answer");
     let hanging = doctor(&file);
     assert!(
         hanging.stdout.contains(&said) && hanging.stdout.contains("restart it if it hangs"),
