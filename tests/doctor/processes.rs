@@ -112,8 +112,17 @@ async fn a_daemon_of_another_folder_at_the_admin_address_is_named() {
     }
 
     let admin_of_all = admin(&one);
-    let agent = client_config(folder, &issuer.http(), &issuer.http(), None);
-    edit(&agent, "admin = \"127.0.0.1:0\"", &format!("admin = \"{admin_of_all}\""));
+    let [agent, other_agent] = [folder, other.parent().unwrap()].map(|folder| {
+        let file = client_config(folder, &issuer.http(), &issuer.http(), None);
+        edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"{admin_of_all}\""));
+        file
+    });
+    let running = Daemon::start("client", &other_agent);
+    let of = |file: &Path| run(["client", "status", "--config", file.to_str().unwrap()]);
+    let wallet = format!("does not have {}/wallet (wallet.path): no process has it", folder.display());
+    of(&agent).assert_failed(1, &[&format!("process {} answers", running.process.id()), &wallet]);
+    assert!(of(&other_agent).stdout.contains("  wallet "), "{:?}", of(&other_agent));
+    running.process.terminate().assert_stopped();
     let ports = Ports { admin: admin_of_all.parse().unwrap(), ..Ports::any() };
     let all = Up::of(up(&home.path().join("data"), ports));
     for file in [&one, &agent] {

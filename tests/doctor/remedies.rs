@@ -4,6 +4,7 @@ use super::broken::{Start, edit, start};
 use crate::support::admin;
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
+use crate::support::disk::Disk;
 use crate::support::doctor::{Findings, doctor};
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
@@ -13,6 +14,7 @@ use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::Value;
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -96,6 +98,40 @@ async fn a_folder_of_state_that_is_a_file_is_named() {
     std::fs::rename(&records, home.path().join("aside")).unwrap();
     Findings::of(&file).has_nothing_bad();
     start("gateway", &file, Start::Ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_without_room_is_named() {
+    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
+    let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let (small, larger) = (home.path().join("spent"), home.path().join("larger"));
+    let Some(_disk) = Disk::mounted(&small) else { return }; // only root may mount
+    Findings::of(&file).has("bad", "disk", "(store.path) has 1 MiB of free space");
+    Findings::of(&file).has("bad", "disk", "or move the directory to a larger disk");
+    edit(&file, &format!("path = {small:?}"), &format!("path = {larger:?}"));
+    Findings::of(&file).has_nothing_bad();
+    start("gateway", &file, Start::Ready).await;
+}
+
+/// Nothing is ever written into it, so who opens it waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_a_pipe_is_named() {
+    let home = TempDir::new().unwrap();
+    let authority = Authority::new(home.path());
+    let file = issuer_config(home.path(), &authority.section());
+    let good = std::fs::read(&authority.certificate).unwrap();
+    std::fs::remove_file(&authority.certificate).unwrap();
+    assert!(Command::new("mkfifo").arg(&authority.certificate).status().unwrap().success());
+    Findings::of(&file).has(
+        "bad",
+        "file",
+        "the files that it names were not read in time: one may be a pipe",
+    );
+    std::fs::remove_file(&authority.certificate).unwrap();
+    std::fs::write(&authority.certificate, good).unwrap();
+    Findings::of(&file).has_nothing_bad();
+    start("issuer", &file, Start::Ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,8 +2,9 @@
 
 use crate::daemon::environment;
 use crate::failure::Failure;
+use crate::running::other_process;
 use postern_config::{ConfigError, Environment, Fit};
-use postern_daemon::examination::{Finding, exposed_api_key, has_open, listeners, lock_holder};
+use postern_daemon::examination::{Finding, exposed_api_key, listeners, lock_holder};
 use postern_daemon::files::LOCK_FILE;
 use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
@@ -90,22 +91,18 @@ impl Loaded {
     /// Returns a sentence about a process that answers at the daemon's admin address and is another one: it does not have the
     /// daemon's files or, where it has none, does not listen at the daemon's address although it `is_ready`.
     pub(crate) fn other_answers(&self, is_ready: bool) -> Option<String> {
-        let ([(key, address), (_, admin)], here) = (self.listeners(), listeners(self.admin()));
-        let other = here.first()?;
-        let lacks = match self.locked() {
-            Some((_, file)) if here.iter().any(|process| has_open(*process, &file)) => return None,
-            Some((key, file)) => {
-                let holder = match lock_holder(&file) {
-                    Some(process) => format!("process {process} has it"),
-                    None => "no process has it".to_owned(),
-                };
-                format!("have {} ({key}): {holder}", file.display())
-            }
-            None if !is_ready || address.port() == 0 => return None,
-            None if listeners(address).iter().any(|process| here.contains(process)) => return None,
-            None => format!("listen at {address} ({key})"),
-        };
-        Some(format!("process {other} answers at {admin} (listen.admin), and does not {lacks}"))
+        let [(key, address), (_, admin)] = self.listeners();
+        if let Some((key, file)) = self.locked() {
+            return other_process(admin, key, &file);
+        }
+        let here = listeners(admin);
+        let other = here.first().filter(|_| is_ready && address.port() != 0)?;
+        let listens = listeners(address).iter().any(|process| here.contains(process));
+        (!listens).then(|| {
+            format!(
+                "process {other} answers at {admin} (listen.admin), and does not listen at {address} ({key})"
+            )
+        })
     }
 
     /// Returns the file that the daemon locks while it runs, and the key that names it; `None` for a gateway without files.
