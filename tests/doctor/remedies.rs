@@ -13,6 +13,7 @@ use postern_testkit::memcached::Server;
 use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::Value;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
@@ -189,23 +190,52 @@ async fn keys_of_which_none_is_in_use_are_named() {
     let home = TempDir::new().unwrap();
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let good = admin::page(issuer.address, "/.well-known/private-token-issuer-directory").await;
-    let mut later: Value = serde_json::from_str(&good).unwrap();
-    for key in later["token-keys"].as_array_mut().unwrap() {
-        for time in ["not-before", "not-after"] {
-            key[time] = (key[time].as_u64().unwrap() + 86_400).into();
+    let shifted = |seconds: i64| {
+        let mut directory: Value = serde_json::from_str(&good).unwrap();
+        for key in directory["token-keys"].as_array_mut().unwrap() {
+            for time in ["not-before", "not-after"] {
+                key[time] = (key[time].as_i64().unwrap() + seconds).into();
+            }
         }
-    }
+        directory.to_string()
+    };
     let keys = home.path().join("directory.json");
-    std::fs::write(&keys, later.to_string()).unwrap();
+    std::fs::write(&keys, shifted(86_400)).unwrap();
     let file = gateway_config(home.path(), &issuer.http(), "", "1s", "");
     let directory = format!("directory = \"{}/.well-known/private-token-issuer-directory\"", issuer.http());
     edit(&file, &directory, &format!("keys = {keys:?}"));
     Findings::of(&file).has("bad", "issuer", "and none is in use now");
     Findings::of(&file).has("bad", "issuer", "the issuer has to publish a newer key");
     start("gateway", &file, Start::NotReady("keys: ")).await;
-    std::fs::write(&keys, good).unwrap();
+    std::fs::write(&keys, &good).unwrap();
     Findings::of(&file).has_nothing_bad();
     start("gateway", &file, Start::Ready).await;
+
+    // An agent's issuer, whose last key ended long ago.
+    let gateway = Daemon::ready("gateway", &file).await;
+    let old = serve(shifted(-100 * 86_400));
+    let agent = client_config(home.path(), &gateway.http(), &old, None);
+    Findings::of(&agent).has("bad", "issuer", "lists no key whose tokens are good now");
+    Findings::of(&agent).has("bad", "issuer", "its operator has to publish a newer key");
+    start("client", &agent, Start::NotReady("agent: ")).await;
+    edit(&agent, &old, &issuer.http());
+    Findings::of(&agent).has_nothing_bad();
+    start("client", &agent, Start::Ready).await;
+}
+
+/// Serves a directory at every path; returns the URL.
+fn serve(directory: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 2048]);
+            let length = directory.len();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/private-token-issuer-directory\r\nConnection: close";
+            let _ = write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{directory}");
+        }
+    });
+    format!("http://{address}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
