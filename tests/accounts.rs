@@ -17,6 +17,7 @@ use crate::support::proxy::{connect, dial};
 use crate::support::{eventually, target};
 use rusqlite::types::Value as SqlValue;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -104,6 +105,44 @@ async fn commands_change_a_running_issuer_at_once_and_the_files_of_a_stopped_one
     // Names of accounts and keys are nowhere in the log.
     let log = running.process.terminate().stderr;
     assert!(![&key, new, "alice"].iter().any(|secret| log.contains(*secret)), "{log}");
+}
+
+/// A terminal keeps what it has shown, and so may the log of a script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_key_goes_to_a_file_and_not_to_the_terminal() {
+    let home = TempDir::new().unwrap();
+    let config = issuer_config(home.path(), "");
+    let running = Daemon::ready("issuer", &config).await;
+    let at = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let urls = ["--gateway", "https://proxy.example", "--issuer", "https://issuer.example"];
+    let [first, join, next] = ["alice.key", "bob.join", "alice-2.key"].map(at);
+    for (file, holds, arguments) in [
+        (&first, "postern_", &["account", "add", "alice", "--quota", "9/1d"][..]),
+        (
+            &join,
+            "postern-join-1.",
+            &[&["account", "add", "bob", "--quota", "9/1d", "--join"][..], &urls].concat(),
+        ),
+        (&next, "postern_", &["account", "rotate-key", "alice", "--keep"]),
+    ] {
+        let text = said(&config, &[arguments, &["--out", file]].concat());
+        let written = std::fs::read_to_string(file).unwrap();
+        assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
+        assert!(written.starts_with(holds) && written.lines().count() == 1, "{arguments:?}");
+        assert!(text.contains(file.as_str()) && !text.contains(&written[..24]), "{text}");
+    }
+    for key in [&first, &next] {
+        mint(&running, std::fs::read_to_string(key).unwrap().trim()).assert_stopped();
+    }
+
+    // A file that exists stays, and then no account is made. No account leaves no file.
+    let taken = issuer(&config, &["account", "add", "carol", "--quota", "9/1d", "--out", &first]);
+    taken.assert_failed(2, &["cannot create", "Nothing was changed"]);
+    issuer(&config, &["account", "show", "carol"]).assert_failed(2, &["there is no account"]);
+    issuer(&config, &["account", "add", "alice", "--quota", "9/1d", "--out", &at("none")])
+        .assert_failed(2, &["already"]);
+    assert!(!home.path().join("none").exists());
+    running.process.terminate().assert_stopped();
 }
 
 /// The quota's period is a century: the issuer's Retry-After keeps the agent away until its end.

@@ -224,6 +224,21 @@ async fn an_agent_whose_gateway_is_itself_says_so() {
     .await;
 }
 
+/// The user of an agent has no token in hand: the words of the gateway's refusals fit them, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_that_a_user_reads_needs_no_token_in_hand() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let gateway = Daemon::ready("gateway", &gateway_config(home.path(), &issuer.http(), "", "1s", "")).await;
+    let agent =
+        Daemon::ready("client", &client_config(home.path(), &gateway.http(), &issuer.http(), None)).await;
+    let mut stream = proxy::dial(agent.address).await.unwrap();
+    let refused = proxy::get(&mut stream, &ports::closed().to_string(), None).await.unwrap();
+    assert_eq!(refused.status, 502, "{refused:?}");
+    let said = "The target refused the connection.\nCheck the target, or try again. This attempt has spent its token.\n";
+    assert_eq!(refused.body, said);
+}
+
 /// RFC 9110 and 9112: the rows that the libraries' own tests hold, at the programs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_programs_do_what_a_proxy_owes_plain_http() {

@@ -2,6 +2,8 @@
 
 mod broken;
 mod machine;
+mod processes;
+mod remedies;
 
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::doctor::Findings;

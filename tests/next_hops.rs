@@ -33,7 +33,7 @@ async fn a_tunnel_that_comes_back_is_refused_at_its_first_return_and_doctor_and_
         std::fs::write(&config, text.replace("workers = 8", "workers = 1")).unwrap(); // each worker has its own connections
         config
     });
-    let [one, _other] =
+    let [one, other] =
         [Daemon::ready("gateway", &configs[0]).await, Daemon::ready("gateway", &configs[1]).await];
 
     let tokens = tokens::mint(&issuer.http(), &one.http(), 2);
@@ -55,4 +55,16 @@ async fn a_tunnel_that_comes_back_is_refused_at_its_first_return_and_doctor_and_
     }
     one.readyz(200, &["leads in a circle"]).await;
     Findings::of(&configs[0]).has("bad", "next hop", "leads in a circle");
+
+    // The remedy: the other gateway reaches targets by itself.
+    Findings::of(&configs[0]).has(
+        "bad",
+        "next hop",
+        "change [[egress.next_hops]], or the rules that use them",
+    );
+    other.process.terminate().assert_stopped();
+    let text = std::fs::read_to_string(&configs[1]).unwrap();
+    std::fs::write(&configs[1], text.replace("via = \"other\"", "via = \"direct\"")).unwrap();
+    let _other = Daemon::ready("gateway", &configs[1]).await;
+    Findings::of(&configs[0]).has_nothing_bad();
 }

@@ -1,6 +1,7 @@
 //! Commands `postern issuer account`, `key`, `usage` and `backup`.
 
 mod print;
+mod secret_file;
 
 use crate::args::{
     AccountCommand, Change, KeyCommand, NewAccount, One, Output, Pace, UsageArgs, UsageFormat,
@@ -19,6 +20,7 @@ use postern_issuer::control::{
 use postern_issuer::{Burst, Config};
 use postern_token::UnixSeconds;
 use print::{Form, Printer};
+use secret_file::SecretFile;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -46,7 +48,7 @@ pub(crate) fn backup(to: &Path, config: &Path) -> Result<(), Failure> {
 pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
     let (request, output, done) = match command {
         AccountCommand::Add(args) => return add(*args),
-        AccountCommand::RotateKey { name, grace, keep, output } => {
+        AccountCommand::RotateKey { name, out, grace, keep, output } => {
             let grace_seconds = (!keep).then_some(grace.get().as_secs());
             let others = match grace_seconds {
                 None => "The account's other keys stay good.".to_owned(),
@@ -55,7 +57,10 @@ pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
                     format!("The account's other keys are refused in {}.", ConfigDuration::secs(seconds))
                 }
             };
-            return ask_on(with_key(), AccountRequest::RotateKey { name, grace_seconds }, &output, &others);
+            let secret = out.map(SecretFile::create).transpose()?;
+            let printer = Printer::new(with_key(), Form::of(&output)).hiding(secret);
+            let request = AccountRequest::RotateKey { name, grace_seconds }.into();
+            return print(&load(&output.daemon.config)?, &request, printer, &others);
         }
         AccountCommand::Apply { file, prune, output } => {
             // Before act_as_owner: with the caller's rights.
@@ -95,13 +100,14 @@ pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
 }
 
 fn add(args: NewAccount) -> Result<(), Failure> {
-    let NewAccount { name, quota, pace, certificate, tier, expires, joining, output } = args;
+    let NewAccount { name, quota, pace, certificate, tier, expires, joining, out, output } = args;
     let expires_at = expires.as_deref().map(|text| day(text, "--expires")).transpose()?;
     let terms = Terms { quota, burst: limit(&pace), tier, expires_at };
     let certificates = certificate.iter().map(|file| public_key(file)).collect::<Result<_, _>>()?;
     let config = load(&output.daemon.config)?;
     let join = join::prepare(&config.join, joining)?; // before act_as_owner: reads certificates with the caller's rights
-    let printer = Printer::new(with_key(), Form::of(&output)).joining(join);
+    let secret = out.map(SecretFile::create).transpose()?; // likewise
+    let printer = Printer::new(with_key(), Form::of(&output)).joining(join).hiding(secret);
     print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
 }
 
@@ -229,16 +235,7 @@ fn keep_passing_folders() {}
 
 /// Sends `request` and prints the answer. `done` is printed after the answer, for people only.
 fn ask(request: impl Into<Request>, output: &Output, done: &str) -> Result<(), Failure> {
-    ask_on(Stdout::lock(), request, output, done)
-}
-
-fn ask_on(
-    out: impl io::Write,
-    request: impl Into<Request>,
-    output: &Output,
-    done: &str,
-) -> Result<(), Failure> {
-    let printer = Printer::new(out, Form::of(output));
+    let printer = Printer::new(Stdout::lock(), Form::of(output));
     print(&load(&output.daemon.config)?, &request.into(), printer, done)
 }
 

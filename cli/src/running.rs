@@ -8,9 +8,38 @@ pub(crate) use process::{Running, UNKNOWN, metrics};
 
 use bytes::Bytes;
 use http::StatusCode;
+#[cfg(unix)]
+use postern_daemon::examination::{has_open, listeners, lock_holder};
 use postern_daemon::http::{ClientOptions, chain, client, fetch_limited};
 use std::fmt::{self, Display};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
+
+/// Returns a sentence about a process of Postern that answers at `admin` and does not have the file open which the daemon with this
+/// setting keeps open.
+#[cfg(unix)]
+pub(crate) fn other_process(admin: SocketAddr, key: &str, file: &Path) -> Option<String> {
+    let here = listeners(admin);
+    let other = here.first()?;
+    if here.iter().any(|process| has_open(*process, file)) {
+        return None;
+    }
+    let holder = match lock_holder(file) {
+        Some(process) => format!("process {process} has it"),
+        None => "no process has it".to_owned(),
+    };
+    let file = file.display();
+    Some(format!(
+        "process {other} answers at {admin} (listen.admin), and does not have {file} ({key}): {holder}"
+    ))
+}
+
+/// Processes cannot be looked into here.
+#[cfg(not(unix))]
+pub(crate) fn other_process(_: SocketAddr, _: &str, _: &Path) -> Option<String> {
+    None
+}
 
 /// Timeout for an answer of a running process.
 const PATIENCE: Duration = Duration::from_secs(5);

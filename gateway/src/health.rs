@@ -99,11 +99,17 @@ impl Findings {
         }
         found.extend(self.filling.iter().map(|text| Reason::new("filling", text)));
         if !self.skewed.is_empty() {
-            found.push(Reason::new("clock", self.clocks()));
+            // A mark stands, since checks get verdicts: that of the server, or those of two other replicas.
+            let text = format!(
+                "{}, so records of spent tokens end too early or too late there: set both clocks by NTP",
+                self.skewed.join("; ")
+            );
+            found.push(Reason::new("clock", text));
         }
         Condition::of(found)
     }
 
+    /// Returns the remedy where no mark stands because of clocks.
     fn clocks(&self) -> String {
         format!(
             "{}, so witnesses end too early there, and no mark stands: set both clocks by NTP",
@@ -404,6 +410,16 @@ mod tests {
             text.contains("10.0.0.1:11211 is a router that keeps") && text.contains("hash_tag"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_is_named_and_takes_no_mark_away_that_stands() {
+        let skewed = vec!["the clock of 10.0.0.1:11211 is 2 h behind this machine's".to_owned()];
+        for replicas in [1, 3] {
+            let text = degraded(&Findings { skewed: skewed.clone(), ..of(shared(replicas)) });
+            assert!(text.starts_with(&skewed[0]) && text.ends_with("by NTP"), "{text}");
+            assert!(text.contains("too early or too late there") && !text.contains("mark"), "{text}");
+        }
     }
 
     #[test]

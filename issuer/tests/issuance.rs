@@ -144,6 +144,7 @@ async fn an_issuer_open_to_its_machine_answers_to_an_address_and_one_with_accoun
     let open = Running::start(config(directory.path())).await;
     for (host, status) in [
         ("localhost:8081", 200),
+        ("Localhost", 200),
         ("127.0.0.1", 200),
         ("[::1]:8081", 200),
         ("page.example", 421),

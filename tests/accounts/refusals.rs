@@ -82,6 +82,13 @@ fn root_leaves_no_file_that_the_issuers_user_may_not_open() {
     add(&config, "alice", "3/1d");
     assert_eq!(said(&config, &["account", "list"]), "alice  3/1d\n");
     said(&config, &["backup", home.path().join("copy").to_str().unwrap()]);
+    // A file for a key is the caller's, and is not left empty where no account was made.
+    let (key, none) = (home.path().join("bob.key"), home.path().join("none"));
+    said(&config, &["account", "add", "bob", "--quota", "3/1d", "--out", key.to_str().unwrap()]);
+    assert_eq!(key.metadata().unwrap().uid(), 0);
+    issuer(&config, &["account", "add", "bob", "--quota", "3/1d", "--out", none.to_str().unwrap()])
+        .assert_failed(2, &["already"]);
+    assert!(!none.exists());
     let mut files = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
         let entry = entry.unwrap();
@@ -106,6 +113,10 @@ async fn what_makes_no_sense_is_refused_and_changes_nothing() {
         (&["account", "quota", "alice", "--no-quota"], "neither a quota nor a tier"),
         (&["account", "add", "bob", "--quota", "1/1d", "--rate", "5"], "--burst"),
         (&["account", "add", "bob", "--quota", "1/1d", "--expires", "tomorrow"], "2027-01-31"),
+        (
+            &["account", "add", "bob", "--quota", "1/1d", "--expires", "2026-01-31"],
+            "at 2026-01-31T00:00:00Z, and that time has passed",
+        ),
         (&["account", "show", "bob"], "there is no account"),
         (&["account", "quota", "alice"], "required"),
         (&["account", "retire-key", "alice", "77"], "has no key 77"),

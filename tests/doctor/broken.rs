@@ -19,16 +19,16 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// The outcome of a start.
-enum Start {
+pub(super) enum Start<'a> {
     /// It takes it without a word.
     Ready,
     /// It serves nobody, and `/readyz` has the reason.
-    NotReady(&'static str),
+    NotReady(&'a str),
     /// It ends with this code and sentence.
-    Refused(i32, &'static str),
+    Refused(i32, &'a str),
 }
 
-async fn start(kind: &str, file: &Path, does: Start) {
+pub(super) async fn start(kind: &str, file: &Path, does: Start<'_>) {
     match does {
         Start::Ready => Daemon::ready(kind, file).await.process.terminate().assert_stopped(),
         Start::NotReady(why) => {
@@ -46,18 +46,18 @@ async fn start(kind: &str, file: &Path, does: Start) {
     }
 }
 
-fn edit(file: &Path, before: &str, after: &str) {
+pub(super) fn edit(file: &Path, before: &str, after: &str) {
     let text = std::fs::read_to_string(file).unwrap();
     assert!(text.contains(before), "{before:?} is not in {text}");
     std::fs::write(file, text.replace(before, after)).unwrap();
 }
 
 /// Returns the findings about each file of a folder.
-fn of_folder(folder: &Path, file: &Path) -> Findings {
+pub(super) fn of_folder(folder: &Path, file: &Path) -> Findings {
     Findings::read(&run(["doctor".as_ref(), "--json".as_ref(), folder.as_os_str()]), file)
 }
 
-fn gateway(home: &Path, name: &str, issuer: &Daemon) -> PathBuf {
+pub(super) fn gateway(home: &Path, name: &str, issuer: &Daemon) -> PathBuf {
     let made = gateway_config(home, &issuer.http(), "", "1s", "");
     let file = home.join(name);
     std::fs::rename(made, &file).unwrap();
@@ -360,25 +360,6 @@ async fn a_missing_secret_of_api_keys_is_named_before_a_start() {
     std::fs::rename(&aside, &secret).unwrap();
     Findings::of(&issuer).has_nothing_bad();
     start("issuer", &issuer, Start::Ready).await;
-}
-
-/// A daemon that began before its admin address was changed, and another one that has its files by mistake, look alike.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_has_the_files_of_a_daemon_is_named() {
-    let (home, issuers) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let issuer = Daemon::ready("issuer", &issuer_config(issuers.path(), "")).await;
-    let file = gateway(home.path(), "gateway.toml", &issuer);
-    let running = Daemon::ready("gateway", &file).await;
-    edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"127.0.0.1:{}\"", ports::free()));
-    let said = format!("process {} has {}", running.process.id(), home.path().display());
-    of_folder(home.path(), &file).has("bad", "process", &said);
-    let status = || run(["status".as_ref(), home.path().as_os_str()]);
-    assert!(status().stdout.contains(&said), "{:?}", status());
-    start("gateway", &file, Start::Refused(70, "in use")).await;
-    running.process.terminate().assert_stopped(); // the remedy
-    of_folder(home.path(), &file).has_nothing_bad();
-    assert!(status().stdout.contains("start it: postern gateway"), "{:?}", status());
-    start("gateway", &file, Start::Ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! Prints accounts, usage and token keys as text, JSON or CSV.
 
+use super::secret_file::SecretFile;
 use crate::args::Output;
 use postern_client::join::Join;
 use postern_config::Secret;
@@ -36,11 +37,18 @@ pub(crate) struct Printer<W> {
     has_said: bool,
     /// The join string to print after an API key; its `api_key` is not set yet.
     join: Option<Join>,
+    /// The file for the API key or the join string, in place of `out`.
+    secret: Option<SecretFile>,
 }
 
 impl<W: Write> Printer<W> {
     pub(super) fn new(out: W, form: Form) -> Self {
-        Self { out, form, accounts: 0, has_said: false, join: None }
+        Self { out, form, accounts: 0, has_said: false, join: None, secret: None }
+    }
+
+    /// Writes the API key, or the join string, to a file.
+    pub(super) fn hiding(self, secret: Option<SecretFile>) -> Self {
+        Self { secret, ..self }
     }
 
     /// Prints a join string after each API key.
@@ -57,6 +65,9 @@ impl<W: Write> Printer<W> {
 
     pub(super) fn line(&mut self, line: &Line) -> io::Result<()> {
         self.has_said = true;
+        if let (Line::ApiKey(key), true) = (line, self.secret.is_some()) {
+            return self.hide(key);
+        }
         match self.form {
             Form::Text => self.text(line)?,
             Form::Json => {
@@ -109,9 +120,8 @@ impl<W: Write> Printer<W> {
     }
 
     fn join(&mut self, line: &Line) -> io::Result<()> {
-        let (Line::ApiKey(key), Some(join)) = (line, &self.join) else { return Ok(()) };
-        let join = Join { api_key: Some(Secret::new(key.as_str())), ..join.clone() };
-        let text = join.format().map_err(io::Error::other)?;
+        let Line::ApiKey(key) = line else { return Ok(()) };
+        let Some(text) = self.join_string(key)? else { return Ok(()) };
         if self.form == Form::Json {
             return writeln!(self.out, "{}", json!({ "join": text.expose() }));
         }
@@ -119,6 +129,22 @@ impl<W: Write> Printer<W> {
             self.out,
             "Join string:\n\n{}\n\nIt holds the API key, so it is a secret, too. With it in a file: postern client join FILE",
             text.expose()
+        )
+    }
+
+    fn join_string(&self, key: &str) -> io::Result<Option<Secret>> {
+        let with_key = |join: &Join| Join { api_key: Some(Secret::new(key)), ..join.clone() }.format();
+        self.join.as_ref().map(with_key).transpose().map_err(io::Error::other)
+    }
+
+    fn hide(&mut self, key: &str) -> io::Result<()> {
+        let join = self.join_string(key)?;
+        let Some(secret) = &mut self.secret else { return Ok(()) };
+        secret.write(join.as_ref().map_or(key, Secret::expose))?;
+        let (what, path) = (if join.is_some() { "join string" } else { "API key" }, secret.path().display());
+        writeln!(
+            self.out,
+            "The {what} is in {path}, which only you can read. Remove the file once its user has it."
         )
     }
 

@@ -57,6 +57,9 @@ pub(crate) enum AccountCommand {
     RotateKey {
         /// The account's name
         name: String,
+        /// Write the key to a new file, which only you can read, instead of printing it
+        #[arg(long, value_name = "FILE", conflicts_with = "json")]
+        out: Option<PathBuf>,
         /// Remaining life of the account's other keys; "0s" ends them at once
         #[arg(long, value_name = "SPAN", default_value = "1d", conflicts_with = "keep")]
         grace: ConfigDuration,
@@ -218,6 +221,9 @@ pub(crate) struct NewAccount {
     pub(crate) expires: Option<String>,
     #[command(flatten)]
     pub(crate) joining: Joining,
+    /// Write the API key, with --join the join string, to a new file, which only you can read, instead of printing it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "certificate"])]
+    pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

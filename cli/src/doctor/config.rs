@@ -2,8 +2,9 @@
 
 use crate::daemon::environment;
 use crate::failure::Failure;
+use crate::running::other_process;
 use postern_config::{ConfigError, Environment, Fit};
-use postern_daemon::examination::{Finding, exposed_api_key, lock_holder};
+use postern_daemon::examination::{Finding, exposed_api_key, listeners, lock_holder};
 use postern_daemon::files::LOCK_FILE;
 use postern_gateway::config::StoreKind;
 use schemars::JsonSchema;
@@ -85,6 +86,23 @@ impl Loaded {
         let process = lock_holder(&file)?;
         let (file, admin) = (file.display(), self.admin());
         Some(format!("process {process} has {file} ({key}), and nothing answers at {admin} (listen.admin)"))
+    }
+
+    /// Returns a sentence about a process that answers at the daemon's admin address and is another one: it does not have the
+    /// daemon's files or, where it has none, does not listen at the daemon's address although it `is_ready`.
+    pub(crate) fn other_answers(&self, is_ready: bool) -> Option<String> {
+        let [(key, address), (_, admin)] = self.listeners();
+        if let Some((key, file)) = self.locked() {
+            return other_process(admin, key, &file);
+        }
+        let here = listeners(admin);
+        let other = here.first().filter(|_| is_ready && address.port() != 0)?;
+        let listens = listeners(address).iter().any(|process| here.contains(process));
+        (!listens).then(|| {
+            format!(
+                "process {other} answers at {admin} (listen.admin), and does not listen at {address} ({key})"
+            )
+        })
     }
 
     /// Returns the file that the daemon locks while it runs, and the key that names it; `None` for a gateway without files.

@@ -1,6 +1,7 @@
 //! Finds, reads and examines the configurations of daemons and routers on this machine.
 
 use super::config::{self, Examined, Loaded};
+use super::processes::Process;
 use super::routers::{Router, garbled};
 use super::together::Configuration;
 use crate::failure::Failure;
@@ -43,10 +44,24 @@ impl Configured {
     }
 
     /// Checks that the daemon's ports are free, unless the daemon runs.
-    pub(super) fn ports(&self, running: &[SocketAddr]) -> Vec<Finding> {
+    pub(super) fn ports(&self, running: &[Process]) -> Vec<Finding> {
         let Some((name, config)) = &self.daemon else { return Vec::new() };
-        if self.admin().is_some_and(|admin| running.contains(&admin)) {
-            return Vec::new();
+        if let Some(process) = running.iter().find(|process| process.admin == config.admin()) {
+            let started = process.running.as_ref().filter(|running| running.has_started());
+            let other = started.and_then(|running| config.other_answers(running.is_ready));
+            let finding = |seen| {
+                Finding::bad(
+                    "process",
+                    seen,
+                    format!(
+                        "what answers there is about another daemon; {name} with this file does not start meanwhile"
+                    ),
+                    format!(
+                        "choose another listen.admin in this file, and start {name}; or stop that process"
+                    ),
+                )
+            };
+            return other.map(finding).into_iter().collect();
         }
         if let Some(seen) = config.held() {
             return vec![Finding::bad(

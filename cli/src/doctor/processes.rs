@@ -11,8 +11,15 @@ pub(crate) const ADMIN_PORTS: [u16; 7] = [9090, 9091, 9092, 9190, 9191, 9192, 91
 const UP_PORTS: [(u16, &str); 4] =
     [(8118, "--client"), (8080, "--gateway"), (8081, "--issuer"), (9090, "--admin")];
 
-/// Examines the `configured` and the default admin addresses. Returns those of processes, and the findings.
-pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Vec<SocketAddr>, Vec<Finding>) {
+/// A process that answers at an admin address.
+pub(super) struct Process {
+    pub(super) admin: SocketAddr,
+    /// `None` for a process that is not Postern's.
+    pub(super) running: Option<Running>,
+}
+
+/// Examines the `configured` and the default admin addresses. Returns the processes there, and the findings.
+pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Vec<Process>, Vec<Finding>) {
     let by_default = ADMIN_PORTS.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
     let mut addresses: Vec<SocketAddr> = configured.chain(by_default).filter(|at| at.port() != 0).collect();
     addresses.sort();
@@ -27,11 +34,9 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
             "see its log; restart it if it hangs",
         );
         examinations.begin(late, async move {
-            let finding = process(address).await;
-            if finding.is_some() {
-                let _ = found.send(address); // fails only after this function has returned
-            }
-            finding.into_iter().flatten().collect()
+            let Some((running, findings)) = process(address).await else { return Vec::new() };
+            let _ = found.send(Process { admin: address, running }); // fails only after this function has returned
+            findings
         });
     }
     let findings = examinations.findings().await;
@@ -39,16 +44,16 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
 }
 
 /// Examines the process whose admin listener is at `address`. Returns `None` if nothing listens.
-async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
+async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)> {
     let url = format!("http://{address}");
     let running = match Running::ask(&url).await {
         Ok(running) => running?,
         Err(reason) => {
-            return Some(vec![
+            let foreign =
                 Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
                     .costs("a daemon whose admin listener is to be there does not start")
-                    .remedy("stop what listens there, or choose another listen.admin"),
-            ]);
+                    .remedy("stop what listens there, or choose another listen.admin");
+            return Some((None, vec![foreign]));
         }
     };
     let (what, lines, lossy) =
@@ -84,7 +89,8 @@ async fn process(address: SocketAddr) -> Option<Vec<Finding>> {
                 "restart it, if it runs the same file as this program: docs/operate/change.md, \"Upgrade\"",
             )
     });
-    Some(std::iter::once(state).chain(other).collect())
+    let findings = std::iter::once(state).chain(other).collect();
+    Some((Some(running), findings))
 }
 
 /// Checks that the default ports of `postern up` are free. For a machine on which nothing runs.

@@ -77,6 +77,11 @@ impl Running {
         }
     }
 
+    /// Returns `false` while the process reads its files: it may not have opened those that a daemon keeps open.
+    pub(crate) fn has_started(&self) -> bool {
+        !self.said.lines().any(|line| line.starts_with("start: "))
+    }
+
     pub(crate) fn version(&self) -> Option<&str> {
         let rest = self.metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
         rest.split_once('"').map(|(version, _)| version)

@@ -4,7 +4,7 @@ use super::{NOT_READY, NOT_RUNNING};
 use crate::args::AgentStatus;
 use crate::daemon::environment;
 use crate::failure::Failure;
-use crate::running::get;
+use crate::running::{get, other_process};
 use crate::stdio::{print, print_line};
 use http::StatusCode;
 use postern_client::catalogue::Position;
@@ -42,6 +42,11 @@ pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
     let unusable = |error| Failure::runtime(format_args!("{url}: this is no agent's status: {error}"));
     let value: Value = serde_json::from_slice(&answer).map_err(unusable)?;
     let status = Status::deserialize(&value).map_err(unusable)?;
+    if let Some(other) = other_process(config.listen.admin, "wallet.path", &config.wallet.path) {
+        let place = args.config.display();
+        let advice = format!("It is another agent: choose another listen.admin in {place}, or stop it");
+        return Err(Failure::new(NOT_READY, format_args!("{other}. {advice}")));
+    }
     match args.json {
         true => print_line(value)?,
         false => print(text(&status))?,

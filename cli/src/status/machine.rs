@@ -129,7 +129,14 @@ async fn of_file(file: &Path) -> Result<Daemon, Failure> {
     let (command, config) = config::daemon(file)?;
     let name = if command == "client" { "agent" } else { command };
     let url = url(&config.admin());
-    let (mut daemon, _) = ask(&url, Some(name)).await;
+    let (mut daemon, running) = ask(&url, Some(name)).await;
+    let started = running.filter(Running::has_started);
+    if let Some(other) = started.and_then(|running| config.other_answers(running.is_ready)) {
+        daemon = Daemon::at(&url, name, State::NotReady);
+        daemon
+            .reasons
+            .push(format!("{other}. Choose another listen.admin in {}, or stop it", file.display()));
+    }
     if daemon.state == State::NotRunning
         && let Some(held) = config.held()
     {

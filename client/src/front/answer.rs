@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use postern_daemon::http::{head as head_bytes, text};
-use postern_proxy::headers::quoted;
+use postern_proxy::headers::{LAST_HOP, quoted};
 use postern_proxy::plain::{AnswerFault, MOST_FIELDS};
 use postern_proxy::target::TargetError;
 
@@ -43,7 +43,7 @@ pub(crate) enum Refusal {
     #[error("{0}")]
     NoTunnel(#[from] OpenError),
     /// A tunnel was opened, and the target's answer to a plain request cannot be passed on.
-    #[error("{0}; the token is spent: check the target, or try again")]
+    #[error("{0}; check the target, or try again. This attempt has spent its token")]
     Upstream(#[from] AnswerFault),
     /// The request is not one for a proxy.
     #[error("{0}")]
@@ -52,9 +52,7 @@ pub(crate) enum Refusal {
     #[error("the request's head has more than {MOST_FIELDS} fields or {} KiB: send fewer or shorter fields", HEADER_LIMIT / 1024)]
     HeaderTooLarge,
     /// A TRACE or OPTIONS that must not be forwarded.
-    #[error(
-        "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS: leave it out to reach the target"
-    )]
+    #[error("{LAST_HOP}. Leave Max-Forwards out to reach the target; no token was spent")]
     LastHop,
 }
 

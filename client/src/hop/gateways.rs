@@ -208,7 +208,7 @@ impl Gateways {
             let next = health.next_probe(now).map(|next| next.saturating_duration_since(now).as_secs());
             let state = match health.outage() {
                 Some(outage) if place > used => format!(
-                    "was away when it was last asked: {outage}; it is asked again when those before it are away"
+                    "was away at its last probe: {outage}; the next probe is when those before it are away"
                 ),
                 Some(outage) => {
                     format!("away: {outage}; it is probed again in {} s", next.unwrap_or_default())

@@ -55,7 +55,8 @@ pub(crate) enum OpenError {
     Outage(Outage),
     /// The gateway does not offer UDP over HTTP/2.
     #[error(
-        "the gateway {0} carries no UDP over HTTP/2 (its SETTINGS do not allow extended CONNECT): ask its operator, or use another gateway. No token was sent"
+        "the gateway {0} carries no UDP over HTTP/2 (its SETTINGS do not allow extended CONNECT): ask its operator, or use \
+         another gateway. No token was sent"
     )]
     NoUdp(String),
     /// The first hop opened no tunnel to the gateway.

@@ -268,3 +268,15 @@ pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>>
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_text_neither_breaks_its_line_nor_turns_it_around() {
+        let text = "no \u{202e}tnuocca\u{2066}\r\n\u{1b}[2J such\u{200f}";
+        assert_eq!(one_line(text.as_bytes()), "no tnuocca [2J such");
+        assert_eq!(one_line("x".repeat(400).as_bytes()).len(), 300);
+    }
+}

@@ -11,6 +11,7 @@ mod own;
 mod renewed;
 mod self_signed;
 mod server;
+mod unfit;
 mod validity;
 
 pub use acme::{AcmeConfig, AcmeConfigError};

@@ -85,6 +85,9 @@ pub fn host(head: &request::Parts) -> Result<Option<&HeaderValue>, HostFault> {
     }
 }
 
+/// Reason to refuse a TRACE or OPTIONS that no further proxy may get.
+pub const LAST_HOP: &str = "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS";
+
 /// Returns the number of further proxies that a TRACE or OPTIONS may pass (RFC 9110, section 7.6.2). At 0 this proxy answers it.
 #[must_use]
 pub fn forwards_left(head: &request::Parts) -> Option<u64> {

@@ -8,7 +8,7 @@ use crate::observe::labels::Outcome;
 use crate::request::egress::PolicyRefusal;
 use http::StatusCode;
 use postern_daemon::rates::AboveRate;
-use postern_proxy::headers::HostFault;
+use postern_proxy::headers::{HostFault, LAST_HOP};
 use postern_proxy::plain::AnswerFault;
 use postern_proxy::target::TargetError;
 use postern_spend::Unknown;
@@ -198,14 +198,15 @@ impl Refusal {
                                Proxy-Authorization: PrivateToken token=\"...\".";
         const FRESH: &str =
             "Get a fresh token for the challenge in Proxy-Authenticate; this one will never be accepted.";
-        const RETRY: &str = "Try again later with a fresh token: this one may have been spent.";
+        // Clients with a token of their own and users of an agent, which pays by itself, read the same words.
+        const RETRY: &str = "Try again later. This attempt may have spent its token.";
         const UNREAD: &str = "Try again later. No token was read, so none is lost.";
-        const SLOWER: &str = "Try again after the number of seconds in Retry-After, and send a token that the gateway \
-                              accepts with each request. This request was not read, so no token is lost.";
-        const TARGET: &str = "Check the target, or try again with a fresh token: this attempt has spent one.";
+        const SLOWER: &str = "Try again after the number of seconds in Retry-After. Requests with a token that the \
+                              gateway accepts do not count. This request was not read, so no token is lost.";
+        const TARGET: &str = "Check the target, or try again. This attempt has spent its token.";
         const LOOP: &str =
             "Report it to the gateway's operator: the next hops of the gateways lead in a circle.";
-        const BODY: &str = "Send the whole body, with a fresh token: this attempt has spent one.";
+        const BODY: &str = "Try again, and send the whole body. This attempt has spent its token.";
         const UDP: &str = "Send connect-udp for /.well-known/masque/udp/{target_host}/{target_port}/.";
         const NO_UDP: &str = "Reach the target over TCP.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
@@ -342,9 +343,7 @@ impl Refusal {
             Self::ConnectBody => "a CONNECT request has no body".into(),
             Self::CapsuleContent => "a request for UDP has no Content-Length, Content-Type or Transfer-Encoding".into(),
             Self::Coding => "the request's body has another transfer coding than chunked".into(),
-            Self::LastHop => {
-                "Max-Forwards is 0, and this proxy does not answer TRACE and OPTIONS itself".into()
-            }
+            Self::LastHop => LAST_HOP.into(),
             Self::NotProxied => "this is a forward proxy, not a web server".into(),
             Self::Protocol => "this proxy speaks no protocol but connect-udp on a stream".into(),
             Self::Template => "the path names no target for UDP".into(),

@@ -27,6 +27,7 @@ async fn what_is_not_http_1_is_400_in_our_own_words() {
         ("a TLS ClientHello", hello),
         ("no version", b"CONNECT a.example:443\r\n\r\n"),
         ("a version to come", b"CONNECT a.example:443 HTTP/3.0\r\n\r\n"),
+        ("a byte beyond ASCII in a URL", b"GET http://a.example/\xe9 HTTP/1.1\r\nHost: a.example\r\n\r\n"),
         ("a space in the target", b"CONNECT a.example :443 HTTP/1.1\r\n\r\n"),
         ("two spaces", b"CONNECT  a.example:443 HTTP/1.1\r\n\r\n"),
         ("CR in the target", b"CONNECT a.example:443\rX HTTP/1.1\r\n\r\n"),

@@ -303,7 +303,7 @@ fn names_that_a_terminal_or_a_spreadsheet_would_misread_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
     let long = "a".repeat(129);
-    for name in ["", "=1+1", "-x", " a", "a\u{1b}[2J", "a\nb", &long] {
+    for name in ["", "=1+1", "-x", " a", "a\u{1b}[2J", "a\nb", "ecila\u{202e}alice", &long] {
         let refused = ask(
             &accounts,
             AccountRequest::Add { name: name.to_owned(), terms: terms("1/1d"), certificates: Vec::new() },

@@ -96,9 +96,12 @@ pub enum KeysError {
 }
 
 impl KeysError {
-    /// Converts an error of reading `path`.
+    /// Converts an error of reading `path`. A directory that is none has no key that could be restored.
     pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> Self {
-        move |source| Self::Unreadable { path: path.to_owned(), source }
+        move |source| match source.kind() {
+            io::ErrorKind::NotADirectory => DataDirError::Unusable { path: path.to_owned(), source }.into(),
+            _ => Self::Unreadable { path: path.to_owned(), source },
+        }
     }
 
     /// `true` if the error ends once the HSM works, so that it does not prevent a start.

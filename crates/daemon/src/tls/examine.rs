@@ -1,8 +1,8 @@
 //! Examinations of certificates for an operator: in files, and as presented by other servers.
 
-use super::diagnosis::RECIPE;
 use super::identity::{Identity, judged};
-use super::validity::{Validity, WHAT, addresses, is_authority, names};
+use super::unfit::{of_authority, unnamed};
+use super::validity::{Validity, WHAT};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding, PATIENCE, Verdict};
 use postern_lookup::Lookup;
@@ -27,15 +27,8 @@ impl ServerTls {
                 "there is no certificate yet: the server orders one while it runs ([tls.acme])",
             );
         };
-        if shown.own().is_some_and(|own| names(own).is_empty() && addresses(own).is_empty()) {
-            return Finding::bad(
-                WHAT,
-                format!("the certificate in {} names no host (subjectAltName)", self.identity.file()),
-                "clients refuse it at the TLS handshake, whatever the URL",
-                format!("have one made with the host of the URL as subjectAltName ({RECIPE})"),
-            );
-        }
-        found(&self.identity, self.advice())
+        let fault = shown.own().and_then(|own| unnamed(&self.identity, own));
+        fault.unwrap_or_else(|| found(&self.identity, self.advice()))
     }
 
     /// Returns a finding if clients of a URL with this host refuse the certificate, because it is for other names.
@@ -65,15 +58,10 @@ impl OwnCertificate {
 }
 
 fn found(identity: &Identity, advice: &str) -> Finding {
-    let (file, shown) = (identity.file(), identity.shown());
-    if shown.as_ref().is_some_and(|shown| shown.own().is_some_and(is_authority)) {
-        return Finding::bad(
-            WHAT,
-            format!("the certificate in {file} is an authority's own (CA:TRUE)"),
-            "agents, gateways and other programs refuse such a certificate at the TLS handshake",
-            "sign another one by it (basicConstraints CA:FALSE) and show that; a self-signed one is made by openssl req -x509 \
-                 -addext basicConstraints=critical,CA:FALSE",
-        );
+    let shown = identity.shown();
+    let fault = shown.as_ref().and_then(|shown| of_authority(identity, shown.own()?));
+    if let Some(fault) = fault {
+        return fault;
     }
     let found = identity.verdict(advice);
     match identity.exposed_key() {

@@ -144,27 +144,40 @@ impl Identity {
         self.shown.load().as_ref().map(|shown| Arc::clone(&shown.key))
     }
 
-    /// Reads the files again when they change, and on a reload. `advice` as for [`Identity::verdict`].
+    /// Reads the files again when they change, and on a reload. `advice` as for [`Identity::verdict`]. Logs the fault that
+    /// `unfit` finds in each certificate: some clients may accept it, so it is presented all the same.
     pub(super) async fn follow<F: Fn(u64)>(
         &self,
         report: &mut Report<F>,
         reloads: &mut Reloads,
         advice: &str,
+        unfit: fn(&Self) -> Option<Finding>,
     ) {
+        let warn = || {
+            if let Some(Finding { seen, cost, remedy, .. }) = unfit(self) {
+                let [cost, remedy] = [cost, remedy].map(Option::unwrap_or_default);
+                tracing::warn!("{seen}: {cost}. To mend it, {remedy}");
+            }
+        };
+        warn();
         loop {
             report.set(self.verdict(advice), self.ends());
             let is_reload = timeout(LOOKS, reloads.next()).await.is_ok();
             if !is_reload && !self.has_changed() {
                 continue; // only the clock has advanced
             }
-            self.follow_change();
+            if self.follow_change() {
+                warn();
+            }
         }
     }
 
-    /// Reads the files again. If they are unusable, the previous certificate stays; the log gives each reason once.
-    pub(super) fn follow_change(&self) {
+    /// Reads the files again, and returns `true` if they are usable. If not, the previous certificate stays; the log gives each
+    /// reason once.
+    pub(super) fn follow_change(&self) -> bool {
         let reason = self.read_again().err().map(|error| error.to_string());
         let before = std::mem::replace(&mut *self.unusable.lock(), reason.clone());
+        let is_usable = reason.is_none();
         match reason {
             None => tracing::info!("the certificate was read again and is used for new connections"),
             Some(reason) if before.as_ref() != Some(&reason) => {
@@ -172,6 +185,7 @@ impl Identity {
             }
             Some(_) => {}
         }
+        is_usable
     }
 
     /// Presents another certificate to new connections.

@@ -45,7 +45,7 @@ impl OwnCertificate {
     /// until the stop.
     pub async fn renew(self, gate: Gate, ends: impl Fn(u64), shutdown: Shutdown) {
         let (mut report, mut reloads) = (Report::new(gate, ends), shutdown.reloads());
-        let following = self.0.follow(&mut report, &mut reloads, RENEW);
+        let following = self.0.follow(&mut report, &mut reloads, RENEW, |_| None);
         shutdown.until_stopped(following).await;
     }
 }

@@ -3,6 +3,7 @@
 use super::acme::{self, AcmeConfig};
 use super::client_auth::ClientAuthorities;
 use super::identity::{Identity, Report};
+use super::unfit::unfit_for_servers;
 use super::{ALPN, HTTP2, RENEW, TlsError, provider};
 use crate::drain::Shutdown;
 use crate::files::DataDir;
@@ -202,7 +203,7 @@ impl ServerTls {
                         () = shutdown.draining() => {}
                     }
                 }
-                _ => self.identity.follow(&mut report, &mut reloads, RENEW).await,
+                _ => self.identity.follow(&mut report, &mut reloads, RENEW, unfit_for_servers).await,
             }
         };
         let following = async {

@@ -7,6 +7,7 @@ use crate::accounts::store::{Store, set_needs_account};
 use crate::accounts::{Accounts, AccountsError, Configured};
 use postern_daemon::files::DataDir;
 use postern_daemon::tls::PublicKeyDigest;
+use postern_daemon::utc::rfc3339;
 use postern_token::UnixSeconds;
 use rusqlite::Transaction;
 use std::io;
@@ -140,6 +141,7 @@ impl Desk<'_> {
         check_name(name)?;
         terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
         check_terms(name, terms)?;
+        self.check_end(name, terms)?;
         let key = self.store.transact(|transaction| -> Result<_, Ended> {
             if records::find(transaction, name)?.is_some() {
                 return Err(refused(format!(
@@ -158,6 +160,18 @@ impl Desk<'_> {
         self.changed(name);
         key.map_or(Ok(()), |key| answer(Line::ApiKey(key)))?;
         self.account(self.store.with(|connection| records::find(connection, name))?, answer)
+    }
+
+    /// Refuses terms of a new account that have ended. An account that exists may be ended by a day of the past.
+    fn check_end(&self, name: &str, terms: &Terms) -> Result<(), Ended> {
+        match terms.expires_at {
+            Some(end) if end <= self.now => Err(refused(format!(
+                "{name:?} would get no tokens: it would end at {}, and that time has passed. Give a later day (UTC), or leave the \
+                 end out. No account was made",
+                rfc3339(end.0)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn edit(&self, name: &str, edit: impl FnOnce(&mut Record)) -> Result<(), Ended> {
