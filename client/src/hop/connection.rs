@@ -9,7 +9,6 @@ use http::header::{HeaderMap, PROXY_AUTHENTICATE};
 use postern_daemon::http::{no_answer, one_line, quoted};
 use postern_proxy::target::{Target, Transport};
 use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Joined, Tunnel, Vigil, ask, read_body};
-use postern_proxy::udp;
 use postern_proxy::udp::template::Template;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{Token, TokenChallenge, TokenType};
@@ -133,10 +132,6 @@ impl Connection {
             more: None,
         };
         let is_http2 = matches!(way, Joined::Shared(_));
-        let opens = |head: &Head| match path {
-            None => head.status.is_success(),
-            Some(_) => udp::is_opened(head.status, &head.headers, is_http2),
-        };
         let dead = async {
             match vigil {
                 Some(vigil) => vigil.lost(SILENCE).await,
@@ -163,8 +158,7 @@ impl Connection {
             }
         };
         let failure = match timeout(gateway.answer_timeout, exchange).await {
-            // The bytes that follow belong to the tunnel, whatever the length fields contain (RFC 9110, section 9.3.6).
-            Ok(Some(Ok((head, buffer, tunnel)))) if opens(&head) => {
+            Ok(Some(Ok((head, buffer, tunnel)))) if connect.is_opened_by(&head, is_http2) => {
                 return Ok(Answer::Opened(tunnel.after(buffer.freeze())));
             }
             Ok(Some(Ok((head, buffer, tunnel)))) => {

@@ -54,6 +54,8 @@ pub struct Relay<C: Reset, T: Reset> {
     last_moved: Instant,
     idle: Option<Idle>,
     meter: Option<Arc<Meter>>,
+    /// `true` if the end of one direction is the end of both.
+    ends_together: bool,
 }
 
 /// A break that waits until the other side has received the data before it: a reset discards data in flight.
@@ -110,6 +112,7 @@ where
             last_moved: now,
             idle,
             meter: None,
+            ends_together: false,
         }
     }
 
@@ -118,6 +121,14 @@ where
     pub fn metered(self, meter: &Arc<Meter>) -> Self {
         let mut relay = self; // it cannot be destructured, because it has a `Drop`
         relay.meter = Some(Arc::clone(meter));
+        relay
+    }
+
+    /// Ends both directions when one has ended, in order or by a break, as a stream of datagrams does: none is of use alone.
+    #[must_use]
+    pub fn ending_together(self) -> Self {
+        let mut relay = self;
+        relay.ends_together = true;
         relay
     }
 
@@ -194,8 +205,14 @@ where
         if relay.up.reader_gone || relay.down.reader_gone {
             return relay.poll_break(cx);
         }
+        if relay.ends_together && relay.up.whole != relay.down.whole {
+            let other = if relay.up.whole { &mut relay.down } else { &mut relay.up };
+            if other.stop_reading() {
+                cx.waker().wake_by_ref();
+            }
+        }
         let (up, down) = (relay.settle(up), relay.settle(down));
-        if !(up && down) {
+        if !(up && down) && !(relay.broken && relay.ends_together) {
             let Some(idle) = &mut relay.idle else { return Poll::Pending };
             ready!(idle.poll_since(relay.last_moved, cx));
         }

@@ -11,7 +11,7 @@ pub use shared::{Joined, Lines, Made, OnDrain, Seat, Sharing, Vigil};
 
 use crate::http2::{Http2Stream, Inbox};
 use crate::reset::Reset;
-use crate::udp::PROTOCOL;
+use crate::udp::{self, PROTOCOL};
 use answer::read_head;
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderName;
@@ -114,6 +114,18 @@ pub struct Connect<'a> {
     pub authorization: Option<&'a str>,
     /// An additional header field.
     pub more: Option<(HeaderName, &'a str)>,
+}
+
+impl Connect<'_> {
+    /// Returns `true` if this answer opens the tunnel. Its further bytes are the tunnel's, whatever the length fields contain (RFC
+    /// 9110, section 9.3.6).
+    #[must_use]
+    pub fn is_opened_by(&self, head: &Head, is_http2: bool) -> bool {
+        match self.udp {
+            None => head.status.is_success(),
+            Some(_) => udp::is_opened(head.status, &head.headers, is_http2),
+        }
+    }
 }
 
 /// A proxy's answer over HTTP/1.1.

@@ -1,16 +1,18 @@
 //! UDP in HTTP (RFC 9298): [`capsule`] reads and writes datagrams on a stream, [`template`] the target in a request's path.
-//! Neither has a socket. [`socket`] is a connected one, and [`relay`] connects it with a stream.
+//! Neither has a socket. [`socket`] is a connected one, and [`relay`] connects it with a stream. [`forwarded`] is for a stream
+//! that goes on to another proxy.
 //!
 //! A client asks for [`template::Template::expand`] with [`PROTOCOL`], as `:protocol` of an extended CONNECT (HTTP/2) or as
 //! `Upgrade` (HTTP/1.1), and both sides send [`CAPSULE_PROTOCOL`]. After a 200 or 101 the stream carries capsules in both directions.
 
 pub mod capsule;
+pub mod forwarded;
 pub mod relay;
 pub mod socket;
 pub mod template;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request};
 
 /// Name of the protocol: `:protocol` of an extended CONNECT, and the upgrade token of HTTP/1.1 (RFC 9298, section 3).
 pub const PROTOCOL: &str = "connect-udp";
@@ -20,6 +22,22 @@ pub const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protoc
 
 /// Value of [`CAPSULE_PROTOCOL`]: a true Boolean (RFC 8941, section 3.3.6).
 pub const CAPSULES: HeaderValue = HeaderValue::from_static("?1");
+
+/// Returns `true` for a GET of HTTP/1.1 that asks for UDP (RFC 9298, section 3.2).
+#[must_use]
+pub fn is_upgrade(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_11
+        && head.method == Method::GET
+        && has_word(&head.headers, &CONNECTION, "upgrade")
+        && has_word(&head.headers, &UPGRADE, PROTOCOL)
+}
+
+/// Sets the fields of a 101 that opens a stream of capsules (RFC 9298, section 3.3).
+pub fn set_upgraded(fields: &mut HeaderMap) {
+    fields.insert(CAPSULE_PROTOCOL, CAPSULES);
+    fields.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    fields.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+}
 
 /// Returns `true` if an answer opens a stream of capsules: 101 with the upgrade over HTTP/1.1 (RFC 9298, section 3.3), 2xx over
 /// HTTP/2 (section 3.5), without fields about content.

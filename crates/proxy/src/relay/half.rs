@@ -29,6 +29,8 @@ pub(super) struct Half {
     is_bulk: bool,
     /// Data that was spliced and not yet written.
     pipe: Option<Pipe>,
+    /// `true` if nothing more is read: the writer is shut down after what was read.
+    is_stopped: bool,
 }
 
 /// Bytes that a direction copies before it splices: most tunnels carry less, too little to be worth a pipe.
@@ -57,7 +59,13 @@ impl Half {
             pace: None,
             is_bulk: false,
             pipe: None,
+            is_stopped: false,
         }
+    }
+
+    /// Ends the direction after what was read; returns `true` the first time.
+    pub(super) fn stop_reading(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_stopped, true)
     }
 
     /// Becomes ready when this direction is over: the reader's end was passed on to the writer, or one of them broke. An error is
@@ -98,6 +106,10 @@ impl Half {
             match self.state {
                 State::Copying => {
                     ready!(self.poll_write_pending(cx, writer))?;
+                    if self.is_stopped {
+                        self.state = State::Closing;
+                        continue;
+                    }
                     match self.poll_once(cx, reader, writer, scratch)? {
                         Poll::Ready(()) => {}
                         Poll::Pending => {

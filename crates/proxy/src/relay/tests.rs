@@ -199,8 +199,10 @@ async fn both_sides_done_is_an_end_and_no_reset() {
     assert_eq!(end_of(&mut client).await, (b"answer".to_vec(), None));
 }
 
-/// A side that has been reset.
-struct Broken;
+/// A side that has been reset; a silent one shows it only to a writer.
+struct Broken {
+    is_silent: bool,
+}
 
 impl Reset for Broken {
     fn reset(&self) {}
@@ -212,7 +214,7 @@ impl Reset for Broken {
 
 impl AsyncRead for Broken {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        if self.is_silent { Poll::Pending } else { Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())) }
     }
 }
 
@@ -234,9 +236,42 @@ impl AsyncWrite for Broken {
 async fn a_side_that_was_reset_ends_the_tunnel_at_once() {
     let (_client, front) = duplex(100);
     let started = Instant::now();
-    let down = Relay::new(front, Broken, b"", Some(LONG)).await;
+    let broken = || Broken { is_silent: false };
+    let down = Relay::new(front, broken(), b"", Some(LONG)).await;
     let (_target, back) = duplex(100);
-    let up = Relay::new(Broken, back, b"", Some(LONG)).await;
+    let up = Relay::new(broken(), back, b"", Some(LONG)).await;
     assert_eq!((down.ended, up.ended), (TunnelEnd::Broken, TunnelEnd::Broken));
     assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn directions_that_end_together_do_so_in_order_and_after_what_was_read() {
+    for is_of_client in [true, false] {
+        let (mut client, front) = duplex(100);
+        let (mut target, back) = duplex(100);
+        let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)).ending_together());
+        let (one, other) = if is_of_client { (&mut client, &mut target) } else { (&mut target, &mut client) };
+        let sending = async {
+            one.write_all(&[7; 1000]).await.unwrap();
+            one.shutdown().await.unwrap();
+        };
+        let mut got = Vec::new();
+        tokio::join!(sending, async { other.read_to_end(&mut got).await.unwrap() });
+        // Its own side has ended, although the other one sent no end.
+        assert_eq!((got.len(), one.read(&mut [0]).await.unwrap()), (1000, 0));
+        let relayed = relay.await.unwrap();
+        assert_eq!((relayed.ended, relayed.up + relayed.down), (TunnelEnd::Finished, 1000));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn directions_that_end_together_wait_for_nothing_after_a_break() {
+    for (is_together, limit) in [(true, Duration::ZERO), (false, AFTER_BREAK)] {
+        let (_client, front) = duplex(100);
+        let relay = Relay::new(front, Broken { is_silent: true }, b"early", Some(LONG));
+        let relay = if is_together { relay.ending_together() } else { relay };
+        let began = Instant::now();
+        assert_eq!(relay.await.ended, TunnelEnd::Broken);
+        assert_eq!(began.elapsed().as_secs(), limit.as_secs());
+    }
 }

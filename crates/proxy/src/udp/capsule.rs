@@ -66,6 +66,32 @@ enum State {
     Skipping(u64),
 }
 
+/// Part of a stream that goes on: the head of a capsule, or bytes behind it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Piece<'i> {
+    head: [u8; MAX_READ_HEAD],
+    head_len: usize,
+    is_datagram: bool,
+    /// Number of bytes behind the head; `None` if the piece has no head.
+    pub length: Option<u64>,
+    /// Bytes behind a head.
+    pub body: &'i [u8],
+}
+
+impl Piece<'_> {
+    /// Returns the bytes of the head.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        &self.head[..self.head_len]
+    }
+
+    /// Returns `true` for the head of a UDP payload.
+    #[must_use]
+    pub const fn begins_datagram(&self) -> bool {
+        self.is_datagram
+    }
+}
+
 impl Decoder {
     /// Creates a decoder at the begin of a stream. It skips payloads longer than `largest`, which the caller could not send on
     /// (RFC 9298, section 5).
@@ -104,17 +130,49 @@ impl Decoder {
                     self.payload.shrink_to(KEPT);
                     self.state = State::Head;
                 }
-                State::Skipping(0) => self.state = State::Head,
                 State::Skipping(left) => {
-                    let here = input.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                    take(input, here);
-                    self.state = State::Skipping(left - here as u64);
-                    if input.is_empty() {
+                    if !self.skip(left, input) {
                         return Ok(None);
                     }
                 }
             }
         }
+    }
+
+    /// Returns the next piece of a stream that goes on: the head of a capsule, or bytes behind it. Nothing is kept but a head that
+    /// arrives in pieces. `None` once `input` is used up. Not for a decoder that also returns payloads.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn piece<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Piece<'i>>, Malformed> {
+        let (before, held) = (*input, self.head_len);
+        if let State::Skipping(left @ 1..) = self.state {
+            self.skip(left, input);
+            let body = &before[..before.len() - input.len()];
+            return Ok((!body.is_empty()).then(|| Piece { body, ..Piece::default() }));
+        }
+        self.state = State::Head;
+        let Some(state) = self.read_head(input)? else { return Ok(None) };
+        let read = &before[..before.len() - input.len()];
+        let mut piece = Piece { head: self.head, head_len: held + read.len(), ..Piece::default() };
+        piece.head[held..piece.head_len].copy_from_slice(read);
+        let left = match state {
+            State::Payload(left) => left as u64,
+            State::Skipping(left) => left,
+            State::Head | State::Returned => 0, // follows no head
+        };
+        (piece.length, piece.is_datagram) = (Some(left), matches!(state, State::Payload(_)));
+        self.state = State::Skipping(left);
+        Ok(Some(piece))
+    }
+
+    /// Skips up to `left` bytes; returns `true` if no more are left to skip.
+    fn skip(&mut self, left: u64, input: &mut &[u8]) -> bool {
+        let here = input.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        take(input, here);
+        let left = left - here as u64;
+        self.state = if left == 0 { State::Head } else { State::Skipping(left) };
+        left == 0
     }
 
     /// Returns `true` between two capsules. A stream that ends elsewhere is incomplete (RFC 9297, section 3.3).

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 /// Most bytes of capsules that wait for the client, unless one capsule alone has more.
-const KEPT: usize = 64 << 10;
+pub(super) const KEPT: usize = 64 << 10;
 /// Size of a read from the client, in bytes.
 const READ: usize = 64 << 10;
 /// Reads and bursts of one turn, after which other tunnels have theirs.
