@@ -15,7 +15,7 @@ pub(crate) use reach::{Connections, Dialler, Reached, reach};
 use crate::config::NextHop as Config;
 use choose::Choice;
 use parking_lot::Mutex;
-use postern_proxy::target::Target;
+use postern_proxy::target::{Target, Transport};
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -60,18 +60,27 @@ impl NextHop {
         let tls = config.client_tls().map_err(|error| error.to_string());
         let weights = config.weights.iter().copied().map(Some).chain(std::iter::repeat(None));
         let members = config.urls.iter().zip(weights);
-        let members = members.map(|(url, weight)| Arc::new(Member::new(url, weight, &tls))).collect();
+        let member = |(url, weight)| Arc::new(Member::new(url, weight, &tls, config.udp));
+        let members = members.map(member).collect();
         Self { config: config.clone(), members }
     }
 
-    /// Returns the URLs in the order in which a tunnel to `target` tries them: those that are down come last.
+    /// Returns the URLs in the order in which a tunnel to `target` tries them: those that are down come last, and for UDP those that
+    /// lack it are left out.
     pub(crate) fn order(&self, target: &Target, now: Instant) -> Vec<Arc<Member>> {
-        if let [only] = &self.members[..] {
+        let is_fit = |member: &&Arc<Member>| target.transport() == Transport::Tcp || member.may_carry_udp();
+        let fit: Vec<&Arc<Member>> = self.members.iter().filter(is_fit).collect();
+        if let [only] = fit[..] {
             return vec![Arc::clone(only)];
         }
-        let choices: Vec<Choice<'_>> = self.members.iter().map(|member| member.choice(now)).collect();
+        let choices: Vec<Choice<'_>> = fit.iter().map(|member| member.choice(now)).collect();
         let order = choose::order(self.config.balance, &choices, target.host(), rand::random);
-        order.into_iter().filter_map(|index| self.members.get(index).map(Arc::clone)).collect()
+        order.into_iter().filter_map(|index| fit.get(index).map(|member| Arc::clone(member))).collect()
+    }
+
+    /// Returns `false` if no URL carries UDP, as far as is known.
+    pub(crate) fn may_carry_udp(&self) -> bool {
+        self.members.iter().any(|member| member.may_carry_udp())
     }
 
     /// Returns `true` if a URL is up, and every URL that is up leads in a circle.

@@ -212,7 +212,8 @@ where
             }
         }
         let (up, down) = (relay.settle(up), relay.settle(down));
-        if !(up && down) && !(relay.broken && relay.ends_together) {
+        let is_over = up && down || relay.broken && relay.ends_together;
+        if !is_over {
             let Some(idle) = &mut relay.idle else { return Poll::Pending };
             ready!(idle.poll_since(relay.last_moved, cx));
         }

@@ -43,6 +43,9 @@ pub struct NextHop {
     pub certificate: Option<PathBuf>,
     /// Unencrypted private key (PEM).
     pub key: Option<PathBuf>,
+    /// The proxy carries UDP (CONNECT-UDP) over HTTP/1.1, which does not announce it; HTTP/2 does.
+    #[serde(default)]
+    pub udp: bool,
     /// Tunnels on one HTTP/2 connection.
     #[serde(default = "default_tunnels")]
     pub tunnels: NonZeroUsize,
@@ -164,6 +167,10 @@ impl NextHop {
             (
                 !is_over_tls && (self.ca.is_some() || self.certificate.is_some()),
                 "ca or certificate, and no https URL that they are for",
+            ),
+            (
+                self.udp && !is_over_tls && !self.has(HopKind::Http),
+                "udp, and no https or http URL that it is for",
             ),
             (self.check_every.get() < LEAST_CHECK, "a check_every below \"1s\""),
         ];
@@ -290,6 +297,8 @@ mod tests {
             (format!("{http}weights = [1, 2]"), "has not as many weights as URLs"),
             (format!("{http}ca = \"ca.pem\""), "no https URL that they are for"),
             (format!("{http}check_every = \"10ms\""), "a check_every below"),
+            (format!("{http}udp = true"), "good"),
+            (format!("{socks}udp = true"), "has udp, and no https or http URL"),
             ("urls = [\"https://a:1\"]\nkey = \"k.pem\"".to_owned(), "has one of certificate and key"),
             ("urls = [\"https://a:1\"]\nca = \"/nowhere/ca.pem\"".to_owned(), "cannot read /nowhere/ca.pem"),
         ] {

@@ -9,12 +9,14 @@ use postern_daemon::backoff::{Backoff, jittered};
 use postern_telemetry::catalogue::ADDRESS;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time for which a next hop counts as part of a circle after it refused a tunnel, unless it opens another one.
 const LOOP_STANDS: Duration = Duration::from_secs(600);
+/// Time for which no UDP is requested after an answer that showed that the server knows none. The next request then spends a token.
+const UDP_STANDS: Duration = Duration::from_secs(600);
 /// Pauses between checks of a URL that is down.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 
@@ -27,6 +29,8 @@ pub(crate) struct Member {
     /// Tunnels that are open or being opened.
     pub(super) tunnels: AtomicUsize,
     pub(super) health: Mutex<Health>,
+    /// `true` if the last connection carried no UDP.
+    lacks_udp: AtomicBool,
 }
 
 /// Health of a URL. No I/O; time and jitter are arguments.
@@ -45,6 +49,8 @@ pub(super) struct Health {
     pub(super) is_in_circle: bool,
     /// `true` if a tunnel was opened since the last check.
     has_opened: bool,
+    /// Time of the last request for UDP whose answer showed that the server knows none.
+    refused_udp: Option<Instant>,
 }
 
 /// The detector of a failure.
@@ -59,14 +65,37 @@ impl Member {
         url: &HopUrl,
         weight: Option<NonZeroU16>,
         tls: &Result<Option<HopTls>, String>,
+        has_udp: bool,
     ) -> Self {
+        let lacks_udp = match url.kind {
+            HopKind::Socks5 => true,
+            HopKind::Http => !has_udp,
+            HopKind::Https => false, // until a connection shows it
+        };
         Self {
             url: url.clone(),
             weight: weight.map_or(1, NonZeroU16::get),
             tls: (url.kind == HopKind::Https).then(|| tls.clone().transpose()).flatten(),
             tunnels: AtomicUsize::default(),
             health: Mutex::new(Health::new(Instant::now())),
+            lacks_udp: AtomicBool::new(lacks_udp),
         }
+    }
+
+    /// Returns `false` if UDP cannot be requested through the URL, as far as is known.
+    pub(crate) fn may_carry_udp(&self) -> bool {
+        let is_refused = || self.health.lock().refused_udp.is_some_and(|at| at.elapsed() < UDP_STANDS);
+        !self.lacks_udp.load(Ordering::Relaxed) && !is_refused()
+    }
+
+    /// Records an answer of a server that knows no UDP, although its SETTINGS or the operator promised it.
+    pub(crate) fn refused_udp(&self) {
+        self.health.lock().refused_udp = Some(Instant::now());
+    }
+
+    /// Records if a connection carries UDP.
+    pub(super) fn found_udp(&self, carries: bool) {
+        self.lacks_udp.store(!carries, Ordering::Relaxed);
     }
 
     pub(super) fn choice(&self, now: Instant) -> Choice<'_> {
@@ -173,6 +202,7 @@ impl Health {
             looped: None,
             is_in_circle: false,
             has_opened: false,
+            refused_udp: None,
         }
     }
 

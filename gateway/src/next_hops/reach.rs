@@ -1,6 +1,7 @@
 //! Connections to a URL of a next hop, new or shared.
 
 use super::{Member, NextHop};
+use crate::config::HopKind;
 use crate::request::deny::Refusal;
 use crate::request::egress::choose;
 use crate::request::resolve::Resolver;
@@ -43,11 +44,33 @@ pub(crate) enum Reached {
     Shared(Seat),
 }
 
-/// Connects, or finds a place on a connection of `lines`.
+impl Reached {
+    /// Returns `true` if UDP may be requested. HTTP/2 announces it; over HTTP/1.1 the operator must know.
+    fn carries_udp(&self, hop: &NextHop, member: &Member) -> bool {
+        match self {
+            Self::Shared(seat) => seat.carries_udp(),
+            Self::Plain(_) | Self::Tls(_) => hop.config.udp && member.url.kind != HopKind::Socks5,
+        }
+    }
+}
+
+/// Connects, or finds a place on a connection of `lines`, and records if it carries UDP.
 ///
 /// # Errors
 /// Returns a sentence for the operator, without the tunnel's target.
 pub(crate) async fn reach(
+    hop: &NextHop,
+    member: &Member,
+    dialler: Dialler<'_>,
+    lines: &Lines,
+    deadline: Instant,
+) -> Result<Reached, String> {
+    let reached = connect_or_share(hop, member, dialler, lines, deadline).await?;
+    member.found_udp(reached.carries_udp(hop, member));
+    Ok(reached)
+}
+
+async fn connect_or_share(
     hop: &NextHop,
     member: &Member,
     dialler: Dialler<'_>,

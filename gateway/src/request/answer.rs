@@ -4,13 +4,12 @@ use crate::request::deny::{AskedIn, Refusal, Verdict};
 use crate::request::forward::ForwardedBody;
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHENTICATE, RETRY_AFTER, UPGRADE,
-    WWW_AUTHENTICATE,
+    CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHENTICATE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode, Version};
 use http_body_util::{Either, Empty, Full};
 use postern_proxy::headers::quoted;
-use postern_proxy::udp::{CAPSULE_PROTOCOL, CAPSULES, PROTOCOL};
+use postern_proxy::udp::{CAPSULE_PROTOCOL, CAPSULES, set_upgraded};
 
 /// Body of a response: a sentence, nothing, or the body of a target's answer.
 pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
@@ -31,15 +30,11 @@ pub(crate) fn opened() -> Response<Body> {
 /// and 3.5).
 pub(crate) fn opened_udp(version: Version) -> Response<Body> {
     let mut response = opened();
-    let is_upgrade = version != Version::HTTP_2;
-    if is_upgrade {
+    if version == Version::HTTP_2 {
+        response.headers_mut().insert(CAPSULE_PROTOCOL, CAPSULES);
+    } else {
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    }
-    let headers = response.headers_mut();
-    headers.insert(CAPSULE_PROTOCOL, CAPSULES);
-    if is_upgrade {
-        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+        set_upgraded(response.headers_mut());
     }
     response
 }

@@ -53,6 +53,8 @@ pub(crate) struct Dialled<C = TargetStream> {
 pub(crate) enum Connected {
     Stream(Dialled),
     Datagrams(Dialled<Datagrams>),
+    /// Capsules with datagrams to a next hop, which has the socket.
+    Capsules(Dialled<Box<Tunnel>>),
 }
 
 /// Means to reach targets.
@@ -75,8 +77,11 @@ impl Connected {
         let deadline = Instant::now() + limit;
         if admitted.target().transport() == Transport::Udp {
             // Boxed: most tunnels are of TCP, and should not move the size of this future.
-            let connection = Box::pin(connect_datagrams(admitted.target(), &onward, deadline)).await?;
-            return Ok(Self::Datagrams(Dialled { connection, _admitted: admitted }));
+            let connection = Box::pin(connect_datagrams(&admitted, &onward, deadline)).await?;
+            return Ok(match connection {
+                Either::Left(connection) => Self::Datagrams(Dialled { connection, _admitted: admitted }),
+                Either::Right(connection) => Self::Capsules(Dialled { connection, _admitted: admitted }),
+            });
         }
         let connection = connect(&admitted, &onward, deadline).await?;
         Ok(Self::Stream(Dialled { connection, _admitted: admitted }))
@@ -102,7 +107,10 @@ async fn connect(
 ) -> Result<TargetStream, Refusal> {
     let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
     let (first, families) = match Way::find(target, onward, turn, deadline).await? {
-        Way::Through(via, target) => return through((via, turn), &target, admitted, onward, deadline).await,
+        Way::Through(via, target) => {
+            let tunnel = through((via, turn), &target, admitted, onward, deadline).await?;
+            return Ok(TargetStream::Right(tunnel));
+        }
         Way::Direct(first, families) => (first, families),
     };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
@@ -116,15 +124,17 @@ async fn connect(
 }
 
 /// Resolves a target of UDP and connects a socket to the first of its allowed addresses to which this machine has a route: nothing
-/// answers before the client's first datagram.
+/// answers before the client's first datagram. Through a next hop, which does this instead, it opens a tunnel.
 async fn connect_datagrams(
-    target: &Target,
+    admitted: &Admitted,
     onward: &Onward<'_>,
     deadline: Instant,
-) -> Result<Datagrams, Refusal> {
-    let (policy, turn) = (onward.policy, onward.policy.turn());
+) -> Result<Either<Datagrams, Box<Tunnel>>, Refusal> {
+    let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
     let (first, mut families) = match Way::find(target, onward, turn, deadline).await? {
-        Way::Through(..) => return Err(Refusal::NextHopUdp),
+        Way::Through(via, target) => {
+            return through((via, turn), &target, admitted, onward, deadline).await.map(Either::Right);
+        }
         Way::Direct(first, families) => (first, families),
     };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
@@ -136,7 +146,7 @@ async fn connect_datagrams(
             connected = first_of(&later);
         }
     }
-    connected.map_err(|error| not_connected(&error, has_source))
+    connected.map(Either::Left).map_err(|error| not_connected(&error, has_source))
 }
 
 /// Connects to the first candidate to which this machine has a route, and sends nothing.
@@ -188,8 +198,8 @@ impl<'a> Way<'a> {
         match found? {
             (Judged::Direct(first), families) => Ok(Self::Direct(first, families)),
             (Judged::Through(via, address), _) => {
-                let target = Target::new(Host::Address(address), target.port());
-                Ok(Self::Through(via, target.map_err(Refusal::Target)?))
+                let of_address = Target::new(Host::Address(address), target.port());
+                Ok(Self::Through(via, of_address.map_err(Refusal::Target)?.over(target.transport())))
             }
         }
     }
@@ -213,7 +223,7 @@ async fn through(
     admitted: &Admitted,
     onward: &Onward<'_>,
     deadline: Instant,
-) -> Result<TargetStream, Refusal> {
+) -> Result<Box<Tunnel>, Refusal> {
     let hops = match admitted {
         Admitted::Paid(_) => onward.pseudonym.first(),
         Admitted::Entrusted(entrusted) => entrusted.hops.clone(),
@@ -226,7 +236,7 @@ async fn through(
             onward.policy.returned.note(target, Instant::now());
         }
     })?;
-    Ok(TargetStream::Right(Box::new(tunnel)))
+    Ok(Box::new(tunnel))
 }
 
 /// Returns the addresses that the policy allows, or its refusal if it allows none.

@@ -3,16 +3,16 @@
 
 use crate::keys::keyring::epoch;
 use crate::request::deny::{AskedIn, Refusal};
-use crate::request::egress::Policy;
+use crate::request::egress::{Policy, Via};
 use crate::state::{Generation, Worker};
 use h2::ext::Protocol;
-use http::header::{AUTHORIZATION, CONNECTION, HeaderName, PROXY_AUTHORIZATION, UPGRADE};
+use http::header::{AUTHORIZATION, HeaderName, PROXY_AUTHORIZATION};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError, Transport};
 use postern_proxy::udp::template::Template;
-use postern_proxy::udp::{PROTOCOL, describes_content, has_word};
+use postern_proxy::udp::{PROTOCOL, describes_content, is_upgrade};
 use postern_spend::{Epoch, SpendStore, Unknown};
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
@@ -89,10 +89,8 @@ pub(super) fn destination(
 ) -> Result<Target, Refusal> {
     let target = target(head, generation.require_host)?;
     policy.check_target(&target).map_err(Refusal::Policy)?;
-    if target.transport() == Transport::Udp && policy.via_before_lookup(&target).is_some() {
-        return Err(Refusal::NextHopUdp);
-    }
-    Ok(target)
+    let carries = |via: Via<'_>| target.transport() == Transport::Tcp || via.hop.may_carry_udp();
+    if policy.via_before_lookup(&target).is_none_or(carries) { Ok(target) } else { Err(Refusal::NextHopUdp) }
 }
 
 /// Refuses early a tunnel through the next hop of all tunnels while this is down.
@@ -162,7 +160,7 @@ fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
     match head.extensions.get::<Protocol>() {
         Some(protocol) if protocol.as_str() != PROTOCOL => return Some(Err(Refusal::Protocol)),
         Some(_) => {}
-        None if is_udp_upgrade(head) => {}
+        None if is_upgrade(head) => {}
         None => return None,
     }
     if describes_content(&head.headers) {
@@ -185,14 +183,6 @@ pub(super) fn written_target(head: &request::Parts) -> Option<String> {
         Some(port) => format!("{}:{port}", authority.host()),
         None => authority.host().to_owned(),
     })
-}
-
-/// Returns `true` for a GET of HTTP/1.1 that asks for UDP (RFC 9298, section 3.2).
-pub(crate) fn is_udp_upgrade(head: &request::Parts) -> bool {
-    head.version == Version::HTTP_11
-        && head.method == Method::GET
-        && has_word(&head.headers, &CONNECTION, "upgrade")
-        && has_word(&head.headers, &UPGRADE, PROTOCOL)
 }
 
 /// Returns the fields that carry the challenge to a client: a proxy of UDP looks like a proxy to some clients, and like an

@@ -78,7 +78,9 @@ pub(crate) async fn answer(
     );
     let (version, asked_in) = (head.version, parse::asked_in(&head));
     let answered = match dial(worker, &generation, &head, &body, limits, client, &mut timeline).await {
-        Ok(connected @ Connected::Datagrams(_)) => Ok((answer::opened_udp(version), Some(connected))),
+        Ok(connected @ (Connected::Datagrams(_) | Connected::Capsules(_))) => {
+            Ok((answer::opened_udp(version), Some(connected)))
+        }
         Ok(connected @ Connected::Stream(_)) if is_connect => Ok((answer::opened(), Some(connected))),
         Ok(Connected::Stream(dialled)) => {
             let request = Request::from_parts(head, body);

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use postern_config::ConfigDuration;
 use postern_proxy::relay::{Relay, Relayed, TunnelEnd};
 use postern_proxy::reset::Reset;
+use postern_proxy::tunnel::{Received, Tunnel as HopTunnel};
+use postern_proxy::udp::forwarded::Forwarded;
 use postern_proxy::udp::relay::UdpRelay;
 use postern_proxy::udp::socket::Datagrams;
 use std::time::{Duration, Instant};
@@ -35,9 +37,20 @@ where
             Either::Left(stream(client, (dialled, account), early, limits, recorder))
         }
         // Boxed: most tunnels are of TCP, and should not have the size of this future.
-        Connected::Datagrams(dialled) => {
-            Either::Right(Box::pin(datagrams(client, (dialled, account), early, limits, recorder)))
-        }
+        Connected::Datagrams(dialled) => Either::Right(Either::Left(Box::pin(datagrams(
+            client,
+            (dialled, account),
+            early,
+            limits,
+            recorder,
+        )))),
+        Connected::Capsules(dialled) => Either::Right(Either::Right(Box::pin(capsules(
+            client,
+            (dialled, account),
+            early,
+            limits,
+            recorder,
+        )))),
     }
 }
 
@@ -56,17 +69,7 @@ where
         .metered(&recorder.meter)
         .paced(limits.bytes_a_second);
     drop(early); // copied; it shares HTTP's read buffer, which a tunnel does not need
-    let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
-    let lifetime = limits.lifetime;
-    async move {
-        let _open = open;
-        let relaying = received.keep_taking(&mut tunnel.relay);
-        let relayed = match lifetime {
-            None => Some(relaying.await),
-            Some(lifetime) => Box::pin(timeout(lifetime, relaying)).await.ok(), // boxed, because few tunnels have one
-        };
-        tunnel.end(relayed);
-    }
+    drive(relay, (account, recorder), received, limits.lifetime, open)
 }
 
 fn datagrams<C>(
@@ -83,13 +86,49 @@ where
     let relay = UdpRelay::new(client, dialled.connection, &early, limits.udp_idle, &recorder.datagrams)
         .paced(limits.bytes_a_second);
     drop(early);
+    drive(relay, (account, recorder), Received::default(), limits.lifetime, open)
+}
+
+/// Relays the capsules of a tunnel of UDP whose socket is a next hop's.
+fn capsules<C>(
+    client: C,
+    (dialled, account): (Dialled<Box<HopTunnel>>, Account),
+    early: Bytes,
+    limits: &TunnelLimits,
+    recorder: &Recorder,
+) -> impl Future<Output = ()>
+where
+    C: AsyncRead + AsyncWrite + Reset + Unpin,
+{
+    let open = (recorder.tunnel_opened(), recorder.udp_opened());
+    let received = dialled.connection.received();
+    let client = Forwarded::new(client, &early, limits.udp_idle, &recorder.datagrams);
+    let relay = Relay::new(client, dialled.connection, &early, Some(limits.udp_idle))
+        .metered(&recorder.meter)
+        .paced(limits.bytes_a_second)
+        .ending_together();
+    drop(early);
+    drive(relay, (account, recorder), received, limits.lifetime, open)
+}
+
+/// Runs a relay until it ends or its lifetime is over. `open` counts the tunnel until then.
+fn drive<R>(
+    relay: R,
+    (account, recorder): (Account, &Recorder),
+    received: Received,
+    lifetime: Option<Duration>,
+    open: impl Sized,
+) -> impl Future<Output = ()>
+where
+    R: Cut + Future<Output = Relayed> + Unpin,
+{
     let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
-    let lifetime = limits.lifetime;
     async move {
         let _open = open;
+        let relaying = received.keep_taking(&mut tunnel.relay);
         let relayed = match lifetime {
-            None => Some((&mut tunnel.relay).await),
-            Some(lifetime) => timeout(lifetime, &mut tunnel.relay).await.ok(),
+            None => Some(relaying.await),
+            Some(lifetime) => Box::pin(timeout(lifetime, relaying)).await.ok(), // boxed, because few tunnels have one
         };
         tunnel.end(relayed);
     }

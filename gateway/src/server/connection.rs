@@ -6,7 +6,6 @@
 
 use crate::config::Limits;
 use crate::request::answer::Body;
-use crate::request::parse::is_udp_upgrade;
 use crate::request::peer::Peer;
 use crate::request::session::{self, Answer, Client, Opened};
 use crate::request::tunnel::{self, TunnelLimits};
@@ -22,6 +21,7 @@ use postern_daemon::serve::h1::{Ended, Finished, Unanswered, builder, drive_http
 use postern_daemon::serve::{Endpoint, Visitor};
 use postern_daemon::tls::Accepted;
 use postern_proxy::reset::Reset;
+use postern_proxy::udp::is_upgrade;
 use std::sync::Arc;
 
 /// Maximum fields of a request. hyper reserves memory for all of them with every head: 256 cost half a microsecond more than
@@ -93,7 +93,7 @@ async fn respond(
     let answering = exchange.begin().await;
     let version = request.version();
     let (head, body) = request.into_parts();
-    let is_udp = is_udp_upgrade(&head);
+    let is_udp = is_upgrade(&head);
     let request = Request::from_parts(head, RequestBody::Left(body));
     let mut response = match session::answer(worker, limits, client, exchange, request).await {
         Answer::Tunnel(response, tunnel) => {

@@ -9,6 +9,8 @@ pub(crate) mod log;
 pub(crate) mod proxies;
 pub(crate) mod proxy_status;
 pub(crate) mod target;
+#[allow(dead_code, reason = "of use to one of the binaries")]
+pub(crate) mod udp;
 
 use postern_admin::ProcessContext;
 use postern_admin::live::Live;

@@ -29,4 +29,5 @@ mod tls;
 mod token;
 mod tunnel;
 mod udp;
+mod udp_hops;
 mod unread;

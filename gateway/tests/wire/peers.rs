@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Of the gateways' certificates.
-static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
+pub(crate) static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
 
 fn peers(authority: &Authority) -> Peers {
     let [certificate, key] = authority.signed(ServerAuth);
@@ -28,7 +28,7 @@ fn peers(authority: &Authority) -> Peers {
 }
 
 /// The last gateway of a chain. It has no key, so no client gets a tunnel from it.
-fn exit_with(change: impl FnOnce(&mut Config)) -> Running {
+pub(crate) fn exit_with(change: impl FnOnce(&mut Config)) -> Running {
     Running::start_in(TempDir::new().unwrap(), |config| {
         config.peers = Some(peers(&AUTHORITY));
         config.listen.workers = 1;
@@ -39,7 +39,7 @@ fn exit_with(change: impl FnOnce(&mut Config)) -> Running {
     .unwrap()
 }
 
-fn url(exit: &Running) -> String {
+pub(crate) fn url(exit: &Running) -> String {
     format!("https://localhost:{}", exit.peers.unwrap().port())
 }
 
@@ -87,7 +87,7 @@ async fn the_first_gateway_spends_the_token_and_the_last_sees_none() {
 
 /// A gateway with this listener for peers. It is not waited for, and takes clients all the same: it may find out that it leads in a
 /// circle before it is ready.
-fn circle(port: u16, egress: Egress) -> Running {
+pub(crate) fn circle(port: u16, egress: Egress) -> Running {
     let mut listener = peers(&AUTHORITY);
     listener.address.set_port(port);
     let change = |config: &mut Config| {

@@ -1,27 +1,17 @@
 //! UDP through the gateway (RFC 9298): datagrams in capsules, over HTTP/2 and HTTP/1.1.
 
 use crate::support::client::{Answer, Client, connect_with};
-use crate::support::http2::{Http2, Sent, Tunnel};
+use crate::support::http2::Http2;
 use crate::support::target::Echo;
+use crate::support::udp::{any_port, ask, ask_for, capsule, echo, open, open_with, path};
 use crate::support::{ISSUER, PATIENCE, Running};
 use h2::Reason;
-use h2::ext::Protocol;
-use http::{Method, Request, Version};
 use postern_config::ConfigDuration;
-use postern_gateway::config::{Config, Egress, UdpPorts, UdpWord};
-use postern_proxy::target::Target;
-use postern_proxy::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
-use postern_proxy::udp::template::Template;
-use std::fmt::Display;
-use std::net::SocketAddr;
+use postern_gateway::config::{Config, Egress};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
-
-fn any_port(config: &mut Config) {
-    config.egress.udp = UdpPorts::Word(UdpWord::Any);
-}
 
 async fn start() -> Running {
     Running::start_with(any_port).await
@@ -33,92 +23,6 @@ async fn start_without_rates() -> Running {
         config.limits.source.refusals = 0;
     };
     Running::start_with(change).await
-}
-
-/// Sends back every datagram.
-async fn echo() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address = socket.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut room = vec![0; MAX_PAYLOAD];
-        while let Ok((length, from)) = socket.recv_from(&mut room).await {
-            let _ = socket.send_to(&room[..length], from).await; // a client may be gone
-        }
-    });
-    address
-}
-
-fn path(target: impl Display) -> String {
-    Template::default().expand(&Target::parse(&target.to_string(), None).unwrap())
-}
-
-/// An extended CONNECT with these fields.
-async fn ask(client: &mut Http2, path: &str, fields: &[(&str, &str)]) -> Sent {
-    ask_for(client, "connect-udp", path, fields).await
-}
-
-async fn ask_for(client: &mut Http2, protocol: &str, path: &str, fields: &[(&str, &str)]) -> Sent {
-    // The setting has no event.
-    let announced = async {
-        while !client.sender.is_extended_connect_protocol_enabled() {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(PATIENCE, announced).await.expect("the gateway does not announce extended CONNECT");
-    let request = Request::builder()
-        .version(Version::HTTP_2)
-        .method(Method::CONNECT)
-        .uri(format!("https://proxy.example{path}"))
-        .header("capsule-protocol", "?1");
-    let with = |request: http::request::Builder, field: &(&str, &str)| request.header(field.0, field.1);
-    let mut request = fields.iter().fold(request, with).body(()).unwrap();
-    request.extensions_mut().insert(Protocol::from(protocol));
-    client.send(request, false).await
-}
-
-async fn open(client: &mut Http2, target: impl Display) -> Flow {
-    let token = ISSUER.authorization();
-    let (answer, tunnel) =
-        ask(client, &path(target), &[("proxy-authorization", &token)]).await.opened().await;
-    answer.assert_opened();
-    assert_eq!(answer.value("capsule-protocol"), "?1");
-    Flow { tunnel, decoder: Decoder::new(MAX_PAYLOAD), found: Vec::new() }
-}
-
-/// A stream of datagrams.
-struct Flow {
-    tunnel: Tunnel,
-    decoder: Decoder,
-    found: Vec<Vec<u8>>,
-}
-
-impl Flow {
-    async fn send(&mut self, payload: &[u8]) {
-        self.tunnel.send(&capsule(payload)).await.unwrap();
-    }
-
-    /// The next datagram; `None` at the stream's end.
-    async fn next(&mut self) -> Option<Vec<u8>> {
-        while self.found.is_empty() {
-            let bytes = self.tunnel.next().await?.unwrap();
-            let mut input = &bytes[..];
-            while let Some(payload) = self.decoder.next(&mut input).unwrap() {
-                self.found.push(payload.to_vec());
-            }
-        }
-        Some(self.found.remove(0))
-    }
-
-    async fn echo(&mut self, payload: &[u8]) {
-        self.send(payload).await;
-        assert!(self.next().await.as_deref() == Some(payload));
-    }
-}
-
-fn capsule(payload: &[u8]) -> Vec<u8> {
-    let mut stream = Vec::new();
-    encode(payload, &mut stream);
-    stream
 }
 
 /// The challenge is in both fields, whichever of them the client knows.
@@ -135,9 +39,8 @@ async fn datagrams_go_both_ways_whole_and_a_token_opens_one_stream() {
     let mut client = Http2::connect(gateway.address).await;
     let token = ISSUER.authorization();
     let fields = [("proxy-authorization", token.as_str())];
-    let (answer, tunnel) = ask(&mut client, &path(target), &fields).await.opened().await;
+    let (answer, mut flow) = open_with(&mut client, target, &token).await;
     answer.assert_opened();
-    let mut flow = Flow { tunnel, decoder: Decoder::new(MAX_PAYLOAD), found: Vec::new() };
     for length in [0, 1, 62, 63, 1200, 1472, 9000, 65_507] {
         flow.echo(&vec![length as u8; length]).await;
     }
@@ -291,20 +194,6 @@ async fn what_egress_forbids_is_refused_and_costs_no_token_where_that_can_be_kno
         open.shutdown.stop();
         open.ended().await;
     }
-}
-
-#[tokio::test]
-async fn a_target_behind_a_next_hop_is_refused_before_the_token_is_spent() {
-    let text = "private = true\nports = \"any\"\nudp = \"any\"\n[[rules]]\nallow = [\"*.example\"]\nvia = \"hop\"\n\
-                [[next_hops]]\nname = \"hop\"\nurls = [\"http://127.0.0.1:1\"]";
-    let egress: Egress = postern_config::parse("egress.toml", text, []).unwrap();
-    let (gateway, target) = (Running::start_with(|config| config.egress = egress).await, echo().await);
-    let mut client = Http2::connect(gateway.address).await;
-    let token = ISSUER.authorization();
-    let fields = [("proxy-authorization", token.as_str())];
-    let answer = ask(&mut client, &path("a.example:443"), &fields).await.answer().await;
-    answer.assert_refused(403, "http_request_denied", "carries no UDP");
-    ask(&mut client, &path(target), &fields).await.opened().await.0.assert_opened();
 }
 
 #[tokio::test]

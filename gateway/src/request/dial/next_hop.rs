@@ -10,8 +10,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
 use postern_daemon::seldom::Seldom;
-use postern_proxy::target::{Host, Target};
+use postern_proxy::target::{Host, Target, Transport};
 use postern_proxy::tunnel::{Asked, Connect, HeadError, Received, Tunnel, ask};
+use postern_proxy::udp::template::Template;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -31,6 +32,8 @@ enum Failure {
     Busy(StatusCode),
     /// The tunnel would come back to a gateway that it has passed.
     Loop,
+    /// The next hop carries no UDP, and another URL may.
+    NoUdp(&'static str),
     /// The next hop is at fault: a sentence for the operator, without the target.
     Hop(String),
 }
@@ -71,7 +74,10 @@ pub(super) async fn connect(
     deadline: Instant,
 ) -> Result<Tunnel, Refusal> {
     let hop = &via.hop.config;
-    let mut refused = Refusal::NextHop;
+    let mut refused = match target.transport() {
+        Transport::Tcp => Refusal::NextHop,
+        Transport::Udp => Refusal::NextHopUdp, // unless a URL is tried
+    };
     for member in via.hop.order(target, Instant::now()) {
         let through = member.begin();
         let lines = connections.to(via.hop, &member, via.sources);
@@ -79,6 +85,10 @@ pub(super) async fn connect(
         let opened = match timeout_at(limit, reach(via.hop, &member, dialler, &lines, limit)).await {
             Err(_) => Err(Failure::hop("it did not take the connection in time")),
             Ok(Err(reason)) => Err(Failure::Hop(reason)),
+            // Its first connection shows it.
+            Ok(Ok(_)) if target.transport() == Transport::Udp && !member.may_carry_udp() => {
+                Err(Failure::NoUdp("it does not announce it (SETTINGS of HTTP/2)"))
+            }
             Ok(Ok(reached)) => open(reached, hop, &member, (target, hops), deadline).await,
         };
         match opened {
@@ -95,6 +105,10 @@ pub(super) async fn connect(
             Err(Failure::Busy(status)) => {
                 warn(hop, &member, &format!("it answered {status}"));
                 refused = Refusal::Unreachable;
+            }
+            Err(Failure::NoUdp(reason)) => {
+                warn(hop, &member, &format!("it carries no UDP: {reason}"));
+                refused = Refusal::NextHopUdp;
             }
             Err(Failure::Hop(reason)) => {
                 member.failed(&reason);
@@ -142,7 +156,7 @@ async fn open(
                 let stream = open_socks(stream, hop, target).await?;
                 Ok(Tunnel::alone(Box::new(stream), Received::default()))
             }
-            reached => open_http(reached, hop, (target, hops)).await,
+            reached => open_http(reached, hop, member, (target, hops)).await,
         }
     };
     let opened = tokio::select! {
@@ -153,7 +167,7 @@ async fn open(
             return Err(Failure::Target(Refusal::DialTimeout));
         }
     };
-    if let Err(Failure::Target(_) | Failure::Busy(_) | Failure::Loop) = &opened {
+    if let Err(Failure::Target(_) | Failure::Busy(_) | Failure::Loop | Failure::NoUdp(_)) = &opened {
         member.served(); // it answered
     }
     opened
@@ -162,25 +176,40 @@ async fn open(
 async fn open_http(
     reached: Reached,
     hop: &Config,
+    member: &Member,
     (target, hops): (&Target, &str),
 ) -> Result<Tunnel, Failure> {
-    let authority = target.authority();
+    let is_udp = target.transport() == Transport::Udp;
+    let path = is_udp.then(|| Template::default().expand(target));
+    let authority = if is_udp { member.url.at.authority() } else { target.authority() };
     let authorization = hop
         .credentials()
         .map(|(user, password)| format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))));
-    let plain =
-        Connect { authority: &authority, udp: None, authorization: authorization.as_deref(), more: None };
+    let plain = Connect {
+        authority: &authority,
+        udp: path.as_deref(),
+        authorization: authorization.as_deref(),
+        more: None,
+    };
     // Only gateways read the list, and gateways are reached only over TLS.
     let over_tls = Connect { more: Some((CDN_LOOP, hops)), ..plain.clone() };
     let alone = Received::default;
+    let is_http2 = matches!(reached, Reached::Shared(_));
     let (head, tunnel) = match reached {
         Reached::Shared(seat) => seat.connect(&over_tls).await?,
         Reached::Plain(stream) => whole(ask(Box::new(stream), alone(), &plain).await?),
         Reached::Tls(stream) => whole(ask(stream, alone(), &over_tls).await?),
     };
     let target = |refusal| Err(Failure::Target(refusal));
+    if plain.is_opened_by(&head, is_http2) {
+        return Ok(tunnel);
+    }
     match head.status.as_u16() {
-        200..=299 => Ok(tunnel),
+        // Servers that know no such path, method or upgrade.
+        ..=299 | 400 | 404 | 405 | 501 if is_udp => {
+            member.refused_udp();
+            Err(Failure::NoUdp("it does not know CONNECT-UDP"))
+        }
         status @ (401 | 407) if hop.user.is_none() => {
             Err(Failure::Hop(format!("it demands credentials ({status}): set user and password")))
         }
