@@ -3,20 +3,16 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
-import { writeFile } from 'node:fs/promises';
 import net from 'node:net';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { echoed } from './connect.js';
+import { address, anywhere, connectProxy, kinds, skip, withEnvoy } from './envoy.js';
 import { daemon, mint, run } from './postern.js';
-import { free, proxy } from './proxies.js';
+import { free } from './proxies.js';
 import { stage } from './stage.js';
 import { echo } from './targets.js';
 
-const python = process.env.POSTERN_PYTHON_CLIENTS;
-const envoy = python && join(dirname(python), 'envoy');
-const skip = envoy && existsSync(envoy) ? false : 'there is no Envoy: scripts/tools/python-clients installs it';
 const within = { timeout: 60_000, skip };
 
 let stop, scratch, system, ca, secure, target;
@@ -30,9 +26,6 @@ after(async () => {
     await stop?.();
 });
 
-const kinds = 'type.googleapis.com/envoy.extensions';
-const address = (port) => ({ socket_address: { address: '127.0.0.1', port_value: port } });
-
 /** A gateway with these sections beside the usual ones. */
 async function gatewayWith(name, more) {
     return daemon('gateway', join(scratch.path, `${name}.toml`), `
@@ -42,32 +35,6 @@ async function gatewayWith(name, more) {
         store = { path = "${join(scratch.path, name)}" }
         ${more}
     `);
-}
-
-/** Runs Envoy with these listeners, by port, and clusters while `act` runs; `act` gets a way to read Envoy's counters. */
-async function withEnvoy(listeners, clusters, act) {
-    const admin = await free();
-    const static_resources = {
-        listeners: Object.entries(listeners).map(([port, filter]) => ({
-            address: address(Number(port)),
-            filter_chains: [{ filters: [filter] }],
-        })),
-        clusters,
-    };
-    const file = join(scratch.path, `envoy-${admin}.json`);
-    await writeFile(file, JSON.stringify({ admin: { address: address(admin) }, static_resources }));
-    const args = ['--config-path', file, '--log-level', 'error', '--concurrency', '1', '--disable-hot-restart'];
-    const stopEnvoy = await proxy(envoy, args, [admin]);
-    const ask = (path) => fetch(`http://127.0.0.1:${admin}${path}`);
-    try {
-        while (!(await ask('/ready')).ok) await new Promise((done) => setTimeout(done, 20));
-        return await act(async (counter) => {
-            const text = await (await ask(`/stats?filter=^${counter}$`)).text();
-            return Number(text.split(': ')[1]);
-        });
-    } finally {
-        await stopEnvoy();
-    }
 }
 
 /** The gateway as a cluster, reached over this version of HTTP. */
@@ -96,28 +63,6 @@ async function opens(gateway, count, act) {
     return result;
 }
 
-/** An HTTP proxy for CONNECT with this route and these filters before the router. */
-function connectProxy(route, filters = []) {
-    return {
-        name: 'envoy.filters.network.http_connection_manager',
-        typed_config: {
-            '@type': `${kinds}.filters.network.http_connection_manager.v3.HttpConnectionManager`,
-            stat_prefix: 'connect',
-            route_config: {
-                virtual_hosts: [{ name: 'all', domains: ['*'], routes: [{ match: { connect_matcher: {} }, route }] }],
-            },
-            upgrade_configs: [{ upgrade_type: 'CONNECT' }],
-            http_filters: [
-                ...filters,
-                {
-                    name: 'envoy.filters.http.router',
-                    typed_config: { '@type': `${kinds}.filters.http.router.v3.Router` },
-                },
-            ],
-        },
-    };
-}
-
 /** A page through the HTTP proxy at this port. */
 function page(port, authorization) {
     const credentials = authorization ? ['--proxy-header', `Proxy-Authorization: ${authorization}`] : [];
@@ -144,7 +89,7 @@ for (const version of [1, 2]) {
                 },
             };
         }
-        await withEnvoy(listeners, [cluster(system.gateway, version)], async (counter) => {
+        await withEnvoy(scratch.path, listeners, [cluster(system.gateway, version)], async (counter) => {
             const ports = Object.keys(listeners).map(Number);
             await opens(system, 3, () => Promise.all(ports.map(async (port) => {
                 const bytes = randomBytes(1 << 20);
@@ -159,7 +104,7 @@ for (const version of [1, 2]) {
     test(`Envoy passes CONNECT on to the gateway by HTTP/${version}`, within, async () => {
         const port = await free();
         const route = { cluster: 'gateway', timeout: '0s', upgrade_configs: [{ upgrade_type: 'CONNECT' }] };
-        await withEnvoy({ [port]: connectProxy(route) }, [cluster(system.gateway, version)], async () => {
+        await withEnvoy(scratch.path, { [port]: connectProxy(route) }, [cluster(system.gateway, version)], async () => {
             const tokens = await mint({ ...system, count: 6 });
             const results = await opens(system, 6, () => Promise.all(tokens.map((token) => page(port, token))));
             for (const { stdout, stderr } of results) assert.ok(stdout.includes(secure.text), stderr);
@@ -196,7 +141,7 @@ async function refused(port) {
 
 test('the gateway leads its tunnels on through Envoy, which demands a password', within, async () => {
     const port = await free();
-    const dns_cache_config = { name: 'dns', dns_lookup_family: 'V4_ONLY' };
+    const { filter, cluster } = anywhere();
     const hashed = createHash('sha1').update('p-w').digest('base64'); // the only hash that it takes
     const filters = [
         {
@@ -207,28 +152,11 @@ test('the gateway leads its tunnels on through Envoy, which demands a password',
                 users: { inline_string: `u:{SHA}${hashed}` },
             },
         },
-        {
-            name: 'envoy.filters.http.dynamic_forward_proxy',
-            typed_config: {
-                '@type': `${kinds}.filters.http.dynamic_forward_proxy.v3.FilterConfig`,
-                dns_cache_config,
-            },
-        },
+        filter,
     ];
-    const anywhere = {
-        name: 'anywhere',
-        lb_policy: 'CLUSTER_PROVIDED',
-        cluster_type: {
-            name: 'envoy.clusters.dynamic_forward_proxy',
-            typed_config: {
-                '@type': `${kinds}.clusters.dynamic_forward_proxy.v3.ClusterConfig`,
-                dns_cache_config,
-            },
-        },
-    };
     const connect = [{ upgrade_type: 'CONNECT', connect_config: {} }];
     const listener = connectProxy({ cluster: 'anywhere', timeout: '0s', upgrade_configs: connect }, filters);
-    await withEnvoy({ [port]: listener }, [anywhere], async (counter) => {
+    await withEnvoy(scratch.path, { [port]: listener }, [cluster], async (counter) => {
         for (const [password, count] of [['p-w', 3], ['wrong', 0]]) {
             const hop = `{ name = "envoy", urls = ["http://127.0.0.1:${port}"], user = "u", password = "${password}" }`;
             const gateway = await gatewayWith(`next-hop-${password}`, `egress = {

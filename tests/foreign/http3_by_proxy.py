@@ -1,23 +1,26 @@
-"""Fetches URL over HTTP/3 through the https:// proxy GATEWAY by CONNECT-UDP, for a token on standard input, and prints the body.
+"""Fetches URL over HTTP/3 through the proxy at PROXY, a URL, by CONNECT-UDP, and prints the body. The line on standard input is the
+value of Proxy-Authorization; there is none if it is empty.
 
-usage: http3_by_proxy.py h1|h2 GATEWAY CA URL
+usage: http3_by_proxy.py h1|h2 PROXY CA URL
 """
 
 import sys
 
 from curl_cffi import Curl, CurlOpt
 
-version, gateway, ca, url = sys.argv[1:]
+version, proxy, ca, url = sys.argv[1:]
 authorization = sys.stdin.readline().strip()
 
 received = []
 curl = Curl()
 curl.setopt(CurlOpt.URL, url.encode())
 curl.setopt(CurlOpt.HTTP_VERSION, 31)  # CURL_HTTP_VERSION_3ONLY
-curl.setopt(CurlOpt.PROXY, f"https://{gateway}".encode())
-curl.setopt(CurlOpt.PROXYTYPE, {"h1": 2, "h2": 3}[version])  # CURLPROXY_HTTPS, CURLPROXY_HTTPS2
+curl.setopt(CurlOpt.PROXY, proxy.encode())
+if proxy.startswith("https:"):
+    curl.setopt(CurlOpt.PROXYTYPE, {"h1": 2, "h2": 3}[version])  # CURLPROXY_HTTPS, CURLPROXY_HTTPS2
 curl.setopt(CurlOpt.HTTPPROXYTUNNEL, 1)
-curl.setopt(CurlOpt.PROXYHEADER, [f"Proxy-Authorization: {authorization}".encode()])
+if authorization:
+    curl.setopt(CurlOpt.PROXYHEADER, [f"Proxy-Authorization: {authorization}".encode()])
 curl.setopt(CurlOpt.HEADEROPT, 1)  # CURLHEADER_SEPARATE: the token is the proxy's alone
 for option in (CurlOpt.CAINFO, CurlOpt.PROXY_CAINFO):
     curl.setopt(option, ca.encode())

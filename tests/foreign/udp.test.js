@@ -1,50 +1,48 @@
-// HTTP/3 through the gateway: libcurl by CONNECT-UDP, over HTTP/1.1 and HTTP/2, to aioquic.
+// HTTP/3 through the gateway: libcurl by CONNECT-UDP, over HTTP/1.1 and HTTP/2, to aioquic; and on through Envoy.
 
 import assert from 'node:assert/strict';
-import { spawn, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
-import { daemon, environment, mint, run } from './postern.js';
+import { anywhere, connectProxy, skip as noEnvoy, withEnvoy } from './envoy.js';
+import { fetch3, page3, skip } from './http3.js';
+import { daemon, mint } from './postern.js';
+import { free } from './proxies.js';
 import { stage } from './stage.js';
 
-const python = process.env.POSTERN_PYTHON_CLIENTS;
-const hasQuic = python && spawnSync(python, ['-c', 'import aioquic']).status === 0;
-const within = { timeout: 60_000, skip: hasQuic ? false : 'there is no aioquic: scripts/tools/python-clients installs it' };
+const within = { timeout: 60_000, skip };
 const text = 'a page over HTTP/3';
 
-let stop, scratch, system, ca, gateway, server, url;
+let stop, scratch, system, ca, files, gateway, server;
 before(async () => {
-    if (within.skip) return;
+    if (skip) return;
     ({ stop, scratch, system, ca } = await stage());
-    const [cert, key] = ['cert.pem', 'key.pem'].map((name) => join(scratch.path, name));
-    const { address, ...running } = await daemon('gateway', join(scratch.path, 'udp.toml'), `
-        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-        tls = { certificate = "${cert}", key = "${key}" }
-        issuer = { directory = "http://${system.issuer}/.well-known/private-token-issuer-directory" }
-        challenge = { issuer_name = "issuer.example", origin = "localhost" }
-        store = { path = "${join(scratch.path, 'spent-udp')}" }
-        egress = { private = true, udp = "any" }
-    `);
-    gateway = { ...running, address: address.replace('127.0.0.1', 'localhost') };
-    const program = join(import.meta.dirname, 'http3_page.py');
-    server = spawn(python, [program, cert, key, text], { env: environment, stdio: ['ignore', 'pipe', 'inherit'] });
-    const [port] = await once(createInterface(server.stdout), 'line');
-    url = `https://127.0.0.1:${port}/`;
+    files = { certificate: join(scratch.path, 'cert.pem'), key: join(scratch.path, 'key.pem') };
+    gateway = await gatewayWith('udp', 'egress = { private = true, udp = "any" }');
+    server = await page3(text, files);
 });
 after(async () => {
-    server?.kill();
+    server?.stop();
     await gateway?.stop();
     await stop?.();
 });
 
-/** Fetches the page with this token; the gateway must open as many tunnels as `count`. */
-async function page(version, authorization, count) {
+/** A gateway over TLS with these sections beside the usual ones. */
+async function gatewayWith(name, more) {
+    const { address, ...running } = await daemon('gateway', join(scratch.path, `${name}.toml`), `
+        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+        tls = { certificate = "${files.certificate}", key = "${files.key}" }
+        issuer = { directory = "http://${system.issuer}/.well-known/private-token-issuer-directory" }
+        challenge = { issuer_name = "issuer.example", origin = "localhost" }
+        store = { path = "${join(scratch.path, `spent-${name}`)}" }
+        ${more}
+    `);
+    return { ...running, address: address.replace('127.0.0.1', 'localhost') };
+}
+
+/** Fetches the page through a gateway with this token; the gateway must open as many tunnels as `count`. */
+async function page(version, gateway, authorization, count) {
     const before = await gateway.metrics();
-    const program = join(import.meta.dirname, 'http3_by_proxy.py');
-    const args = [python, program, version, gateway.address, ca, url];
-    const result = await run('sh', ['-c', 'printf "%s\\n" "$0" | "$@"', authorization, ...args]);
+    const result = await fetch3(version, `https://${gateway.address}`, { ca, url: server.url, authorization });
     const { opened } = await gateway.metrics();
     assert.equal(opened - before.opened, count, result.stderr);
     return result;
@@ -53,11 +51,53 @@ async function page(version, authorization, count) {
 for (const version of ['h1', 'h2']) {
     test(`a page by libcurl, ${version} to the gateway, for one token`, within, async () => {
         const [authorization] = await mint({ issuer: system.issuer, gateway: gateway.address, count: 1, ca });
-        const result = await page(version, authorization, 1);
+        const result = await page(version, gateway, authorization, 1);
         assert.equal(result.code, 0, result.stderr);
         assert.ok(result.stdout.includes(text), result.stdout);
-        const replay = await page(version, authorization, 0);
+        const replay = await page(version, gateway, authorization, 0);
         assert.notEqual(replay.code, 0);
         assert.match(replay.stderr, /407/);
     });
 }
+
+/** Runs an Envoy that carries UDP while `act` runs with a gateway before it. */
+async function beforeEnvoy(hop, act) {
+    const { filter, cluster } = anywhere();
+    const upgrades = ['CONNECT', 'CONNECT-UDP'];
+    const upgrade_configs = upgrades.map((upgrade_type) => ({ upgrade_type, connect_config: {} }));
+    const listener = connectProxy({ cluster: 'anywhere', timeout: '0s', upgrade_configs }, [filter], upgrades);
+    const port = await free();
+    const keys = hop === 'https' ? `ca = "${ca}"` : 'udp = true';
+    const egress = `egress = { private = true, udp = "any", via = "envoy",
+        next_hops = [{ name = "envoy", urls = ["${hop}://localhost:${port}"], ${keys} }] }`;
+    await withEnvoy(scratch.path, { [port]: listener }, [cluster], async (counter) => {
+        const through = await gatewayWith(`through-${port}`, egress.replaceAll('\n', ' '));
+        try {
+            await act(through, counter);
+        } finally {
+            await through.stop();
+        }
+    }, hop === 'https' && files);
+}
+
+for (const version of ['h1', 'h2']) {
+    const name = `a page by libcurl, ${version} to the gateway, which goes on through Envoy by HTTP/2`;
+    test(name, { ...within, skip: skip || noEnvoy }, () => beforeEnvoy('https', async (through, counter) => {
+        const [authorization] = await mint({ issuer: system.issuer, gateway: through.address, count: 1, ca });
+        const result = await page(version, through, authorization, 1);
+        assert.equal(result.code, 0, result.stderr);
+        assert.ok(result.stdout.includes(text), result.stdout);
+        assert.equal(await counter('http.connect.downstream_rq_2xx'), 1);
+    }));
+}
+
+// RFC 9298, section 3.3, wants 101.
+test('Envoy opens UDP over HTTP/1.1 with 200, which costs one token', { ...within, skip: skip || noEnvoy }, () =>
+    beforeEnvoy('http', async (through, counter) => {
+        const tokens = await mint({ issuer: system.issuer, gateway: through.address, count: 2, ca });
+        for (const token of [...tokens, tokens[1]]) {
+            const { stderr } = await page('h2', through, token, 0);
+            assert.match(stderr, /response 403/); // not 407: the second token stays unspent
+        }
+        assert.equal(await counter('http.connect.downstream_rq_2xx'), 1);
+    }));

@@ -1,0 +1,26 @@
+// Pages over HTTP/3: a server (aioquic), and a client that reaches it through a proxy by CONNECT-UDP (libcurl).
+
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { environment, run } from './postern.js';
+
+const python = process.env.POSTERN_PYTHON_CLIENTS;
+const hasQuic = python && spawnSync(python, ['-c', 'import aioquic']).status === 0;
+export const skip = hasQuic ? false : 'there is no aioquic: scripts/tools/python-clients installs it';
+
+/** Starts a server of one page; returns its URL and the function that ends it. */
+export async function page3(text, { certificate, key }) {
+    const program = join(import.meta.dirname, 'http3_page.py');
+    const server = spawn(python, [program, certificate, key, text], { env: environment, stdio: ['ignore', 'pipe', 'inherit'] });
+    const [port] = await once(createInterface(server.stdout), 'line');
+    return { url: `https://127.0.0.1:${port}/`, port, stop: () => server.kill() };
+}
+
+/** Fetches `url` through the proxy at this URL, over this version of HTTP to it, with a token or without one. */
+export function fetch3(version, proxy, { ca, url, authorization = '' }) {
+    const program = join(import.meta.dirname, 'http3_by_proxy.py');
+    const args = [python, program, version, proxy, ca, url];
+    return run('sh', ['-c', 'printf "%s\\n" "$0" | "$@"', authorization, ...args]);
+}
