@@ -23,6 +23,7 @@ mod getting_started;
 mod guides;
 mod hostile_http2;
 mod hsm;
+mod http_udp;
 mod init;
 mod issuer;
 mod jaeger;

@@ -2,14 +2,13 @@
 
 use crate::support::admin::{Metrics, metrics_when};
 use crate::support::association::{Program, datagram, echo, name, v4};
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use crate::support::daemon::{Daemon, client_config};
 use crate::support::tls::Authority;
+use crate::support::udp::{Stage, Way, edit, tokens};
 use crate::support::{eventually, in_time, proxy, target};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,91 +19,6 @@ use tokio_rustls::TlsAcceptor;
 
 /// Time in which an agent sends one token for a target that fails.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// The way from the agent to the gateway.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    Plain,
-    /// HTTP/1.1 over TLS.
-    Tls,
-    Http2,
-}
-
-/// An issuer, a gateway and an agent.
-struct Stage {
-    _home: TempDir,
-    issuer: Daemon,
-    gateway: Daemon,
-    gateway_file: PathBuf,
-    agent: Daemon,
-    agent_file: PathBuf,
-}
-
-impl Stage {
-    async fn start(way: Way) -> Self {
-        Self::with(way, "udp = \"any\"\n", "").await
-    }
-
-    /// One with these lines in `[egress]` of the gateway, and in `[listen]` of the agent.
-    async fn with(way: Way, egress: &str, listen: &str) -> Self {
-        let home = TempDir::new().unwrap();
-        let authority = Authority::new(home.path());
-        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-        let tls = if let Way::Plain = way { String::new() } else { authority.section() };
-        let gateway_file = gateway_config(home.path(), &issuer.http(), "", "1s", &(egress.to_owned() + &tls));
-        let gateway = Daemon::ready("gateway", &gateway_file).await;
-        let (url, tunnels) = match way {
-            Way::Plain => (gateway.http(), ""),
-            Way::Tls => (gateway.https(), "tunnels = 1\n"),
-            Way::Http2 => (gateway.https(), ""),
-        };
-        let file = client_config(home.path(), &url, &issuer.http(), Some(&authority.ca));
-        edit(&file, "[gateway]\n", &format!("[gateway]\n{tunnels}"));
-        edit(&file, "[listen]\n", &format!("[listen]\n{listen}"));
-        let agent = Daemon::ready("client", &file).await;
-        Self { _home: home, issuer, gateway, gateway_file, agent, agent_file: file }
-    }
-
-    async fn program(&self) -> Program {
-        Program::of(self.agent.address).await
-    }
-
-    /// Returns the number of streams that the gateway has opened, once the agent counts as many tokens and answers.
-    async fn opened(&self) -> u64 {
-        eventually("gateway and agent agree", || async {
-            let opened = Metrics::of(self.gateway.admin).await.requests("opened");
-            let agent = Metrics::of(self.agent.admin).await;
-            let agree = agent.agent_requests("opened") == opened && tokens(&agent, "opened") == opened;
-            agree.then_some(opened)
-        })
-        .await
-    }
-
-    /// Waits until the gateway has as many streams.
-    async fn has_streams(&self, count: u64) {
-        metrics_when(self.gateway.admin, &format!("{count} streams"), |metrics| {
-            metrics.value("postern_udp_tunnels_open") == count
-        })
-        .await;
-    }
-
-    async fn dropped(&self, count: u64) {
-        metrics_when(self.agent.admin, &format!("{count} datagrams are dropped"), |metrics| {
-            metrics.value("postern_agent_udp_dropped_total") >= count
-        })
-        .await;
-    }
-}
-
-fn edit(file: &Path, from: &str, to: &str) {
-    let text = fs::read_to_string(file).unwrap();
-    assert!(text.contains(from), "{text}");
-    fs::write(file, text.replacen(from, to, 1)).unwrap();
-}
-
-fn tokens(agent: &Metrics, fate: &str) -> u64 {
-    agent.value(&format!("postern_agent_tokens_total{{fate=\"{fate}\",hop=\"last\"}}"))
-}
 
 async fn assert_each_target_costs_one_token(way: Way) {
     let (stage, first, second) = (Stage::start(way).await, echo().await, echo().await);

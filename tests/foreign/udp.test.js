@@ -60,6 +60,15 @@ for (const version of ['h1', 'h2']) {
     });
 }
 
+// The agent speaks HTTP/1.1 to programs.
+test('a page by libcurl through the agent, which has the token', within, async () => {
+    const before = await system.metrics();
+    const result = await fetch3('h1', `http://${system.agent}`, { ca, url: server.url });
+    assert.equal(result.code, 0, result.stderr);
+    assert.ok(result.stdout.includes(text), result.stdout);
+    assert.equal((await system.metrics()).opened - before.opened, 1);
+});
+
 /** Runs an Envoy that carries UDP while `act` runs with a gateway before it. */
 async function beforeEnvoy(hop, act) {
     const { filter, cluster } = anywhere();

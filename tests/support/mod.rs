@@ -26,6 +26,7 @@ pub mod site;
 pub mod target;
 pub mod tls;
 pub mod tokens;
+pub mod udp;
 pub mod unit;
 pub mod up;
 pub mod users;

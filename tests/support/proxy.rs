@@ -126,7 +126,7 @@ pub async fn read_response<S: AsyncBufReadExt + Unpin>(stream: &mut S) -> io::Re
     Ok(Response { status: head.status, head, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-async fn read_head<S: AsyncBufReadExt + Unpin>(stream: &mut S) -> io::Result<Head> {
+pub async fn read_head<S: AsyncBufReadExt + Unpin>(stream: &mut S) -> io::Result<Head> {
     let mut text = String::new();
     while !text.ends_with("\r\n\r\n") {
         if stream.read_line(&mut text).await? == 0 {

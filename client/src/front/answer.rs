@@ -51,6 +51,9 @@ pub(crate) enum Refusal {
     /// The request's head is too large.
     #[error("the request's head has more than {MOST_FIELDS} fields or {} KiB: send fewer or shorter fields", HEADER_LIMIT / 1024)]
     HeaderTooLarge,
+    /// UDP, which the agent's configuration forbids.
+    #[error("UDP is off in this agent ([listen] udp_targets); no token was sent")]
+    UdpOff,
     /// A TRACE or OPTIONS that must not be forwarded.
     #[error("{LAST_HOP}. Leave Max-Forwards out to reach the target; no token was spent")]
     LastHop,
@@ -78,7 +81,7 @@ impl Refusal {
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         use OpenError as E;
-        use Reply::{GeneralFailure, HostUnreachable, NetworkUnreachable};
+        use Reply::{CommandNotSupported, GeneralFailure, HostUnreachable, NetworkUnreachable};
         use StatusCode as S;
         let malformed = "http_request_error";
         let error = match self {
@@ -89,6 +92,7 @@ impl Refusal {
             Self::HeaderTooLarge => {
                 return (S::REQUEST_HEADER_FIELDS_TOO_LARGE, malformed, GeneralFailure, BadRequest);
             }
+            Self::UdpOff => return (S::FORBIDDEN, "http_request_denied", CommandNotSupported, BadRequest),
             Self::LastHop => return (S::FORBIDDEN, "http_request_denied", GeneralFailure, BadRequest),
             Self::Upstream(fault) => return (S::BAD_GATEWAY, fault.error(), GeneralFailure, TargetFailed),
             Self::NoTunnel(error) => error,

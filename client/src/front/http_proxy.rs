@@ -1,15 +1,16 @@
-//! The HTTP proxy: CONNECT, and plain requests in absolute form.
+//! The HTTP proxy: CONNECT, UDP, and plain requests in absolute form.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Body, HEADER_LIMIT, Refusal, boxed, full};
 use crate::front::forward::{ForwardError, KeptTunnels};
 use crate::front::own_pages::{self, ConnectionEnds};
 use crate::front::state::AgentState;
+use crate::front::udp::UdpStream;
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
+use http::header::{AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use postern_daemon::exchange::Exchange;
@@ -21,6 +22,7 @@ use postern_proxy::plain::MOST_FIELDS;
 use postern_proxy::relay::Relay;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
+use postern_proxy::udp::{is_upgrade, set_upgraded};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -28,17 +30,31 @@ use tokio::net::TcpStream;
 /// Time limit for a request's header, and for an idle connection between requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A tunnel that the connection becomes.
+enum Opened {
+    Tcp(Tunnel),
+    Udp(UdpStream),
+}
+
 /// Serves one client connection, which may become a tunnel.
 pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: &AgentState) {
     let Ok(ends) = ConnectionEnds::of(&stream) else { return }; // the client is gone already
     let Visitor { mut place, exchange, .. } = visitor;
     // Boxed, so the memory of HTTP is freed before the tunnel begins.
     match Box::pin(requests(stream, ends, &exchange, state)).await {
-        (Finished { stream: Accepted::Left(stream), early, ended: Ended::Closed }, Some(tunnel)) => {
+        (Finished { stream: Accepted::Left(stream), early, ended: Ended::Closed }, Some(opened)) => {
             place.keep();
-            let received = tunnel.received();
-            let relay = Relay::new(stream, tunnel, &early, None);
-            state.shutdown.until_stopped(received.keep_taking(relay)).await;
+            match opened {
+                Opened::Tcp(tunnel) => {
+                    let received = tunnel.received();
+                    let relay = Relay::new(stream, tunnel, &early, None);
+                    state.shutdown.until_stopped(received.keep_taking(relay)).await;
+                }
+                // Boxed: most tunnels are of TCP, and should not have the size of this future.
+                Opened::Udp(udp) => {
+                    _ = state.shutdown.until_stopped(Box::pin(udp.relay(stream, &early, state))).await;
+                }
+            }
         }
         (finished, _) => finished.end(state, &place, &exchange).await,
     }
@@ -50,7 +66,7 @@ async fn requests(
     ends: ConnectionEnds,
     exchange: &Exchange,
     state: &AgentState,
-) -> (Finished, Option<Tunnel>) {
+) -> (Finished, Option<Opened>) {
     let (kept, opened) = (KeptTunnels::default(), Mutex::new(None));
     let mut http = builder(HEADER_TIMEOUT, HEADER_LIMIT);
     http.half_close(true) // a client may finish sending and then only read
@@ -75,14 +91,17 @@ async fn respond(
     state: &AgentState,
     kept: &KeptTunnels,
     exchange: &Exchange,
-    opened: &Mutex<Option<Tunnel>>,
+    opened: &Mutex<Option<Opened>>,
 ) -> Result<Response<Body>, Unanswered> {
-    if request.method() != Method::CONNECT && ends.are_meant_by(request.uri()) {
+    let (head, body) = request.into_parts();
+    let is_udp = is_upgrade(&head);
+    if !is_udp && head.method != Method::CONNECT && ends.are_meant_by(&head.uri) {
+        let request = Request::from_parts(head, body);
         return Ok(own_pages::answer(&request, ends, state).map(boxed));
     }
-    let (head, body) = request.into_parts();
     let answered = match check(&head) {
         Err(refusal) => Err(refusal.into()),
+        Ok(()) if is_udp => upgrade(&head, state, exchange, opened).await.map_err(Into::into),
         Ok(()) if head.method == Method::CONNECT => {
             connect(&head, state, exchange, opened).await.map_err(Into::into)
         }
@@ -98,7 +117,12 @@ async fn respond(
         }
         Err(ForwardError::Refused(refusal)) => {
             state.count(refusal.outcome());
-            Ok(refusal.into_response().map(boxed))
+            let mut response = refusal.into_response().map(boxed);
+            if is_udp {
+                // The program may have sent capsules already, which must not be read as a request (RFC 9931).
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
         }
         Err(ForwardError::Lost) => {
             state.count(AgentOutcome::TargetFailed);
@@ -107,18 +131,21 @@ async fn respond(
     }
 }
 
-/// Returns `true` if the client presents a token, even a malformed one: it takes this agent for a gateway.
-fn brings_a_token(headers: &HeaderMap) -> bool {
+/// Returns `true` if the client presents a token, even a malformed one: it takes this agent for a gateway. One for UDP may
+/// present it as to an origin.
+fn brings_a_token(headers: &HeaderMap, is_udp: bool) -> bool {
     let is_token = |value: &HeaderValue| match parse_authorization(value.as_bytes()) {
         Ok(presented) => matches!(presented, Presentation::Token(_)),
         Err(error) => !matches!(error, AuthorizationError::Grammar(_)), // of any scheme
     };
-    headers.get_all(PROXY_AUTHORIZATION).iter().any(is_token)
+    let as_to_origin = is_udp.then(|| headers.get_all(AUTHORIZATION)).into_iter().flatten();
+    headers.get_all(PROXY_AUTHORIZATION).iter().chain(as_to_origin).any(is_token)
 }
 
 /// Refuses requests that are not for a proxy or are ambiguous.
 fn check(head: &Parts) -> Result<(), Refusal> {
-    if brings_a_token(&head.headers) {
+    let is_udp = is_upgrade(head);
+    if brings_a_token(&head.headers, is_udp) {
         return Err(OpenError::ForGateway.into()); // the token stays unspent
     }
     let is_connect = head.method == Method::CONNECT;
@@ -126,7 +153,7 @@ fn check(head: &Parts) -> Result<(), Refusal> {
         "CONNECT takes host:port, and no URL"
     } else if is_connect && announces_body(head) {
         "A CONNECT request has no body"
-    } else if !is_connect && head.uri.scheme_str() != Some("http") {
+    } else if !is_connect && !is_udp && head.uri.scheme_str() != Some("http") {
         "Only http:// is forwarded in absolute form: use CONNECT for everything else"
     } else if host(head).is_err() {
         "A request of HTTP/1.1 has one Host field, with a host or nothing in it (RFC 9112, section 3.2)"
@@ -145,11 +172,26 @@ async fn connect(
     head: &Parts,
     state: &AgentState,
     exchange: &Exchange,
-    opened: &Mutex<Option<Tunnel>>,
+    opened: &Mutex<Option<Opened>>,
 ) -> Result<Response<Body>, Refusal> {
     let target = head.uri.authority().map_or("", |authority| authority.as_str());
     let tunnel = state.opener.open(&Target::parse(target, None)?).await?;
-    *opened.lock() = Some(tunnel);
+    *opened.lock() = Some(Opened::Tcp(tunnel));
     exchange.keep();
     Ok(Response::new(full(Bytes::new())))
+}
+
+/// Opens the stream of UDP, which begins when hyper has sent the 101.
+async fn upgrade(
+    head: &Parts,
+    state: &AgentState,
+    exchange: &Exchange,
+    opened: &Mutex<Option<Opened>>,
+) -> Result<Response<Body>, Refusal> {
+    *opened.lock() = Some(Opened::Udp(UdpStream::open(head, state).await?));
+    exchange.keep();
+    let mut response = Response::new(full(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    set_upgraded(response.headers_mut());
+    Ok(response)
 }

@@ -5,7 +5,7 @@ use super::health::Outage;
 use crate::wallet::challenge::mark_of;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
-use http::header::{HeaderMap, PROXY_AUTHENTICATE};
+use http::header::{HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE};
 use postern_daemon::http::{no_answer, one_line, quoted};
 use postern_proxy::target::{Target, Transport};
 use postern_proxy::tunnel::{Asked, Connect, Head, HeadError, Joined, Tunnel, Vigil, ask, read_body};
@@ -196,6 +196,17 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
+    /// Returns the agent's own answer about a target of UDP whose stream broke.
+    pub(crate) fn broken_udp() -> Self {
+        let status = HeaderValue::from_static(
+            "postern-agent; error=connection_terminated; details=\"the last stream to the target broke before a datagram came back\"",
+        );
+        let headers = [(HeaderName::from_static("proxy-status"), status)].into_iter().collect();
+        let body =
+            "The last stream to the target broke before a datagram came back: its port may be unreachable.\n";
+        Self { status: StatusCode::BAD_GATEWAY, headers, body: body.into(), origin: None }
+    }
+
     #[cfg(test)]
     pub(crate) fn of(status: StatusCode, headers: HeaderMap, body: Bytes) -> Self {
         Self { status, headers, body, origin: None }

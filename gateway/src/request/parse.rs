@@ -11,8 +11,8 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError, Transport};
-use postern_proxy::udp::template::Template;
-use postern_proxy::udp::{PROTOCOL, describes_content, is_upgrade};
+use postern_proxy::udp::template::{RequestFault, Template};
+use postern_proxy::udp::{PROTOCOL, is_upgrade};
 use postern_spend::{Epoch, SpendStore, Unknown};
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
@@ -163,14 +163,11 @@ fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
         None if is_upgrade(head) => {}
         None => return None,
     }
-    if describes_content(&head.headers) {
-        return Some(Err(Refusal::CapsuleContent));
-    }
-    let path = head.uri.path_and_query().map_or("", |path| path.as_str());
-    Some(match TEMPLATE.target(path) {
-        Some(target) => target.map_err(Refusal::Target),
-        None => Err(Refusal::Template),
-    })
+    Some(TEMPLATE.target_of(head).map_err(|fault| match fault {
+        RequestFault::Content => Refusal::CapsuleContent,
+        RequestFault::Path => Refusal::Template,
+        RequestFault::Target(error) => Refusal::Target(error),
+    }))
 }
 
 /// Returns the target as the request has it, for the access log.

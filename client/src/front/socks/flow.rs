@@ -3,6 +3,7 @@
 use super::datagram::WHOLE;
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::Refusal;
+use crate::front::udp::{IDLE, PAUSE};
 use crate::hop::tunnel::Opener;
 use crate::recorder::Answers;
 use parking_lot::Mutex;
@@ -14,17 +15,11 @@ use postern_proxy::udp::capsule::{Decoder, MAX_HEAD, MAX_PAYLOAD, Malformed, enc
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Silence after which a stream ends.
-const IDLE: Duration = Duration::from_mins(2);
-/// Time from a failure, or from the opening of a stream that soon ended, in which no further token is sent for a target. An
-/// unreachable port ends each stream at its first datagram.
-const PAUSE: Duration = Duration::from_secs(5);
 /// Maximum bytes of capsules that wait for the gateway, unless one capsule alone has more.
 const KEPT: usize = 64 << 10;
 /// Maximum number of datagrams that wait for the gateway.

@@ -1,6 +1,8 @@
 //! The target of UDP in a request's path (RFC 9298, sections 2 and 3).
 
+use super::describes_content;
 use crate::target::{Host, Target, TargetError, Transport};
+use http::request;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -29,6 +31,17 @@ pub enum TemplateError {
         "the template must have {{target_host}} once and after it {{target_port}} once, with text between them"
     )]
     Variables,
+}
+
+/// Reasons why a request for UDP has no target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestFault {
+    /// It has a field about content, which its capsules are not (RFC 9297, section 3.2).
+    Content,
+    /// Its path is not that of the template.
+    Path,
+    /// The path matches the template, and its host or port is not valid.
+    Target(TargetError),
 }
 
 impl Default for Template {
@@ -62,6 +75,18 @@ impl Template {
         }
         let [before, between, after] = texts.map(Box::from);
         Ok(Self { before, between, after })
+    }
+
+    /// Returns the target of a request for UDP.
+    ///
+    /// # Errors
+    /// [`RequestFault`].
+    pub fn target_of(&self, head: &request::Parts) -> Result<Target, RequestFault> {
+        if describes_content(&head.headers) {
+            return Err(RequestFault::Content);
+        }
+        let path = head.uri.path_and_query().map_or("", |path| path.as_str());
+        self.target(path).ok_or(RequestFault::Path)?.map_err(RequestFault::Target)
     }
 
     /// Returns the target, over UDP, in the path and query of a request; `None` if they do not match the template.

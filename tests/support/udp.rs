@@ -1,0 +1,95 @@
+//! An agent whose programs use UDP, the way to its gateway, and the gateway.
+
+use super::admin::{Metrics, metrics_when};
+use super::association::Program;
+use super::daemon::{Daemon, client_config, gateway_config, issuer_config};
+use super::eventually;
+use super::tls::Authority;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// The way from the agent to the gateway.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    Plain,
+    /// HTTP/1.1 over TLS.
+    Tls,
+    Http2,
+}
+
+/// An issuer, a gateway and an agent.
+pub struct Stage {
+    pub _home: TempDir,
+    pub issuer: Daemon,
+    pub gateway: Daemon,
+    pub gateway_file: PathBuf,
+    pub agent: Daemon,
+    pub agent_file: PathBuf,
+}
+
+impl Stage {
+    pub async fn start(way: Way) -> Self {
+        Self::with(way, "udp = \"any\"\n", "").await
+    }
+
+    /// One with these lines in `[egress]` of the gateway, and in `[listen]` of the agent.
+    pub async fn with(way: Way, egress: &str, listen: &str) -> Self {
+        let home = TempDir::new().unwrap();
+        let authority = Authority::new(home.path());
+        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let tls = if let Way::Plain = way { String::new() } else { authority.section() };
+        let gateway_file = gateway_config(home.path(), &issuer.http(), "", "1s", &(egress.to_owned() + &tls));
+        let gateway = Daemon::ready("gateway", &gateway_file).await;
+        let (url, tunnels) = match way {
+            Way::Plain => (gateway.http(), ""),
+            Way::Tls => (gateway.https(), "tunnels = 1\n"),
+            Way::Http2 => (gateway.https(), ""),
+        };
+        let file = client_config(home.path(), &url, &issuer.http(), Some(&authority.ca));
+        edit(&file, "[gateway]\n", &format!("[gateway]\n{tunnels}"));
+        edit(&file, "[listen]\n", &format!("[listen]\n{listen}"));
+        let agent = Daemon::ready("client", &file).await;
+        Self { _home: home, issuer, gateway, gateway_file, agent, agent_file: file }
+    }
+
+    pub async fn program(&self) -> Program {
+        Program::of(self.agent.address).await
+    }
+
+    /// Returns the number of streams that the gateway has opened, once the agent counts as many tokens and answers.
+    pub async fn opened(&self) -> u64 {
+        eventually("gateway and agent agree", || async {
+            let opened = Metrics::of(self.gateway.admin).await.requests("opened");
+            let agent = Metrics::of(self.agent.admin).await;
+            let agree = agent.agent_requests("opened") == opened && tokens(&agent, "opened") == opened;
+            agree.then_some(opened)
+        })
+        .await
+    }
+
+    /// Waits until the gateway has as many streams.
+    pub async fn has_streams(&self, count: u64) {
+        metrics_when(self.gateway.admin, &format!("{count} streams"), |metrics| {
+            metrics.value("postern_udp_tunnels_open") == count
+        })
+        .await;
+    }
+
+    pub async fn dropped(&self, count: u64) {
+        metrics_when(self.agent.admin, &format!("{count} datagrams are dropped"), |metrics| {
+            metrics.value("postern_agent_udp_dropped_total") >= count
+        })
+        .await;
+    }
+}
+
+pub fn edit(file: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(file, text.replacen(from, to, 1)).unwrap();
+}
+
+pub fn tokens(agent: &Metrics, fate: &str) -> u64 {
+    agent.value(&format!("postern_agent_tokens_total{{fate=\"{fate}\",hop=\"last\"}}"))
+}
