@@ -6,7 +6,7 @@ mod pattern;
 mod resolver;
 mod store;
 
-pub use egress::{Action, Egress, Lever, Ports, Rule, UdpPorts, UdpWord};
+pub use egress::{Action, Egress, Lever, Ports, Rule, UdpPorts, UdpTemplate, UdpWord};
 pub use next_hop::{Balance, HopKind, HopUrl, HopUrlError, NextHop, NextHopError};
 pub(crate) use next_hop::{DIRECT, HopTls};
 pub use pattern::{Hosts, Pattern, PatternError};

@@ -7,7 +7,7 @@ use http::request::Parts;
 use postern_proxy::relay::{Relay, TunnelEnd};
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
-use postern_proxy::udp::template::{RequestFault, Template};
+use postern_proxy::udp::template::{RequestFault, Template, target_of};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
@@ -48,7 +48,7 @@ fn target(head: &Parts, state: &AgentState) -> Result<Target, Refusal> {
     if state.limit.udp_targets() == 0 {
         return Err(Refusal::UdpOff);
     }
-    Template::default().target_of(head).map_err(|fault| match fault {
+    target_of(head, [&Template::default()]).map_err(|fault| match fault {
         RequestFault::Content => Refusal::Request(
             "A request for UDP has no Content-Length, Content-Type or Transfer-Encoding (RFC 9297, section 3.2)",
         ),

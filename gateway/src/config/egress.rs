@@ -4,10 +4,14 @@ use super::next_hop::DIRECT;
 use super::pattern::is_below;
 use super::{Hosts, NextHop, NextHopError, Pattern, ResolverConfig};
 use ipnet::IpNet;
+use postern_config::text_value;
+use postern_proxy::udp::template::{Template, TemplateError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 /// Targets of tunnels: the first matching rule decides; without one, `ports`, `private` and `own` do.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -21,6 +25,8 @@ pub struct Egress {
     pub ports: Ports,
     /// Ports of UDP that may be reached, through rules as well: "off", a list, or "any".
     pub udp: UdpPorts,
+    /// Path at which UDP can be requested beside the well-known one, such as "/udp?h={target_host}&p={target_port}".
+    pub udp_template: Option<UdpTemplate>,
     /// Networks that no rule can allow, such as "203.0.113.0/24".
     #[schemars(with = "Vec<String>")]
     pub deny: Vec<IpNet>,
@@ -131,6 +137,29 @@ pub enum UdpWord {
     /// All of them.
     Any,
 }
+
+/// A template of paths for requests of UDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdpTemplate {
+    text: Box<str>,
+    pub(crate) template: Template,
+}
+
+impl FromStr for UdpTemplate {
+    type Err = TemplateError;
+
+    fn from_str(text: &str) -> Result<Self, TemplateError> {
+        Ok(Self { text: text.into(), template: Template::parse(text)? })
+    }
+}
+
+impl fmt::Display for UdpTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+text_value!(UdpTemplate, "a path with {target_host} and behind it {target_port} (RFC 9298, section 2)");
 
 impl UdpPorts {
     /// Returns `true` if UDP to `port` is allowed.

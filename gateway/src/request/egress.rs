@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use own::OwnAddresses;
 use postern_proxy::address::{forms, is_special};
 use postern_proxy::target::{Host, Target, Transport};
+use postern_proxy::udp::template::Template;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct Policy {
     pub(crate) next_hops: NextHops,
     /// Targets whose tunnels came back from a next hop under this policy.
     pub(crate) returned: Returned,
+    /// Paths at which UDP can be requested.
+    pub(crate) udp_templates: Vec<Template>,
     /// Turn of the next tunnel, for rotation among local addresses.
     turn: AtomicUsize,
 }
@@ -92,9 +95,11 @@ impl Policy {
 
     /// Builds the policy that follows another one, whose unchanged `next_hops` stay in use.
     pub(crate) fn after(next_hops: &NextHops, egress: &Egress) -> Self {
+        let own_template = egress.udp_template.as_ref().map(|own| own.template.clone());
         Self {
             own: (!egress.private && !egress.own).then(OwnAddresses::read),
             next_hops: NextHops::new(&egress.next_hops, next_hops),
+            udp_templates: [Template::default()].into_iter().chain(own_template).collect(),
             egress: egress.clone(),
             returned: Returned::default(),
             turn: AtomicUsize::default(),

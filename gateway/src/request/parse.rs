@@ -11,13 +11,13 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use postern_proxy::headers::{HostFault, announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::target::{Target, TargetError, Transport};
-use postern_proxy::udp::template::{RequestFault, Template};
+use postern_proxy::udp::template::{RequestFault, target_of};
 use postern_proxy::udp::{PROTOCOL, is_upgrade};
 use postern_spend::{Epoch, SpendStore, Unknown};
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
 use tokio::time::Instant;
 
 /// A request with a token of an accepted key, for a target that may be reached. The signature is not verified yet.
@@ -87,7 +87,7 @@ pub(super) fn destination(
     policy: &Policy,
     generation: &Generation,
 ) -> Result<Target, Refusal> {
-    let target = target(head, generation.require_host)?;
+    let target = target(head, policy, generation.require_host)?;
     policy.check_target(&target).map_err(Refusal::Policy)?;
     let carries = |via: Via<'_>| target.transport() == Transport::Tcp || via.hop.may_carry_udp();
     if policy.via_before_lookup(&target).is_none_or(carries) { Ok(target) } else { Err(Refusal::NextHopUdp) }
@@ -109,8 +109,8 @@ fn check_circle(worker: &Worker, policy: &Policy, target: &Target) -> Result<(),
 
 /// Parses the request's target: the authority form of CONNECT (RFC 9112, section 3.2.3) or the absolute form of any other
 /// method (section 3.2.2). HTTP/2 has it in `:authority` and `:scheme` (RFC 9113, sections 8.3.1 and 8.5).
-fn target(head: &request::Parts, require_host: bool) -> Result<Target, Refusal> {
-    if let Some(target) = udp_target(head) {
+fn target(head: &request::Parts, policy: &Policy, require_host: bool) -> Result<Target, Refusal> {
+    if let Some(target) = udp_target(head, policy) {
         host_of(head, require_host)?;
         return target;
     }
@@ -154,16 +154,19 @@ fn host_of(head: &request::Parts, require_host: bool) -> Result<Option<&HeaderVa
     }
 }
 
+/// Returns `true` for an extended CONNECT of any protocol, and for an upgrade to UDP.
+fn asks_for_capsules(head: &request::Parts) -> bool {
+    head.extensions.get::<Protocol>().is_some() || is_upgrade(head)
+}
+
 /// Returns the target of a request for UDP (RFC 9298): an extended CONNECT, or an upgrade in HTTP/1.1. `None` for any other.
-fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
-    static TEMPLATE: LazyLock<Template> = LazyLock::new(Template::default);
+fn udp_target(head: &request::Parts, policy: &Policy) -> Option<Result<Target, Refusal>> {
     match head.extensions.get::<Protocol>() {
         Some(protocol) if protocol.as_str() != PROTOCOL => return Some(Err(Refusal::Protocol)),
-        Some(_) => {}
-        None if is_upgrade(head) => {}
-        None => return None,
+        _ if asks_for_capsules(head) => {}
+        _ => return None,
     }
-    Some(TEMPLATE.target_of(head).map_err(|fault| match fault {
+    Some(target_of(head, &policy.udp_templates).map_err(|fault| match fault {
         RequestFault::Content => Refusal::CapsuleContent,
         RequestFault::Path => Refusal::Template,
         RequestFault::Target(error) => Refusal::Target(error),
@@ -171,8 +174,8 @@ fn udp_target(head: &request::Parts) -> Option<Result<Target, Refusal>> {
 }
 
 /// Returns the target as the request has it, for the access log.
-pub(super) fn written_target(head: &request::Parts) -> Option<String> {
-    if let Some(target) = udp_target(head) {
+pub(super) fn written_target(head: &request::Parts, policy: &Policy) -> Option<String> {
+    if let Some(target) = udp_target(head, policy) {
         return target.ok().map(|target| target.authority().to_string());
     }
     // The whole authority may contain a user name and a password.
@@ -186,10 +189,10 @@ pub(super) fn written_target(head: &request::Parts) -> Option<String> {
 /// origin to others (docs/how-it-works/request.md).
 pub(crate) fn asked_in(head: &request::Parts) -> AskedIn {
     let has = |field: HeaderName| head.headers.contains_key(field);
-    match udp_target(head) {
-        None => AskedIn::Proxy,
-        Some(_) if has(AUTHORIZATION) && !has(PROXY_AUTHORIZATION) => AskedIn::BothAsOrigin,
-        Some(_) => AskedIn::Both,
+    match asks_for_capsules(head) {
+        false => AskedIn::Proxy,
+        true if has(AUTHORIZATION) && !has(PROXY_AUTHORIZATION) => AskedIn::BothAsOrigin,
+        true => AskedIn::Both,
     }
 }
 

@@ -73,7 +73,9 @@ pub(crate) async fn answer(
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
     let (who, is_connect) = (
-        core.recorder.access.who(client.address, || parse::written_target(&head)),
+        core.recorder
+            .access
+            .who(client.address, || parse::written_target(&head, &core.settings.policy.load())),
         head.method == Method::CONNECT,
     );
     let (version, asked_in) = (head.version, parse::asked_in(&head));

@@ -266,6 +266,31 @@ async fn a_request_that_is_not_for_udp_is_refused() {
 }
 
 #[tokio::test]
+async fn a_template_of_the_operator_names_targets_beside_the_well_known_one() {
+    let gateway = Running::start_with(|config| {
+        any_port(config);
+        config.egress.udp_template = Some("/udp?h={target_host}&p={target_port}".parse().unwrap());
+    });
+    let (gateway, target) = (gateway.await, echo().await);
+    let mut client = Http2::connect(gateway.address).await;
+    let own = format!("/udp?h={}&p={}", target.ip(), target.port());
+    let token = ISSUER.authorization();
+    let fields = [("proxy-authorization", token.as_str())];
+    for (path, details) in [("/udp?h=a.example&q=443", "names no target"), ("/udp?h=a..b&p=443", "host")] {
+        let answer = ask(&mut client, path, &fields).await.answer().await;
+        answer.assert_refused(400, "http_request_error", details);
+    }
+    ask(&mut client, &own, &fields).await.opened().await.0.assert_opened();
+    open(&mut client, target).await.echo(b"at the well-known one").await;
+    // Elsewhere it is a path without a target.
+    let other = start().await;
+    let mut client = Http2::connect(other.address).await;
+    let answer =
+        ask(&mut client, &own, &[("proxy-authorization", &ISSUER.authorization())]).await.answer().await;
+    answer.assert_refused(400, "http_request_error", "names no target");
+}
+
+#[tokio::test]
 async fn a_port_that_is_unreachable_ends_the_stream() {
     let (gateway, target) = (start().await, echo().await);
     let closed = {

@@ -38,9 +38,9 @@ pub enum TemplateError {
 pub enum RequestFault {
     /// It has a field about content, which its capsules are not (RFC 9297, section 3.2).
     Content,
-    /// Its path is not that of the template.
+    /// Its path matches no template.
     Path,
-    /// The path matches the template, and its host or port is not valid.
+    /// The path matches a template, and its host or port is not valid.
     Target(TargetError),
 }
 
@@ -77,18 +77,6 @@ impl Template {
         Ok(Self { before, between, after })
     }
 
-    /// Returns the target of a request for UDP.
-    ///
-    /// # Errors
-    /// [`RequestFault`].
-    pub fn target_of(&self, head: &request::Parts) -> Result<Target, RequestFault> {
-        if describes_content(&head.headers) {
-            return Err(RequestFault::Content);
-        }
-        let path = head.uri.path_and_query().map_or("", |path| path.as_str());
-        self.target(path).ok_or(RequestFault::Path)?.map_err(RequestFault::Target)
-    }
-
     /// Returns the target, over UDP, in the path and query of a request; `None` if they do not match the template.
     ///
     /// # Errors
@@ -110,6 +98,22 @@ impl Template {
         };
         [&self.before, &*host, &self.between, &target.port().to_string(), &self.after].concat()
     }
+}
+
+/// Returns the target of a request for UDP, by the first of these templates that its path matches.
+///
+/// # Errors
+/// [`RequestFault`].
+pub fn target_of<'t>(
+    head: &request::Parts,
+    templates: impl IntoIterator<Item = &'t Template>,
+) -> Result<Target, RequestFault> {
+    if describes_content(&head.headers) {
+        return Err(RequestFault::Content);
+    }
+    let path = head.uri.path_and_query().map_or("", |path| path.as_str());
+    let target = templates.into_iter().find_map(|template| template.target(path));
+    target.ok_or(RequestFault::Path)?.map_err(RequestFault::Target)
 }
 
 fn target(host: &str, port: &str) -> Result<Target, TargetError> {
