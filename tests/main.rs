@@ -56,5 +56,6 @@ mod system_calls;
 mod systemd;
 mod token_types;
 mod two_hops;
+mod udp_floods;
 mod unauthenticated;
 mod up;

@@ -3,7 +3,8 @@
 use super::in_time;
 use super::proxy::Head;
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::client::{Builder, SendRequest};
+use h2::ext::Protocol;
 use h2::{RecvStream, SendStream};
 use http::{Method, Request, Version};
 use std::fmt::Write;
@@ -26,10 +27,19 @@ pub struct Tunnel {
 
 impl Connection {
     pub async fn to(gateway: SocketAddr) -> io::Result<Self> {
+        Self::with(&Builder::new(), gateway).await
+    }
+
+    /// One whose window as a whole is no limit.
+    pub async fn wide(gateway: SocketAddr) -> io::Result<Self> {
+        Self::with(Builder::new().initial_connection_window_size(1 << 30), gateway).await
+    }
+
+    async fn with(settings: &Builder, gateway: SocketAddr) -> io::Result<Self> {
         let opening = async {
             let stream = TcpStream::connect(gateway).await?;
             stream.set_nodelay(true)?;
-            let (sender, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
+            let (sender, connection) = settings.handshake(stream).await.map_err(io::Error::other)?;
             tokio::spawn(connection); // how it ends shows in its streams
             sender.ready().await.map(Self).map_err(io::Error::other)
         };
@@ -41,6 +51,28 @@ impl Connection {
         let request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT).uri(target);
         let request =
             request.header("proxy-authorization", authorization).body(()).map_err(io::Error::other)?;
+        self.ask(request).await
+    }
+
+    /// An extended CONNECT for datagrams (RFC 9298, section 3.4).
+    pub async fn udp(&self, target: SocketAddr, authorization: &str) -> io::Result<(Head, Option<Tunnel>)> {
+        let path = format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port());
+        let request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT);
+        let request = request.uri(format!("https://proxy.example{path}")).header("capsule-protocol", "?1");
+        let request = request.extension(Protocol::from_static("connect-udp"));
+        let request =
+            request.header("proxy-authorization", authorization).body(()).map_err(io::Error::other)?;
+        let announced = async {
+            while !self.0.is_extended_connect_protocol_enabled() {
+                tokio::task::yield_now().await; // the setting has no event
+            }
+            Ok(())
+        };
+        in_time(announced).await?;
+        self.ask(request).await
+    }
+
+    async fn ask(&self, request: Request<()>) -> io::Result<(Head, Option<Tunnel>)> {
         let asking = async {
             let mut sender = self.0.clone().ready().await.map_err(io::Error::other)?;
             let (response, send) = sender.send_request(request, false).map_err(io::Error::other)?;
@@ -68,6 +100,21 @@ impl Tunnel {
             self.send.send_data(vec![7; granted].into(), false).map_err(io::Error::other)?;
             sent += granted;
         }
+    }
+
+    /// Sends as the other side takes it.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut left = Bytes::copy_from_slice(bytes);
+        while !left.is_empty() {
+            self.send.reserve_capacity(left.len());
+            let granted = in_time(async {
+                let granted = poll_fn(|cx| self.send.poll_capacity(cx)).await;
+                granted.ok_or(io::ErrorKind::BrokenPipe)?.map_err(io::Error::other)
+            });
+            let granted = granted.await?;
+            self.send.send_data(left.split_to(granted.min(left.len())), false).map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Sends a few bytes to an echo and reads them back.

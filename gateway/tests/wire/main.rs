@@ -29,5 +29,6 @@ mod tls;
 mod token;
 mod tunnel;
 mod udp;
+mod udp_attacks;
 mod udp_hops;
 mod unread;

@@ -1,7 +1,7 @@
 //! Decisions of the policy, in tables.
 
 use super::*;
-use crate::config::Ports;
+use crate::config::{Ports, UdpPorts, UdpWord};
 
 fn strict() -> Policy {
     Policy::new(&Egress::default())
@@ -18,7 +18,26 @@ fn target(text: &str) -> Target {
 /// Checks a literal address at a port that every policy here allows.
 fn check(policy: &Policy, address: &str) -> Result<(), PolicyRefusal> {
     let address = address.parse().unwrap();
-    policy.check_address(&Target::new(Host::Address(address), 443).unwrap(), address)
+    let target = Target::new(Host::Address(address), 443).unwrap();
+    let checked = policy.check_address(&target, address);
+    assert_eq!(policy.check_address(&target.over(Transport::Udp), address), checked, "{address} over UDP");
+    checked
+}
+
+/// Asserts that UDP is judged as TCP is where both may use every port, and refused where it may use none.
+fn assert_same_over_udp(policy: &Policy, target: &Target, addresses: &[IpAddr]) {
+    let with = |word: UdpWord| {
+        let egress = Egress { ports: Ports::Any, udp: UdpPorts::Word(word), ..policy.egress.clone() };
+        Policy::new(&egress)
+    };
+    let over = |policy: &Policy, transport: Transport| {
+        let target = target.clone().over(transport);
+        let of_addresses = addresses.iter().map(|address| policy.check_address(&target, *address));
+        [policy.check_target(&target)].into_iter().chain(of_addresses).collect::<Vec<_>>()
+    };
+    let (open, closed) = (with(UdpWord::Any), with(UdpWord::Off));
+    assert_eq!(over(&open, Transport::Udp), over(&open, Transport::Tcp), "{target:?} over UDP");
+    assert!(over(&closed, Transport::Udp).iter().all(Result::is_err), "{target:?} over UDP");
 }
 
 #[test]
@@ -72,8 +91,10 @@ fn fate(policy: &Policy, text: &str, addresses: &[&str]) -> String {
         Err(PolicyRefusal::Target(_)) => "target",
         Err(PolicyRefusal::Network(_)) => "network",
     };
+    let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    assert_same_over_udp(policy, &target, &addresses);
     let mut words = vec![word(policy.check_target(&target))];
-    words.extend(addresses.iter().map(|text| word(policy.check_address(&target, text.parse().unwrap()))));
+    words.extend(addresses.iter().map(|address| word(policy.check_address(&target, *address))));
     words.join(" ")
 }
 
