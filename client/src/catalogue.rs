@@ -22,6 +22,9 @@ postern_telemetry::catalogue! {
     /// Answered requests.
     AGENT_REQUESTS: Counter = "postern_agent_requests_total" [AgentOutcome::SPEC];
 
+    /// Open streams of UDP, one for each target of a program.
+    AGENT_UDP_OPEN: Gauge = "postern_agent_udp_streams_open";
+
     /// UDP datagrams that were not relayed: malformed, for a target without a stream, or beyond a limit.
     AGENT_UDP_DROPPED: Counter = "postern_agent_udp_dropped_total";
 }

@@ -2,7 +2,7 @@
 
 pub(crate) use crate::catalogue::TokenFate as Fate;
 use crate::catalogue::{self, AgentOutcome, Position};
-use metrics::{Counter, counter};
+use metrics::{Counter, counter, gauge};
 use parking_lot::Mutex;
 use postern_admin::live::Latency;
 use postern_telemetry::catalogue::from_zero;
@@ -14,10 +14,20 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Counters of program requests, by outcome, and of lost datagrams.
+/// Counters of program requests, by outcome, of open streams of UDP, and of lost datagrams.
 pub(crate) struct Answers {
     outcomes: Vec<ReadableCounter>,
+    udp_open: ReadableGauge,
     pub(crate) udp_dropped: Counter,
+}
+
+/// An open stream of UDP, counted until the value is dropped.
+pub(crate) struct OpenUdp(Arc<Answers>);
+
+impl Drop for OpenUdp {
+    fn drop(&mut self) {
+        self.0.udp_open.add(-1);
+    }
 }
 
 impl Answers {
@@ -26,7 +36,19 @@ impl Answers {
             ReadableCounter::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
         };
         let udp_dropped = from_zero(counter!(catalogue::AGENT_UDP_DROPPED));
-        Self { outcomes: AgentOutcome::ALL.iter().map(outcome).collect(), udp_dropped }
+        let udp_open = ReadableGauge::new(gauge!(catalogue::AGENT_UDP_OPEN));
+        Self { outcomes: AgentOutcome::ALL.iter().map(outcome).collect(), udp_open, udp_dropped }
+    }
+
+    /// Counts a stream of UDP as open.
+    pub(crate) fn udp_opened(self: &Arc<Self>) -> OpenUdp {
+        self.udp_open.add(1);
+        OpenUdp(Arc::clone(self))
+    }
+
+    /// Returns the number of open streams of UDP.
+    pub(crate) fn udp_open(&self) -> i64 {
+        self.udp_open.get()
     }
 
     pub(crate) fn count(&self, outcome: AgentOutcome) {

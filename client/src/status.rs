@@ -159,6 +159,7 @@ fn section(
             let (outcomes, requests) = endings.tick("Answers by outcome", "No requests yet.", totals);
             section = section.tile("Requests", Show::Rate, requests);
             section.tables.push(outcomes);
+            section = section.tile("UDP streams open", Show::Count, answers.udp_open() as f64);
         }
         section = section.tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
         section.latency = Some(parts.tick());

@@ -68,12 +68,15 @@ impl Stage {
         .await
     }
 
-    /// Waits until the gateway has as many streams.
+    /// Waits until agent and gateway have as many streams.
     pub async fn has_streams(&self, count: u64) {
-        metrics_when(self.gateway.admin, &format!("{count} streams"), |metrics| {
-            metrics.value("postern_udp_tunnels_open") == count
-        })
-        .await;
+        for (admin, series) in [
+            (self.gateway.admin, "postern_udp_tunnels_open"),
+            (self.agent.admin, "postern_agent_udp_streams_open"),
+        ] {
+            metrics_when(admin, &format!("{series} is {count}"), |metrics| metrics.value(series) == count)
+                .await;
+        }
     }
 
     pub async fn dropped(&self, count: u64) {

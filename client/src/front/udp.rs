@@ -35,6 +35,7 @@ impl UdpStream {
     /// Relays capsules until a side ends, or none come for a while. `early` has those that came with the request.
     pub(super) async fn relay(self, client: TcpStream, early: &[u8], state: &AgentState) {
         let Self { tunnel, target, opened } = self;
+        let _open = state.answers.udp_opened();
         let received = tunnel.received();
         let relay = Relay::new(client, tunnel, early, Some(IDLE)).ending_together();
         let relayed = received.keep_taking(relay).await;

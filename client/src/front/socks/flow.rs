@@ -115,6 +115,7 @@ impl Flow {
         match opener.open(&self.target).await {
             Ok(tunnel) => {
                 self.answers.count(AgentOutcome::Opened);
+                let _open = self.answers.udp_opened();
                 let until = Instant::now() + PAUSE;
                 let received = tunnel.received();
                 received.keep_taking(self.relay(tunnel)).await;
