@@ -4,6 +4,7 @@ use super::client::{Client, connect};
 use super::{PATIENCE, Running};
 use postern_gateway::config::Egress;
 use postern_testkit::ports;
+use postern_testkit::signal::signal_group;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use std::fmt::Display;
 use std::net::TcpStream;
@@ -94,15 +95,14 @@ impl Proxy {
     }
 
     /// Freezes it, or lets it go on: all of its processes.
-    pub(crate) fn signal(&self, signal: &str) {
-        let group = format!("-{}", self.process.id());
-        assert!(Command::new("kill").args([signal, "--", &group]).status().unwrap().success());
+    pub(crate) fn signal(&self, name: &str) {
+        signal_group(self.process.id(), name);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.signal("-KILL");
+        self.signal("KILL");
         let _ = self.process.wait();
     }
 }

@@ -126,13 +126,13 @@ async fn a_frozen_next_hop_is_left_for_another_and_used_again_when_it_is_back() 
     for _ in 0..8 {
         echoes(&mut tunnel(&gateway, echo.address).await, b"before").await;
     }
-    exits[0].signal("-STOP");
+    exits[0].signal("STOP");
     for _ in 0..8 {
         echoes(&mut tunnel(&gateway, echo.address).await, b"elsewhere").await;
     }
     let degraded = || gateway.readiness.degraded().join("; ");
     until("a check finds out", || degraded().contains(&exits[0].url)).await;
-    exits[0].signal("-CONT");
+    exits[0].signal("CONT");
     until("a check finds out", || degraded().is_empty()).await;
 }
 
@@ -146,7 +146,7 @@ async fn while_the_next_hop_of_all_tunnels_is_away_no_token_is_read() {
     let rule = format!("[[rules]]\nallow = [\"{direct}\"]\nvia = \"direct\"\n");
     egress.rules = crate::support::proxies::egress(&rule).rules;
     let gateway = gateway(egress).await;
-    exit.signal("-STOP");
+    exit.signal("STOP");
     gateway.readiness_is(|reasons| reasons.iter().any(|text| text.contains("no token is read"))).await;
     let token = ISSUER.authorization();
     let probe = Client::ask(gateway.address, connect_with("challenge.invalid:443", &[])).await;
@@ -157,7 +157,7 @@ async fn while_the_next_hop_of_all_tunnels_is_away_no_token_is_read() {
     }
     // By its rule it does not go there.
     tunnel(&gateway, direct).await;
-    exit.signal("-CONT");
+    exit.signal("CONT");
     gateway.ready().await;
     let mut client = Client::connect(gateway.address).await;
     client.send(connect_with(echo.address, &[&token])).await;
