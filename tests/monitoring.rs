@@ -92,7 +92,7 @@ fn every_alert_has_a_severity_and_a_remedy() {
 }
 
 #[test]
-fn every_runbook_is_a_section_of_the_operations_guide() {
+fn every_runbook_is_a_section_of_the_operations_guide_and_no_other_is_there() {
     let headings = rules::anchors(&read(&root().join("docs/operate/alerts.md")));
     let missing: Vec<_> = alerts()
         .iter()
@@ -100,6 +100,11 @@ fn every_runbook_is_a_section_of_the_operations_guide() {
         .filter(|runbook| !runbook.split_once('#').is_some_and(|(_, anchor)| headings.contains(anchor)))
         .collect();
     assert!(missing.is_empty(), "{missing:#?} are not among {headings:#?}");
+    let known: HashSet<_> =
+        alerts().iter().map(|alert| format!("alert-{}", rules::kebab(&alert.name))).collect();
+    let stale: Vec<_> =
+        headings.iter().filter(|anchor| anchor.starts_with("alert-") && !known.contains(*anchor)).collect();
+    assert!(stale.is_empty(), "no alert leads to {stale:#?}");
 }
 
 #[test]
