@@ -161,16 +161,31 @@ async fn a_store_that_takes_no_record_is_known_to_be_down_after_few() {
 }
 
 #[tokio::test]
-async fn a_memcached_that_drops_records_when_it_is_full_is_not_used() {
-    let server = Server::evicting(&[]);
-    let gateway = Running::start_in(home_with_keys(), |config| {
-        shared(config, &server, |_| {});
-        config.listen.patience = ConfigDuration::secs(0);
-    })
-    .unwrap();
-    gateway.readiness_is(|reasons| reasons.iter().any(|reason| reason.contains("start it with -M"))).await;
-    let answer = Client::ask(gateway.address, connect("target.example:443")).await;
-    answer.assert_refused(503, "proxy_internal_error", "offers no mark yet");
+async fn memcacheds_that_drop_records_when_they_are_full_are_not_used() {
+    for replicas in [1, 3] {
+        let servers: Vec<_> = (0..replicas).map(|_| Server::evicting(&[])).collect();
+        let gateway = Running::start_in(home_with_keys(), |config| {
+            shared(config, &servers[0], |store| {
+                if replicas == 3 {
+                    store.addresses.clear();
+                    store.replicas = servers.iter().map(|server| vec![server.address()]).collect();
+                }
+            });
+            config.listen.patience = ConfigDuration::secs(0);
+        })
+        .unwrap();
+        gateway
+            .readiness_is(|reasons| {
+                let named = |reason: &String| {
+                    servers.iter().all(|server| reason.contains(&server.address::<String>()))
+                        && reason.contains("start it with -M")
+                };
+                reasons.iter().any(named)
+            })
+            .await;
+        let answer = Client::ask(gateway.address, connect("target.example:443")).await;
+        answer.assert_refused(503, "proxy_internal_error", "offers no mark yet");
+    }
 }
 
 #[tokio::test]
