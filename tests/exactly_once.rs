@@ -5,6 +5,7 @@ use crate::support::admin::Metrics;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::http2::Connection;
 use crate::support::ledger::{Answer, Outage, Record, Summary, judge};
+use crate::support::process::run;
 use crate::support::proxy::Head;
 use crate::support::tokens::present;
 use crate::support::{PATIENCE, proxy, target, tokens};
@@ -90,6 +91,26 @@ async fn no_spent_token_is_admitted_by_a_store_that_was_restored_or_emptied() {
     for value in &spent {
         assert_ne!(present(gateway.address, &target, value).await.status, 200);
     }
+}
+
+/// Two processes over one directory would each admit every token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_gateway_on_one_directory_is_refused_even_without_the_lock_file() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+    let gateway = Daemon::ready("gateway", &config).await;
+    for lock_file in ["there", "removed"] {
+        if lock_file == "removed" {
+            std::fs::remove_file(home.path().join("spent/lock")).unwrap();
+        }
+        let second = run(["gateway".as_ref(), "--config".as_ref(), config.as_os_str()]);
+        assert!(
+            second.stderr.contains("another process has the double-spend store"),
+            "{lock_file}: {second:?}"
+        );
+    }
+    drop(gateway);
 }
 
 /// A directory's files, in a new one.

@@ -48,6 +48,23 @@ async fn a_server_whose_clock_is_ahead_admits_nothing() {
     assert_eq!(head.status, 503, "a witness that is written has already expired, so no token is requested");
 }
 
+/// The witnesses of a key that lasts for weeks stand there: a clock that is ahead by more than the margin shortens the key's
+/// last hour, and nothing before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_clock_is_an_hour_ahead_admits_each_token_once() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let server = Memcached::with_clock("+1h");
+    let store = format!("memcached.addresses = [\"{}\"]\nmemcached.spent_cache = \"0B\"\n", server.address());
+    let gateway = Daemon::ready("gateway", &config_with(home.path(), "gateway", &issuer, &store, "")).await;
+    let target = target::echo().await.to_string();
+    for token in tokens::mint(&issuer.http(), &gateway.http(), 20) {
+        assert_eq!(present(gateway.address, &target, &token).await.status, 200);
+        assert_eq!(present(gateway.address, &target, &token).await.status, 407);
+    }
+    gateway.readyz(200, &["degraded: ", &format!("the clock of {} is ", server.address()), "by NTP"]).await;
+}
+
 /// Of three replicas the other two decide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_clock_is_ahead_counts_as_lost() {
