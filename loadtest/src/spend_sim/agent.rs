@@ -11,6 +11,7 @@ use super::token::{EPOCH, Offer, Token, WireTap};
 use super::world::Fabric;
 use postern_client::rules::{CurrentChallenge, Health, Marks, OLDER_TOKENS, Outage, PATIENCE, Stock};
 use postern_token::{ChallengeDigest, UnixSeconds};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -41,6 +42,8 @@ pub(crate) struct Agent {
     issuer: Arc<Issuer>,
     tap: Arc<WireTap>,
     counted: Sums,
+    /// Challenges for which tokens were signed.
+    signed: HashSet<ChallengeDigest>,
 }
 
 struct Known {
@@ -88,6 +91,7 @@ impl Agent {
             issuer: Arc::clone(&around.issuer),
             tap: Arc::clone(&around.tap),
             counted: Sums::default(),
+            signed: HashSet::new(),
         }
     }
 
@@ -217,9 +221,15 @@ impl Agent {
         let Some((current, offer)) = self.gateways[index].current.clone() else { return };
         let count = self.stock(current.digest, waiting);
         let (Some(key), true) = (current.key, count > 0) else { return };
-        if self.marks.sign("", current.digest, key, self.now()).is_err() {
+        let is_one_too_many = is_put_back(Defect::FourMarksADay)
+            && self.signed.len() > 4
+            && !self.signed.contains(&current.digest);
+        if is_one_too_many || self.marks.sign("", current.digest, key, self.now()).is_err() {
+            let refrains = Happening::Refrains { holder: self.number };
+            self.fabric.change(|network| network.note(refrains));
             return;
         }
+        self.signed.insert(current.digest);
         // As in the agent: a mark may be the first one of the key that its challenge claims, but not of the key that signs.
         let mut left = self.stock(current.digest, waiting);
         while left > 0 {

@@ -14,6 +14,8 @@ pub(crate) enum Defect {
     SendsInVain,
     /// An agent does not count a token whose connection broke as lost.
     ForgetsTokens,
+    /// An agent has tokens signed for four new marks a day at most.
+    FourMarksADay,
 }
 
 thread_local!(static PUT_BACK: Cell<Option<Defect>> = const { Cell::new(None) });

@@ -37,6 +37,8 @@ pub(crate) enum Happening {
     Ended { attempt: usize, token: usize, gateway: usize, verdict: Verdict },
     /// A token is in its holder's wallet at the end.
     Kept { token: usize },
+    /// A holder has no token, and has none signed because of too many new challenges.
+    Refrains { holder: usize },
     /// A holder drops a token that it has not sent.
     GivenUp { token: usize, reason: &'static str },
     /// A holder's own sums, at the end.
@@ -128,6 +130,9 @@ impl fmt::Display for Event {
             Happening::Presented { attempt, token, gateway, holder } => {
                 write!(f, "attempt {attempt}: token {token} at gateway {gateway}")?;
                 holder.map_or(Ok(()), |holder| write!(f, " by its holder {holder}"))
+            }
+            Happening::Refrains { holder } => {
+                write!(f, "holder {holder} has no token signed for the challenge")
             }
             Happening::Kept { token } => write!(f, "token {token} is in its wallet"),
             Happening::GivenUp { token, reason } => write!(f, "token {token} is given up: {reason}"),

@@ -31,7 +31,12 @@ pub(crate) enum Kind {
     AskedInVain,
     /// An agent sent a token to a gateway that had answered 503 and had not requested tokens since.
     SentInVain,
+    /// An agent had no token signed for longer than the longest pause before a new mark.
+    Starved,
 }
+
+/// The longest pause of an agent before it has a token signed for another new mark is four minutes.
+const LONGEST_PAUSE: Micros = 241_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -42,6 +47,8 @@ pub(crate) struct Ledger {
     counted: BTreeMap<usize, Sums>,
     /// (agent, gateway) pairs: the gateway has requested tokens from the agent since its last 503 to the agent.
     ready: BTreeSet<(usize, usize)>,
+    /// The moment since which an agent has had no token signed.
+    refrains: BTreeMap<usize, Micros>,
     claim: Option<Claim>,
     findings: Vec<Finding>,
 }
@@ -77,7 +84,14 @@ impl Ledger {
                     self.find(Kind::AskedInVain, event.to_string());
                 }
             }
+            Happening::Refrains { holder } => {
+                let since = *self.refrains.entry(*holder).or_insert(event.at);
+                if event.at - since > LONGEST_PAUSE {
+                    self.find(Kind::Starved, event.to_string());
+                }
+            }
             Happening::Issued { token, holder, ends } => {
+                self.refrains.remove(holder);
                 let account = Account { holder: *holder, ends: *ends, is_seen: false, fate: Fate::Unused };
                 if self.tokens.insert(*token, account).is_some() {
                     self.find(Kind::Sums, format!("{event}, a second time"));
@@ -287,6 +301,23 @@ mod tests {
         assert_eq!(kinds(seen), []);
         let retired = one(Verdict::Refused("key_retired"), counted(1, 0, 0, &["key_retired"]));
         assert_eq!(kinds(retired), [Kind::Unexplained], "before its end");
+    }
+
+    #[test]
+    fn an_agent_waits_no_longer_than_its_longest_pause() {
+        let refrains = |minutes: u64| Event {
+            at: minutes * 60_000_000,
+            happening: Happening::Refrains { holder: AGENT },
+        };
+        let issued = |minutes: u64| Event { at: minutes * 60_000_000, happening: issued(minutes as usize) };
+        let starved = |events: &[Event]| {
+            let mut ledger = Ledger::new(CLAIM);
+            events.iter().for_each(|event| ledger.read(event));
+            ledger.findings.iter().filter(|finding| finding.kind == Kind::Starved).count()
+        };
+        assert_eq!(starved(&[refrains(1), refrains(3), refrains(5)]), 0);
+        assert_eq!(starved(&[refrains(1), issued(2), refrains(3), refrains(6)]), 0);
+        assert_eq!(starved(&[refrains(1), refrains(6), refrains(7)]), 2);
     }
 
     #[test]

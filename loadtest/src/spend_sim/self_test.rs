@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 /// (name on the command line, defect, kind of its finding, first seed that shows it)
-pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 9] = [
+pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 10] = [
     ("witness-apart", Store(Undo::WitnessApart), Kind::Twice, 18),
     ("shared-names", Store(Undo::SharedNames), Kind::Twice, 34),
     ("lasting-witness", Store(Undo::LastingWitness), Kind::Twice, 141),
@@ -21,6 +21,7 @@ pub(crate) const DEFECTS: [(&str, Defect, Kind, u64); 9] = [
     ("asks-in-vain", Defect::AsksInVain, Kind::AskedInVain, 7),
     ("sends-in-vain", Defect::SendsInVain, Kind::SentInVain, 3),
     ("forgets-tokens", Defect::ForgetsTokens, Kind::Sums, 4),
+    ("four-marks-a-day", Defect::FourMarksADay, Kind::Starved, 33),
 ];
 
 /// Returns the defect with this name.
@@ -49,7 +50,8 @@ pub(crate) fn self_test(seeds: Range<u64>) -> Result<()> {
 
 /// Returns the first seed with a finding that is absent without the defect.
 pub(crate) fn first(defect: Defect, kind: Kind, mut seeds: Range<u64>) -> Result<Option<u64>> {
-    let plan_of = if defect == Store(Undo::FourAnHour) { Plan::long } else { Plan::new };
+    let is_slow = matches!(defect, Store(Undo::FourAnHour) | Defect::FourMarksADay);
+    let plan_of = if is_slow { Plan::long } else { Plan::new };
     let finds = |seed, undo| -> Result<bool> {
         put_back(undo);
         Ok(run(&plan_of(seed))?.judgement.findings.iter().any(|finding| finding.kind == kind))

@@ -45,6 +45,7 @@ async fn a_roll_of_all_replicas_over_and_over_waits_for_no_mark() {
 async fn marks_that_follow_a_void_one_wait_longer_and_longer_and_never_for_long() {
     let followed = changes_within(3_600, 300).await;
     assert_eq!(followed[..16], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 40, 72]);
+    assert_eq!(changes_within(73, 1).await, followed[..16], "one void bucket is enough");
     let pauses: Vec<_> = followed.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(pauses[16..].iter().all(|pause| (8..=60).contains(pause)), "{pauses:?}");
     let mut marking = torn(300);
