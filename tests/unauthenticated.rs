@@ -21,9 +21,11 @@ const MOST_MEMORY: u64 = 64 << 10;
 const MOST_MEMORY_TLS: u64 = 96 << 10;
 /// The most CPU that a connection, a handshake, a request or 64 KiB of a body may cost.
 const MOST_CPU: Duration = Duration::from_millis(1);
-/// Connections in each of four batches. With the first one the process gets what it needs once; noise can only add to the CPU that
-/// the others need, and what the process gets once later than that, to the memory of one. The admin listener has 64 places.
-const BATCH: usize = 15;
+/// Connections in each of [`BATCHES`]. With the first one the process gets what it needs once; noise can only add to the CPU that
+/// the others need, and what the process gets once later than that, to the memory of one, which does not count. Of the others the
+/// mean counts, because a batch may get memory that one before gave back. The admin listener has 64 places.
+const BATCH: usize = 10;
+const BATCHES: usize = 6;
 /// As much as is sent where nothing ends by itself.
 const FLOOD: usize = 1 << 20;
 
@@ -289,7 +291,7 @@ struct Cost {
 
 fn cost(pid: u32, address: SocketAddr, state: &State, tls: Option<&Arc<ClientConfig>>) -> Cost {
     let (mut held, mut levels) = (Vec::new(), vec![(settled(pid), resident(pid))]);
-    for _ in 0..4 {
+    for _ in 0..BATCHES {
         held.extend((0..BATCH).map(|_| hold(address, state, tls)));
         levels.push((settled(pid), resident(pid)));
     }
@@ -297,8 +299,10 @@ fn cost(pid: u32, address: SocketAddr, state: &State, tls: Option<&Arc<ClientCon
     let cpu = levels.windows(2).map(|pair| pair[1].0 - pair[0].0).min().unwrap_or_default();
     let mut grown: Vec<_> = levels[1..].windows(2).map(|pair| pair[1].1.saturating_sub(pair[0].1)).collect();
     grown.sort_unstable();
+    grown.pop();
     let units = 1 + usize::from(tls.is_some()) + state.requests + state.http.len() / (64 << 10);
-    Cost { memory: grown[1] / (BATCH * state.places) as u64, cpu: cpu / (BATCH * units) as u32 }
+    let memory = grown.iter().sum::<u64>() / (grown.len() * BATCH * state.places) as u64;
+    Cost { memory, cpu: cpu / (BATCH * units) as u32 }
 }
 
 /// A connection in this state, and what keeps it there.
