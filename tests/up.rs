@@ -143,8 +143,9 @@ fn without_options_free_ports_are_used() {
     let Ports { client, gateway, issuer, admin } = system.ports;
     for (usual, used) in [(8118, client), (8080, gateway), (8081, issuer), (9090, admin)] {
         assert_ne!(used.port(), usual);
-        let said =
-            format!("127.0.0.1:{usual} or one after it is taken here, so {used} is used in its place.");
+        let said = format!(
+            "127.0.0.1:{usual} is taken here, or a port that must follow it, so {used} is used in its place."
+        );
         assert!(system.process.written().0.contains(&said), "{:?}", system.process.written());
     }
     system.terminate().assert_stopped();

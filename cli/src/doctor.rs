@@ -52,7 +52,7 @@ async fn egress(question: &EgressQuestion) -> Result<(), Failure> {
     let refusal = match explanation.end {
         End::Allowed => {
             return print_line(format_args!(
-                "{target}: tunnels may go there. Whether it answers was not tried."
+                "{target}: tunnels of TCP may go there ([egress] udp decides on UDP). Whether it answers was not tried."
             ));
         }
         End::RefusedUnspent => "tunnels may not go there; a refusal costs no token",

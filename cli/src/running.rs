@@ -4,7 +4,7 @@
 mod process;
 
 #[cfg(feature = "servers")]
-pub(crate) use process::{Running, UNKNOWN, metrics};
+pub(crate) use process::{Running, UNKNOWN, Unusable, metrics};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -49,6 +49,8 @@ const LIMIT: usize = 1 << 20;
 /// The reason for a missing or unusable answer.
 pub(crate) struct NoAnswer {
     pub(crate) nothing_listens: bool,
+    /// `true` if a connection was taken, and no answer came in time.
+    pub(crate) hangs: bool,
     reason: String,
 }
 
@@ -63,14 +65,13 @@ pub(crate) async fn get(
     url: &str,
     expected: impl Fn(StatusCode) -> bool,
 ) -> Result<(StatusCode, Bytes), NoAnswer> {
-    let no_answer = |reason: String| NoAnswer { nothing_listens: false, reason };
+    let no_answer = |reason: String| NoAnswer { nothing_listens: false, hangs: false, reason };
     let options = ClientOptions { timeout: PATIENCE, ..ClientOptions::default() };
     let client = client(&options).map_err(|error| no_answer(error.to_string()))?;
-    let answer = client
-        .get(url)
-        .send()
-        .await
-        .map_err(|error| NoAnswer { nothing_listens: error.is_connect(), reason: chain(&error) })?;
+    let answer = client.get(url).send().await.map_err(|error| {
+        let nothing_listens = error.is_connect();
+        NoAnswer { nothing_listens, hangs: !nothing_listens && error.is_timeout(), reason: chain(&error) }
+    })?;
     let status = answer.status();
     if !expected(status) {
         return Err(no_answer(format!("the answer is {status}")));

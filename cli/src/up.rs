@@ -357,7 +357,9 @@ fn banner(addresses: Addresses, data: &str, moved: &[(SocketAddr, SocketAddr)]) 
     let moved: String = moved
         .iter()
         .map(|(usual, chosen)| {
-            format!("\n{usual} or one after it is taken here, so {chosen} is used in its place.")
+            format!(
+                "\n{usual} is taken here, or a port that must follow it, so {chosen} is used in its place."
+            )
         })
         .collect();
     let (paid, in_front) = match first_hop {

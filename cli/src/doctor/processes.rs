@@ -1,6 +1,6 @@
 //! Finds running daemons by their admin listeners.
 
-use crate::running::Running;
+use crate::running::{Running, Unusable};
 use postern_daemon::examination::{Examinations, Finding};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::mpsc;
@@ -48,7 +48,8 @@ async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)>
     let url = format!("http://{address}");
     let running = match Running::ask(&url).await {
         Ok(running) => running?,
-        Err(reason) => {
+        Err(Unusable::Hangs) => std::future::pending().await, // the examination is late in the same moment, and reports it
+        Err(Unusable::Foreign(reason)) => {
             let foreign =
                 Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
                     .costs("a daemon whose admin listener is to be there does not start")
@@ -63,7 +64,7 @@ async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)>
             what,
             format!("{url} is not ready: {lines}"),
             "load balancers send it no clients",
-            "mend what the reasons say; docs/operate/alerts.md has each",
+            "mend what the reasons say; docs/operate/install.md has each under \"Readiness\"",
         )
     } else if !lossy.is_empty() {
         Finding::look(

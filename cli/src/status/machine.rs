@@ -201,7 +201,7 @@ async fn ask(url: &str, name: Option<&str>) -> (Daemon, Option<Running>) {
         Ok(None) => return (daemon, None),
         Err(reason) => {
             daemon.state = State::NotReady;
-            daemon.reasons.push(format!("no admin listener of Postern is there: {reason}"));
+            daemon.reasons.push(reason.to_string());
             return (daemon, None);
         }
     };

@@ -45,7 +45,8 @@ impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
                 if reading.pending.is_empty() {
                     self.gate.set_ready();
                     tracing::info!(
-                        "{} was read again: no setting has changed, and the files that it names are read again",
+                        "{} was read again: no setting has changed, and the files that it names are read again, but not those of ca \
+                         settings: give a changed one another name",
                         self.file.path().display()
                     );
                 } else {

@@ -25,7 +25,7 @@ pub enum KeysError {
     Name { path: PathBuf },
     #[error(
         "the key file {path} can be read by other users (mode {mode:04o}), and anyone who has it can issue tokens: run chmod \
-         600 on it; if others may have read it, remove it so that a new key is made"
+         600 on it; if others may have read it, end it then with postern issuer key retire --now --yes, which removing it does not"
     )]
     Exposed { path: PathBuf, mode: u32 },
     #[error(
