@@ -136,7 +136,8 @@ fn ports_in_use_are_named_with_their_options() {
 #[test]
 fn without_options_free_ports_are_used() {
     let home = TempDir::new().unwrap();
-    let _taken = [8118, 8080, 8081, 9090].map(|port| TcpListener::bind(("127.0.0.1", port)));
+    // The doctor of other tests looks at 9091 and 9092, too: there it would find this program before it is ready.
+    let _taken = [8118, 8080, 8081, 9090, 9091, 9092].map(|port| TcpListener::bind(("127.0.0.1", port)));
     let mut command = command(["up", "--data"]);
     command.arg(home.path());
     let system = Up::of(command);

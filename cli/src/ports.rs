@@ -49,6 +49,11 @@ impl Ports {
     }
 }
 
+/// Returns the sentence for a pair of [`Ports::moved`].
+pub(crate) fn written(usual: SocketAddr, chosen: SocketAddr) -> String {
+    format!("{usual} is taken here, or a port that must follow it, so {chosen} is used in its place.")
+}
+
 fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }

@@ -354,14 +354,8 @@ fn has_display() -> bool {
 fn banner(addresses: Addresses, data: &str, moved: &[(SocketAddr, SocketAddr)]) -> String {
     let Addresses { client, first_hop, issuer, admin, .. } = addresses;
     let gateway = addresses.gateway_url();
-    let moved: String = moved
-        .iter()
-        .map(|(usual, chosen)| {
-            format!(
-                "\n{usual} is taken here, or a port that must follow it, so {chosen} is used in its place."
-            )
-        })
-        .collect();
+    let moved: String =
+        moved.iter().map(|(usual, chosen)| format!("\n{}", ports::written(*usual, *chosen))).collect();
     let (paid, in_front) = match first_hop {
         None => ("with one token", String::new()),
         Some(address) => (

@@ -194,11 +194,10 @@ and the gateways with POSTERN_TRACING_ENDPOINT=http://127.0.0.1:4318 and POSTERN
 
 /// Lists the ports that are taken, and the ports used instead.
 fn ports(place: &Place) -> String {
-    let moved = place.moved.iter().map(|(usual, chosen)| {
-        format!(
-            "Port: {usual} is taken here, or a port that must follow it, so {chosen} is used in its place.\n"
-        )
-    });
+    let moved = place
+        .moved
+        .iter()
+        .map(|(usual, chosen)| format!("Port: {}\n", crate::ports::written(*usual, *chosen)));
     let addresses = place.listeners().flat_map(|listener| [listener.address, listener.admin]);
     let taken = addresses.filter(|address| TcpListener::bind(address).is_err()).map(|address| {
         format!(

@@ -1,31 +1,34 @@
 //! `[egress]` over the wire: what a rule refuses, with which words, and whether it costs the token.
 
 use crate::support::client::{Client, connect, connect_with};
+use crate::support::proxies::egress;
 use crate::support::target::{Echo, Held};
 use crate::support::{ISSUER, Running, home_with_keys};
 use postern_gateway::config::{Egress, Ports};
+use std::net::SocketAddr;
 
-/// `[egress]` from its text.
-fn egress(text: &str) -> Egress {
-    postern_config::parse("egress.toml", text, []).unwrap()
+/// Targets that [`rules_but_for`] refuse: error and words.
+pub(crate) const DENIED: [(&str, &str, &str); 5] = [
+    ("b.example:443", "http_request_denied", "to this target"),
+    ("127.0.0.2:443", "http_request_denied", "to this target"),
+    ("10.1.2.3:443", "destination_ip_prohibited", "to this address"),
+    ("[::ffff:10.1.2.3]:443", "destination_ip_prohibited", "to this address"),
+    ("[64:ff9b::a01:203]:443", "http_request_denied", "to this target"),
+];
+
+/// Rules that refuse everything but one target, and a network in other words.
+pub(crate) fn rules_but_for(allowed: SocketAddr) -> String {
+    format!(
+        "private = true\n[[rules]]\ndeny = [\"10.0.0.0/8\"]\n[[rules]]\nallow = [\"{allowed}\"]\n[[rules]]\ndeny = [\"*\"]"
+    )
 }
 
 #[tokio::test]
 async fn what_a_rule_denies_is_refused_before_the_token_is_spent_and_tells_nothing_of_the_rules() {
     let echo = Echo::start().await;
-    let rules = format!(
-        "private = true\n[[rules]]\ndeny = [\"10.0.0.0/8\"]\n[[rules]]\nallow = [\"{}\"]\n[[rules]]\ndeny = [\"*\"]",
-        echo.address
-    );
-    let gateway = Running::start_with(|config| config.egress = egress(&rules)).await;
+    let gateway = Running::start_with(|config| config.egress = egress(&rules_but_for(echo.address))).await;
     let authorization = ISSUER.authorization();
-    for (target, error, details) in [
-        ("b.example:443", "http_request_denied", "to this target"),
-        ("127.0.0.2:443", "http_request_denied", "to this target"),
-        ("10.1.2.3:443", "destination_ip_prohibited", "to this address"),
-        ("[::ffff:10.1.2.3]:443", "destination_ip_prohibited", "to this address"),
-        ("[64:ff9b::a01:203]:443", "http_request_denied", "to this target"),
-    ] {
+    for (target, error, details) in DENIED {
         println!("{target}");
         let answer = Client::ask(gateway.address, connect_with(target, &[&authorization])).await;
         answer.assert_refused(403, error, details);

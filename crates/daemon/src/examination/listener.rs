@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Beginning of the name of a process of Postern. A container engine listens at ports that it passes on to a daemon.
 const NAME: &str = "postern";
@@ -53,10 +53,16 @@ fn is_ours(process: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.starts_with(NAME))
 }
 
-/// Returns the targets of a process's descriptors; none if this user may not look into it.
+/// Returns the targets of a process's descriptors.
 fn links(process: u32) -> Vec<String> {
+    let target = |descriptor| Some(std::fs::read_link(descriptor).ok()?.to_str()?.to_owned());
+    descriptors(process).filter_map(target).collect()
+}
+
+/// Returns a process's descriptors; none if this user may not look into it.
+fn descriptors(process: u32) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_str()?.to_owned())).collect()
+    entries.map(|entry| entry.path())
 }
 
 /// Returns `true` if a process has a file open. The path may lead to another file in the process's container.
@@ -68,8 +74,7 @@ pub fn has_open(process: u32, path: &Path) -> bool {
         .and_then(|path| Some(Path::new(&root).join(path.strip_prefix("/").ok()?)));
     let place = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     let wanted: Vec<_> = [place(path), there.as_deref().and_then(place)].into_iter().flatten().collect();
-    let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| place(&entry.path())).any(|open| wanted.contains(&open))
+    descriptors(process).filter_map(|descriptor| place(&descriptor)).any(|open| wanted.contains(&open))
 }
 
 #[cfg(test)]
