@@ -8,28 +8,14 @@ use postern_admin::live::Link;
 use postern_client::Urls;
 use postern_client::catalogue::{AGENT_REQUESTS, AgentOutcome, WALLET_TOKENS};
 use postern_telemetry::metrics;
+use postern_testkit::alone::is_alone;
 use postern_testkit::ports;
 use postern_token::{TokenChallenge, TokenType};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-/// Metrics are of the process, and agents of other tests run in this one: runs a test of this file again in its own process.
-/// Returns whether this is that process.
-fn is_alone(test: &str) -> bool {
-    const ALONE: &str = "TEST_IN_A_PROCESS_OF_ITS_OWN";
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let ended = command.args([&format!("page::{test}"), "--exact"]).env(ALONE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-    false
-}
 
 /// The value of one series, `None` when there is no such series.
 fn value(series: &str) -> Option<f64> {
@@ -87,7 +73,7 @@ fn tile(section: &Value, label: &str) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from_the_start() {
     use AgentOutcome::{BadRequest, GatewayFailed, Opened, TargetFailed, TokensRefused};
-    if !is_alone("each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from_the_start") {
+    if !is_alone("page::each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from_the_start") {
         return;
     }
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
@@ -126,7 +112,7 @@ async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took() {
-    if !is_alone("the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took") {
+    if !is_alone("page::the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took") {
         return;
     }
     metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();

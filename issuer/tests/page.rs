@@ -7,6 +7,7 @@ use postern_issuer::catalogue::{
 };
 use postern_issuer::config::Signing;
 use postern_telemetry::metrics;
+use postern_testkit::alone::is_alone;
 use postern_token::{ChallengeDigest, DIRECTORY_PATH, TokenType};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -15,10 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
-use tokio::sync::Mutex;
-
-/// Metrics are of the process: one test at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// The value of one series, `None` when there is no such series.
 fn value(series: &str) -> Option<f64> {
@@ -50,7 +47,9 @@ fn counts() -> BTreeMap<String, u64> {
 
 #[tokio::test]
 async fn every_series_is_there_before_the_first_request() {
-    let _alone = ALONE.lock().await;
+    if !is_alone("page::every_series_is_there_before_the_first_request") {
+        return;
+    }
     metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
@@ -83,7 +82,9 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
         Unauthorized,
     };
     use TokenTypeAsked::{BlindRsa2048, Other, Unread};
-    let _alone = ALONE.lock().await;
+    if !is_alone("page::each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too") {
+        return;
+    }
     metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path());
@@ -139,7 +140,9 @@ async fn each_request_is_counted_once_by_outcome_and_a_token_request_by_type_too
 #[tokio::test]
 async fn the_queue_is_empty_again_after_hang_ups() {
     const CLIENTS: usize = 200;
-    let _alone = ALONE.lock().await;
+    if !is_alone("page::the_queue_is_empty_again_after_hang_ups") {
+        return;
+    }
     metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
@@ -216,7 +219,6 @@ fn tile<'a>(section: &'a Value, label: &str) -> &'a Value {
 
 #[tokio::test]
 async fn the_page_shows_rates_latencies_outcomes_and_keys() {
-    let _alone = ALONE.lock().await;
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
     config.signing = Signing { threads: NonZeroUsize::new(1), queue: 3 };
@@ -274,7 +276,6 @@ async fn the_page_shows_rates_latencies_outcomes_and_keys() {
 /// Only where the operator asks for it, and only while.
 #[tokio::test]
 async fn accounts_are_named_where_the_operator_asks_for_it() {
-    let _alone = ALONE.lock().await;
     metrics::install(&[postern_issuer::catalogue::METRICS]).unwrap();
     let series = |name: &str| format!("{ACCOUNT_TOKENS}{{account=\"{name}\"}}");
     for (name_accounts, name) in [(true, "shown"), (false, "hidden")] {
