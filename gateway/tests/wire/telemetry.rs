@@ -7,6 +7,7 @@ use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::ConfigDuration;
 use postern_gateway::catalogue;
 use postern_telemetry::metrics;
+use postern_testkit::alone::is_alone;
 use postern_testkit::memcached::Server;
 use serde_json::Value;
 use std::time::Duration;
@@ -133,6 +134,9 @@ async fn the_live_page_shows_checks_refusals_store_keys_tunnels_and_links() {
 
 #[tokio::test]
 async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
+    if !is_alone("telemetry::a_check_whose_client_is_cut_off_is_recorded_as_abandoned") {
+        return;
+    }
     let exporter =
         metrics::install(&[postern_admin::catalogue::METRICS, postern_gateway::catalogue::METRICS]).unwrap();
     let (server, echo) = (Server::tcp(&[]), Echo::start().await);

@@ -83,13 +83,13 @@ async fn a_token_whose_request_is_given_up_opens_one_tunnel_at_most() {
                     Before(_) | After(_) => gate.reached().await,
                     Dialling => {
                         gate.reached().await;
-                        gate.open();
+                        gate.open().await;
                         tunnel.echo(b"the gateway has turned to the target by then").await;
                     }
                     Point::Sent | Opened => {}
                 }
                 let opened = give_up(client, sent, point, by, &mut tunnel).await;
-                gate.open();
+                gate.open().await;
                 gateway.emptied().await;
                 let (answer, again) = bystander.connect_with(echo.address, &[&token]).await.opened().await;
                 match is_spent {
@@ -141,6 +141,8 @@ enum Held {
     Armed(Point),
     /// It is.
     Reached,
+    /// It goes on, and the server's answer to it has not come yet.
+    Released,
 }
 
 impl Gate {
@@ -169,8 +171,13 @@ impl Gate {
         timeout(PATIENCE, held.wait_for(|held| matches!(held, Held::Reached))).await.unwrap().unwrap();
     }
 
-    fn open(&self) {
-        self.held.send_replace(Held::Nothing);
+    /// Lets all pass, and waits until the server has answered what was held: a gateway that gave a spend up does not wait for that.
+    async fn open(&self) {
+        self.held.send_modify(|held| {
+            *held = if matches!(held, Held::Reached) { Held::Released } else { Held::Nothing };
+        });
+        let mut held = self.held.subscribe();
+        timeout(PATIENCE, held.wait_for(|held| matches!(held, Held::Nothing))).await.unwrap().unwrap();
     }
 }
 
@@ -178,10 +185,11 @@ impl Gate {
 async fn pass(near: TcpStream, server: SocketAddr, held: Arc<watch::Sender<Held>>) -> io::Result<()> {
     let far = TcpStream::connect(server).await?;
     let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (near.into_split(), far.into_split());
-    let (hold, is_asked) = (&held, &AtomicBool::new(false));
+    let (hold, is_asked, is_held) = (&held, &AtomicBool::new(false), &AtomicBool::new(false));
     let waiting = async || {
+        is_held.store(true, Ordering::SeqCst);
         hold.send_replace(Held::Reached);
-        let _ = hold.subscribe().wait_for(|held| matches!(held, Held::Nothing)).await;
+        let _ = hold.subscribe().wait_for(|held| matches!(held, Held::Released)).await;
     };
     let up = async {
         let mut bytes = vec![0; 1 << 16];
@@ -199,7 +207,8 @@ async fn pass(near: TcpStream, server: SocketAddr, held: Arc<watch::Sender<Held>
                 _ => {}
             }
             if read == 0 {
-                return io::Result::Ok(());
+                to_far.shutdown().await?;
+                return std::future::pending().await; // the server has not answered all yet
             }
             to_far.write_all(&bytes[..read]).await?;
         }
@@ -210,6 +219,10 @@ async fn pass(near: TcpStream, server: SocketAddr, held: Arc<watch::Sender<Held>
             let read = from_far.read(&mut bytes).await?;
             if is_asked.swap(false, Ordering::SeqCst) {
                 waiting().await;
+            }
+            let is_released = matches!(*hold.borrow(), Held::Released);
+            if is_released && is_held.swap(false, Ordering::SeqCst) {
+                hold.send_replace(Held::Nothing);
             }
             if read == 0 {
                 return io::Result::Ok(());
