@@ -4,9 +4,8 @@ use crate::config::{MemcachedConfig, StoreConfig, StoreKind, StoreTls, Transport
 use crate::keys::keyring::CLOCK_TOLERANCE;
 use postern_config::ConfigDuration;
 use postern_daemon::tls::{self, TlsError};
-use postern_spend::memcached::{AddressError, Memcached, Options, Pool, Replicas, Tls, Transport};
+use postern_spend::memcached::{AddressError, Memcached, Options, Replicas, Tls, Transport};
 use postern_spend::{Backend, Embedded, Marks, Store, StoreError};
-use postern_token::UnixSeconds;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +16,6 @@ const MOST_POOLED: usize = 10_000;
 /// Pipelined transport: unanswered commands per connection. Each worker has one connection to each address: a worker is one
 /// thread and cannot fill a second connection.
 const QUEUE: usize = 4_096;
-/// Pooled transport: interval at which idle connections are probed, and maximum age of a connection.
-const IDLE_PROBE: Duration = Duration::from_secs(5);
-const LIFETIME: Duration = Duration::from_secs(600);
 /// Interval at which the watch inspects the marks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -71,7 +67,7 @@ pub(crate) fn open(
 ) -> Result<Backend, BackendError> {
     match config.kind {
         StoreKind::Embedded => {
-            let store = Embedded::open(&config.path, config.fsync, UnixSeconds::now())?;
+            let store = Embedded::open(&config.path, config.fsync)?;
             store.bind(marks);
             Ok(Backend::Embedded(Arc::new(store)))
         }
@@ -110,7 +106,7 @@ fn log_settings(options: &Options, workers: usize) {
         Transport::Pipelined { .. } => {
             tracing::info!(addresses, workers, "the double-spend store is shared, commands are pipelined");
         }
-        Transport::Pooled(Pool { size, .. }) => tracing::info!(
+        Transport::Pooled { size, .. } => tracing::info!(
             addresses,
             workers,
             connections = size,
@@ -125,12 +121,9 @@ fn options(config: &MemcachedConfig, marks: Marks, slow: Duration) -> Result<Opt
     within("timeout", config.timeout, ConfigDuration::millis(1), ConfigDuration::minutes(1))?;
     let transport = match config.transport {
         TransportKind::Pipelined => Transport::Pipelined { queue: QUEUE },
-        TransportKind::Pooled => Transport::Pooled(Pool {
-            size: config.pool_size,
-            checkout_timeout: config.timeout.get(),
-            idle_probe: IDLE_PROBE,
-            max_lifetime: LIFETIME,
-        }),
+        TransportKind::Pooled => {
+            Transport::Pooled { size: config.pool_size, checkout_timeout: config.timeout.get() }
+        }
     };
     let timeout = config.timeout.get();
     Ok(Options {

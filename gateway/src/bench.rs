@@ -7,7 +7,6 @@ use http::{HeaderMap, StatusCode};
 use postern_admin::live::Live;
 use postern_spend::{Backend, Embedded};
 use postern_telemetry::traces::{Tracer, TracingConfig};
-use postern_token::UnixSeconds;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ impl Recording {
     #[must_use]
     pub fn new(home: &Path, endpoint: Option<String>, sample_ratio: f64) -> Self {
         let fsync = postern_spend::Fsync::Interval(std::time::Duration::from_secs(1));
-        let store = Embedded::open(home, fsync, UnixSeconds::now()).expect("the store opens");
+        let store = Embedded::open(home, fsync).expect("the store opens");
         let tracing = TracingConfig { endpoint, sample_ratio, ..TracingConfig::default() };
         let tracer = Tracer::start(&tracing, "bench").expect("the exporter starts");
         let backend = Backend::Embedded(Arc::new(store));

@@ -17,7 +17,7 @@ use postern_config::{Fixed, differ};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
 use postern_daemon::tls::{ServerTls, TlsConfig, keep_signed};
-use postern_spend::{Backend, Binding, Epoch, Store, Unknown};
+use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_telemetry::log;
 use postern_telemetry::traces::Tracer;
 use postern_token::UnixSeconds;
@@ -168,9 +168,8 @@ impl Reloading {
             let epochs: Vec<_> = keyring.unretired(now).collect();
             next.backend.offer(&epochs);
             let ready = next.backend.ready();
-            let is_bound = |generation: &Generation, epoch: &Epoch| {
-                generation.backend.binding(epoch.key) != Binding::Unknown
-            };
+            let is_bound =
+                |generation: &Generation, epoch: &Epoch| generation.backend.binding(epoch.key).is_some();
             // Clients hold tokens of each key, not only of the newest.
             let loses = |epoch| is_bound(present, epoch) && !is_bound(next, epoch);
             if ready.is_ok() && !epochs.iter().any(loses) {

@@ -70,17 +70,11 @@ pub trait SpendStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Spend, Unknown>> + Send;
 
     /// Calls [`SpendStore::check_with`] without a log.
-    ///
-    /// # Errors
-    /// As [`SpendStore::check_with`].
     fn check(&self, key: &SpentKey, epoch: &Epoch) -> impl Future<Output = Result<Hint, Unknown>> + Send {
         async { self.check_with(key, epoch, &mut ExchangeLog::default()).await }
     }
 
     /// Calls [`SpendStore::spend_with`] without a log.
-    ///
-    /// # Errors
-    /// As [`SpendStore::spend_with`].
     fn spend(
         &self,
         key: &SpentKey,
@@ -92,9 +86,6 @@ pub trait SpendStore: Send + Sync + 'static {
 
     /// Returns `Ok` if this process expects a verdict. Costs a few atomic loads, so callers may use it for each request. A
     /// caller that refuses here need not read the token, so the client keeps the token.
-    ///
-    /// # Errors
-    /// The reason why not.
     fn serving(&self) -> Result<(), Unknown>;
 }
 
@@ -122,16 +113,6 @@ impl fmt::Debug for Marks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Marks(…)")
     }
-}
-
-/// The mark that binds the tokens of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binding {
-    /// No mark: the store has not been read, the first mark is being planted, or every token of the current mark is void. No
-    /// token can be requested.
-    Unknown,
-    /// New tokens are requested for this mark.
-    Offered(Mark),
 }
 
 /// The result of [`SpendStore::check_with`]. A hint only.

@@ -15,7 +15,7 @@ pub mod memcached;
 pub mod routes;
 mod store;
 
-pub use contract::{Binding, Epoch, Hint, Marks, Spend, SpendStore, Unknown};
+pub use contract::{Epoch, Hint, Marks, Spend, SpendStore, Unknown};
 pub use embedded::{Embedded, Fsync, Stats, StoreError};
 pub use exchange_log::{Exchange, ExchangeLog, Stall, TcpFacts};
 pub use store::{Backend, Store};

@@ -1,8 +1,8 @@
 //! The store selected at run time.
 
 use crate::memcached::{Client, Memcached};
-use crate::{Binding, Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
-use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use crate::{Embedded, Epoch, ExchangeLog, Hint, Spend, SpendStore, StoreError, Unknown};
+use postern_token::{Mark, SpentKey, TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,9 +29,6 @@ impl Backend {
     }
 
     /// Returns `Ok` if a spend could be answered now.
-    ///
-    /// # Errors
-    /// The reason why not.
     pub fn ready(&self) -> Result<(), Unknown> {
         match self {
             Self::Embedded(store) => store.serving(),
@@ -58,9 +55,10 @@ impl Backend {
         }
     }
 
-    /// Returns the mark that binds the tokens of a key.
+    /// Returns the mark that binds the tokens of a key. `None` if no token can be requested: the store has not been read, the first
+    /// mark is being planted, or every token of the mark is void.
     #[must_use]
-    pub fn binding(&self, key: TokenKeyId) -> Binding {
+    pub fn binding(&self, key: TokenKeyId) -> Option<Mark> {
         match self {
             Self::Embedded(store) => store.binding(key),
             Self::Memcached(memcached) => memcached.binding(key),

@@ -228,7 +228,7 @@ async fn waiting(
         client.spend(&key, &epoch, UnixSeconds::now()).await
     };
     assert_eq!(spend(client.clone()).await, Ok(Spend::Admitted));
-    let connections = if matches!(transport, Transport::Pooled(_)) { CALLERS } else { 1 };
+    let connections = if matches!(transport, Transport::Pooled { .. }) { CALLERS } else { 1 };
     let acted: Vec<_> =
         (0..connections).map(|_| fake.plan(Verb::Add, true, vec![Step::Wait, Step::Honest])).collect();
     let mut callers = tokio::task::JoinSet::new();

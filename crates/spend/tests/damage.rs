@@ -18,7 +18,7 @@ const RECORDS: usize = 8192;
 const RECORD: usize = 20;
 
 fn open(directory: &Path) -> Result<Embedded, StoreError> {
-    Embedded::open(directory, Fsync::default(), NOW)
+    Embedded::open(directory, Fsync::default())
 }
 
 fn key(number: u8) -> SpentKey {
@@ -56,7 +56,7 @@ async fn a_file_cut_within_its_headers_is_refused_and_left_alone() {
     for len in [0, 1, 7, 8, 63, 64, 65, 4095, 4096, 4159, 4160, 8191] {
         fs::write(&file, &whole[..len]).unwrap();
         let error = open(directory.path()).unwrap_err();
-        assert!(matches!(error, StoreError::Damaged { .. }), "{len}: {error}");
+        assert!(error.to_string().contains("cannot be trusted"), "{len}: {error}");
         assert!(error.to_string().contains(".retired"), "it names the next step: {error}");
         assert_eq!(fs::read(&file).unwrap(), whole[..len]);
     }
@@ -92,7 +92,7 @@ async fn a_later_version_is_refused_by_name() {
         bytes[header + 8] = 7;
         fs::write(&file, bytes).unwrap();
         let error = open(directory.path()).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { version: 7, .. }), "{error}");
+        assert!(error.to_string().contains("has version 7"), "{error}");
     }
 }
 
@@ -174,12 +174,15 @@ async fn what_does_not_belong_in_the_directory_is_not_ignored() {
         let stray = directory.path().join(name);
         fs::copy(&file, &stray).unwrap();
         let error = open(directory.path()).unwrap_err();
-        assert!(matches!(&error, StoreError::Foreign(path) if *path == stray), "{name}: {error}");
+        assert!(
+            error.to_string().starts_with(&format!("{} does not belong", stray.display())),
+            "{name}: {error}"
+        );
         fs::remove_file(stray).unwrap();
     }
     let link = directory.path().join(format!("{}.spent", "22".repeat(32)));
     symlink(&file, &link).unwrap();
-    assert!(matches!(open(directory.path()).unwrap_err(), StoreError::Foreign(_)));
+    assert!(open(directory.path()).unwrap_err().to_string().contains("does not belong"));
     fs::remove_file(link).unwrap();
     fs::create_dir(directory.path().join("lost+found")).unwrap();
     open(directory.path()).unwrap();

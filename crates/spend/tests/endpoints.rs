@@ -3,7 +3,7 @@
 use crate::support::fake::{Fake, Step, Verb, send};
 use crate::support::marked::Gateway;
 use crate::support::{begun, client, epoch, eventually, fresh, options, pipelined, pooled};
-use postern_spend::memcached::{Ended, Memcached, Options, Pool, Transport};
+use postern_spend::memcached::{Ended, Memcached, Options, Transport};
 use postern_spend::{ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
 use std::time::Duration;
@@ -19,8 +19,7 @@ fn two(transport: Transport) -> ([Fake; 2], Options) {
 
 /// One connection an endpoint, which is not waited for long.
 fn one_each() -> Transport {
-    let Transport::Pooled(pool) = pooled(1) else { unreachable!() };
-    Transport::Pooled(Pool { checkout_timeout: Duration::from_millis(100), ..pool })
+    Transport::Pooled { size: 1, checkout_timeout: Duration::from_millis(100) }
 }
 
 /// The endpoints that were tried, and how that ended.

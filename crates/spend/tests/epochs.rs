@@ -15,8 +15,8 @@ const LATER: Epoch = Epoch { expires: UnixSeconds(200), ..EPOCH };
 /// For how long both clocks have to be past an epoch's end.
 const HOUR: u64 = 3600;
 
-fn open(directory: &Path, now: u64) -> Embedded {
-    Embedded::open(directory, Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now)).unwrap()
+fn open(directory: &Path) -> Embedded {
+    Embedded::open(directory, Fsync::Interval(Duration::from_secs(60))).unwrap()
 }
 
 fn key(number: u8) -> SpentKey {
@@ -45,7 +45,7 @@ fn drop_after(store: &Embedded, now: u64) -> Result<usize, StoreError> {
 async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     for number in 0..200 {
         assert_eq!(spend(&store, number, EPOCH, 1).await, Ok(Spend::Admitted));
     }
@@ -67,7 +67,7 @@ async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
         assert_eq!(store.check(&key(0), &epoch).await, Err(Unknown::EpochRetired));
     }
     drop(store);
-    let store = open(path, 1);
+    let store = open(path);
     for number in [0, 250] {
         assert_eq!(spend(&store, number, LATER, 1).await, Err(Unknown::EpochRetired));
     }
@@ -77,11 +77,11 @@ async fn an_expired_epoch_is_dropped_whole_and_leaves_a_tombstone() {
 #[tokio::test]
 async fn an_epoch_that_expired_while_the_store_was_closed_is_refused_and_then_dropped() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), 1);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     drop(store);
-    let store = open(directory.path(), 100);
-    assert_eq!((store.stats().epochs, store.stats().retired), (0, 0));
+    let store = open(directory.path());
+    assert_eq!((store.stats().epochs, store.stats().retired), (1, 0));
     assert_eq!(spend(&store, 0, EPOCH, 100).await, Err(Unknown::EpochRetired));
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
     assert_eq!(spend(&store, 0, LATER, 100).await, Err(Unknown::EpochRetired));
@@ -94,7 +94,7 @@ const AHEAD: u64 = 30 * 86_400;
 #[tokio::test]
 async fn a_clock_that_is_a_month_ahead_for_some_minutes_drops_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let (store, clock) = (open(directory.path(), 1), Instant::now());
+    let (store, clock) = (open(directory.path()), Instant::now());
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     for minute in 0..10 {
         let read =
@@ -114,17 +114,16 @@ async fn a_clock_that_is_a_month_ahead_for_some_minutes_drops_nothing() {
 #[tokio::test]
 async fn a_store_that_is_opened_by_a_clock_ahead_has_its_records_when_the_clock_is_right() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), 1);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     drop(store);
-    // Found out by a spend, and by the readings.
-    let store = open(directory.path(), AHEAD);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, EPOCH, AHEAD).await, Err(Unknown::EpochRetired));
     assert_eq!(store.drop_expired(UnixSeconds(AHEAD), Instant::now()).unwrap(), 0);
     assert_eq!(spend(&store, 0, EPOCH, 2).await, Ok(Spend::AlreadySpent));
     assert_eq!(spend(&store, 1, EPOCH, 2).await, Ok(Spend::Admitted));
     drop(store);
-    let store = open(directory.path(), AHEAD);
+    let store = open(directory.path());
     assert_eq!(store.drop_expired(UnixSeconds(2), Instant::now()).unwrap(), 0);
     assert_eq!(store.stats().records, 2);
     assert_eq!(spend(&store, 1, EPOCH, 2).await, Ok(Spend::AlreadySpent));
@@ -134,11 +133,11 @@ async fn a_store_that_is_opened_by_a_clock_ahead_has_its_records_when_the_clock_
 #[tokio::test]
 async fn a_process_that_restarts_often_keeps_the_records() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), 1);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     drop(store);
     for start in 0..20 {
-        let (began, store, clock) = (AHEAD + start * 1800, open(directory.path(), AHEAD), Instant::now());
+        let (began, store, clock) = (AHEAD + start * 1800, open(directory.path()), Instant::now());
         for seconds in [0, 1740] {
             let read = store.drop_expired(UnixSeconds(began + seconds), clock + Duration::from_secs(seconds));
             assert_eq!(read.unwrap(), 0);
@@ -146,13 +145,13 @@ async fn a_process_that_restarts_often_keeps_the_records() {
         assert_eq!(spend(&store, 1, EPOCH, began).await, Err(Unknown::EpochRetired));
         assert!(file(directory.path(), "spent").exists());
     }
-    assert_eq!(drop_after(&open(directory.path(), AHEAD), AHEAD).unwrap(), 1);
+    assert_eq!(drop_after(&open(directory.path()), AHEAD).unwrap(), 1);
 }
 
 #[tokio::test]
 async fn a_later_expiry_lasts_over_restarts_and_an_earlier_one_gives_nothing_up() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), 1);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     // Several times, so that each of the two headers is rewritten.
     for expires in [150, 160, 170, 200] {
@@ -163,7 +162,7 @@ async fn a_later_expiry_lasts_over_restarts_and_an_earlier_one_gives_nothing_up(
     assert_eq!(spend(&store, 1, EPOCH, 100).await, Err(Unknown::EpochRetired));
     assert_eq!(drop_after(&store, 199).unwrap(), 0);
     drop(store);
-    let store = open(directory.path(), 199);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, LATER, 199).await, Ok(Spend::AlreadySpent));
     assert_eq!(drop_after(&store, 200).unwrap(), 1);
 }
@@ -172,7 +171,7 @@ async fn a_later_expiry_lasts_over_restarts_and_an_earlier_one_gives_nothing_up(
 #[tokio::test]
 async fn an_epoch_may_be_extended_until_it_is_dropped() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), 1);
+    let store = open(directory.path());
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     assert_eq!(spend(&store, 0, EPOCH, 150).await, Err(Unknown::EpochRetired));
     assert_eq!(spend(&store, 0, LATER, 150).await, Ok(Spend::AlreadySpent));
@@ -184,11 +183,11 @@ async fn an_epoch_may_be_extended_until_it_is_dropped() {
 async fn a_crash_in_the_middle_of_dropping_is_finished_at_opening() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     drop(store);
     fs::rename(file(path, "spent"), file(path, "retired")).unwrap();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(fs::metadata(file(path, "retired")).unwrap().len(), 0);
     assert_eq!(spend(&store, 0, LATER, 1).await, Err(Unknown::EpochRetired));
 }
@@ -198,11 +197,11 @@ async fn a_crash_in_the_middle_of_dropping_is_finished_at_opening() {
 async fn a_tombstone_outweighs_records() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     drop(store);
     fs::write(file(path, "retired"), "").unwrap();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(spend(&store, 1, LATER, 1).await, Err(Unknown::EpochRetired));
     assert!(!file(path, "spent").exists());
 }
@@ -211,7 +210,7 @@ async fn a_tombstone_outweighs_records() {
 #[tokio::test]
 async fn a_file_that_appears_is_not_overwritten() {
     let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path(), 1);
+    let store = open(directory.path());
     fs::write(file(directory.path(), "spent"), "records of old").unwrap();
     assert!(matches!(spend(&store, 0, EPOCH, 1).await, Err(Unknown::Unavailable(_))));
     assert_eq!(fs::read(file(directory.path(), "spent")).unwrap(), b"records of old");
@@ -222,7 +221,7 @@ async fn a_file_that_appears_is_not_overwritten() {
 async fn dropping_an_epoch_resumes_where_it_was_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     fs::rename(file(path, "spent"), file(path, "retired")).unwrap();
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
@@ -237,7 +236,7 @@ async fn dropping_an_epoch_resumes_where_it_was_interrupted() {
 async fn an_epoch_that_the_disk_will_not_drop_is_refused_and_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     let other = Epoch { key: TokenKeyId([0xcd; 32]), ..EPOCH };
     for epoch in [EPOCH, other] {
         assert_eq!(store.spend(&key(0), &epoch, UnixSeconds(1)).await, Ok(Spend::Admitted));
@@ -255,7 +254,7 @@ async fn an_epoch_that_the_disk_will_not_drop_is_refused_and_tried_again() {
     assert!(!file(path, "spent").exists());
     assert_eq!(fs::metadata(file(path, "retired")).unwrap().len(), 0);
     drop(store);
-    assert_eq!(spend(&open(path, 1), 0, LATER, 1).await, Err(Unknown::EpochRetired));
+    assert_eq!(spend(&open(path), 0, LATER, 1).await, Err(Unknown::EpochRetired));
 }
 
 /// Records that are gone from under the store are no reason to take the key's tokens again.
@@ -263,12 +262,12 @@ async fn an_epoch_that_the_disk_will_not_drop_is_refused_and_tried_again() {
 async fn an_epoch_whose_file_is_gone_gets_its_tombstone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     fs::remove_file(file(path, "spent")).unwrap();
     assert_eq!(drop_after(&store, 100).unwrap(), 1);
     drop(store);
-    assert_eq!(spend(&open(path, 1), 0, LATER, 1).await, Err(Unknown::EpochRetired));
+    assert_eq!(spend(&open(path), 0, LATER, 1).await, Err(Unknown::EpochRetired));
 }
 
 /// Only a records file that is missing was turned into its tombstone before.
@@ -276,7 +275,7 @@ async fn an_epoch_whose_file_is_gone_gets_its_tombstone() {
 async fn a_tombstone_next_to_something_that_cannot_be_renamed_is_not_enough() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let store = open(path, 1);
+    let store = open(path);
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));
     fs::remove_file(file(path, "spent")).unwrap();
     fs::create_dir(file(path, "spent")).unwrap();
@@ -289,7 +288,7 @@ async fn a_tombstone_next_to_something_that_cannot_be_renamed_is_not_enough() {
 #[tokio::test]
 async fn a_retired_key_is_reported_whatever_the_directory_lists() {
     let directory = tempfile::tempdir().unwrap();
-    let store = Arc::new(open(directory.path(), 1));
+    let store = Arc::new(open(directory.path()));
     let (backend, clock) = (Backend::Embedded(Arc::clone(&store)), Instant::now());
     let other = Epoch { key: TokenKeyId([0xcd; 32]), ..LATER };
     assert_eq!(spend(&store, 0, EPOCH, 1).await, Ok(Spend::Admitted));

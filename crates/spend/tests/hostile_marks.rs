@@ -26,7 +26,7 @@ impl Scene {
     /// The mark is planted, and the watch is silent from then on: what is planned meets callers alone.
     async fn set(transport: Transport, change: impl FnOnce(&mut Options)) -> Self {
         let fake = Fake::start();
-        let connections = if let Transport::Pooled(pool) = &transport { pool.size } else { 1 };
+        let connections = if let Transport::Pooled { size, .. } = transport { size } else { 1 };
         let mut options =
             Options { interval: Duration::from_secs(3600), ..options(vec![fake.address()], transport) };
         change(&mut options);

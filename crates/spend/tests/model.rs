@@ -57,8 +57,6 @@ struct Model {
     passed: HashMap<u8, u64>,
     /// The latest expiry under which a spend came, and the keys.
     live: HashMap<u8, Keys>,
-    /// Keys of epochs that were over when the store was opened.
-    unloaded: HashMap<u8, Keys>,
     /// Since when each was seen to be over, by both clocks.
     over: HashMap<u8, (u64, u64)>,
     retired: HashSet<u8>,
@@ -69,9 +67,6 @@ impl Model {
         let passed = self.passed[&epoch];
         if self.now >= passed || self.retired.contains(&epoch) {
             return Err(Unknown::EpochRetired);
-        }
-        if let Some(keys) = self.unloaded.remove(&epoch) {
-            self.live.insert(epoch, keys);
         }
         let (expires, keys) = self.live.entry(epoch).or_default();
         *expires = passed.max(*expires);
@@ -88,8 +83,8 @@ impl Model {
 
     fn drop_expired(&mut self) -> usize {
         let (now, monotonic) = (self.now, self.monotonic);
-        let all = self.live.iter().chain(&self.unloaded);
-        let over: Vec<_> = all.filter(|(_, (expires, _))| now >= *expires).map(|(id, _)| *id).collect();
+        let over = self.live.iter().filter(|(_, (expires, _))| now >= *expires);
+        let over: Vec<_> = over.map(|(id, _)| *id).collect();
         self.over.retain(|id, (wall, since)| {
             over.contains(id) && now.checked_sub(*wall) == Some(monotonic - *since)
         });
@@ -98,20 +93,11 @@ impl Model {
             let (_, since) = *self.over.entry(id).or_insert((now, monotonic));
             if monotonic - since >= HOUR {
                 self.live.remove(&id);
-                self.unloaded.remove(&id);
                 self.retired.insert(id);
                 dropped += 1;
             }
         }
-        self.live.extend(self.unloaded.extract_if(|_, (expires, _)| now < *expires));
         dropped
-    }
-
-    fn reopen(&mut self) {
-        self.over.clear();
-        let mut all: HashMap<_, _> = self.live.drain().chain(self.unloaded.drain()).collect();
-        self.unloaded = all.extract_if(|_, (expires, _)| self.now >= *expires).collect();
-        self.live = all;
     }
 
     fn epoch(&self, id: u8) -> Epoch {
@@ -126,11 +112,9 @@ fn key(epoch: &Epoch, number: u8) -> SpentKey {
 async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let directory = tempfile::tempdir().unwrap();
     let began = Instant::now();
-    let open = |now| {
-        Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)), UnixSeconds(now * UNIT))
-    };
+    let open = || Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(60)));
     let mut model = Model { passed: (0..3).map(|id| (id, 50)).collect(), ..Model::default() };
-    let mut store = open(0).unwrap();
+    let mut store = open().unwrap();
     for step in steps {
         let now = UnixSeconds(model.now * UNIT);
         match step {
@@ -158,8 +142,8 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Reopen => {
                 drop(store);
-                store = open(model.now).unwrap();
-                model.reopen();
+                store = open().unwrap();
+                model.over.clear();
             }
         }
         let stats = store.stats();

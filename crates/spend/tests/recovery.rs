@@ -1,7 +1,7 @@
 //! The shared store under restarts and limits.
 
 use crate::support::fake::Fake;
-use crate::support::{Server, begun, client, eventually, fresh, options, pipelined, pooled, transports};
+use crate::support::{Server, begun, client, eventually, fresh, options, pipelined, transports};
 use postern_spend::memcached::{Memcached, Transport};
 use postern_spend::{Spend, SpendStore};
 use postern_token::UnixSeconds;
@@ -34,12 +34,11 @@ async fn after_a_restart_no_dead_connection_is_used() {
 #[tokio::test]
 async fn a_pool_that_cannot_be_filled_serves_with_what_it_has() {
     let fake = Fake::start();
-    let Transport::Pooled(mut pool) = pooled(16) else { unreachable!() };
-    pool.checkout_timeout = Duration::from_millis(100);
+    let pool = Transport::Pooled { size: 16, checkout_timeout: Duration::from_millis(100) };
     let planter = Memcached::open(options(vec![fake.address()], pipelined())).unwrap();
     let epoch = begun(&planter).await.1;
     fake.limit(8);
-    let store = Memcached::open(options(vec![fake.address()], Transport::Pooled(pool))).unwrap();
+    let store = Memcached::open(options(vec![fake.address()], pool)).unwrap();
     eventually("the watch is connected", async || (store.health().round.requested > 0).then_some(())).await;
     let client = client(&store).await;
     let began = Instant::now();

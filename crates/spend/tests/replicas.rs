@@ -3,7 +3,7 @@
 use crate::support::marked::{Gateway, MarkRecords, Token, ask};
 use crate::support::{Relay, epoch, eventually, options, pipelined};
 use postern_spend::memcached::{Ended, Options, Replicas, Verb};
-use postern_spend::{Binding, Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::UnixSeconds;
 use std::io::ErrorKind;
@@ -303,7 +303,7 @@ async fn replicas_that_share_servers_are_found_at_the_start() {
     for _ in 0..120 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(gateway.store.health().overlaps);
-        assert_eq!(gateway.store.binding(gateway.epoch.key), Binding::Unknown);
+        assert_eq!(gateway.store.binding(gateway.epoch.key), None);
     }
 }
 

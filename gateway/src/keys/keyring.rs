@@ -5,7 +5,7 @@ use crate::keys::offer::Offer;
 use crate::keys::secrets::Secrets;
 use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
-use postern_spend::{Binding, Epoch};
+use postern_spend::Epoch;
 use postern_token::{
     Directory, DirectoryKey, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TokenTypes, TrustedKey,
     UnixSeconds, VerifyingKey, Window,
@@ -176,7 +176,7 @@ impl Keyring {
     pub(crate) fn challenge(
         &self,
         offer: &Offer,
-        binding: impl Fn(TokenKeyId) -> Binding,
+        binding: impl Fn(TokenKeyId) -> Option<Mark>,
         now: UnixSeconds,
     ) -> Option<HeaderValue> {
         let challenge = |token_type| {
@@ -211,7 +211,7 @@ impl Keyring {
     pub(crate) fn requests_any(
         &self,
         types: TokenTypes,
-        binding: impl Fn(TokenKeyId) -> Binding,
+        binding: impl Fn(TokenKeyId) -> Option<Mark>,
         now: UnixSeconds,
     ) -> bool {
         types.iter().any(|token_type| self.requested(token_type, &binding, now).is_some())
@@ -223,13 +223,10 @@ impl Keyring {
     pub(crate) fn requested(
         &self,
         token_type: TokenType,
-        binding: impl Fn(TokenKeyId) -> Binding,
+        binding: impl Fn(TokenKeyId) -> Option<Mark>,
         now: UnixSeconds,
     ) -> Option<(&TrustedKey, Mark)> {
-        let mark = |known: &TrustedKey| match binding(known.key.id()) {
-            Binding::Unknown => None,
-            Binding::Offered(mark) => Some(mark),
-        };
+        let mark = |known: &TrustedKey| binding(known.key.id());
         let bound = |known| Some((known, mark(known)?));
         let is_in_use = |known: &&TrustedKey| known.window.contains(now);
         let newest = self.listed(token_type).filter(is_in_use).find_map(bound);
@@ -291,7 +288,7 @@ impl Keyring {
 
     /// Describes each known key that has not retired, for the live page and metrics.
     pub(crate) fn view(&self, now: UnixSeconds) -> Vec<KeyView> {
-        let any = |_| Binding::Offered(Mark::new([0; 16]));
+        let any = |_| Some(Mark::new([0; 16]));
         let newest = |of: &TrustedKey| self.requested(of.key.token_type(), any, now);
         let known = self.keys.iter().filter(|known| now < known.window.not_after);
         let view = |known: &TrustedKey| {

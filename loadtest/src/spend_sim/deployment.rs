@@ -4,7 +4,7 @@ use super::chance::Chance;
 use super::fault::{Micros, Millis};
 use super::token::{RECORD_MARGIN, mark_id};
 use postern_spend::Marks;
-use postern_spend::memcached::{Options, Pool, Replicas, Transport};
+use postern_spend::memcached::{Options, Replicas, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,12 +98,7 @@ impl GatewayPlan {
             },
             tls: None,
             transport: if self.is_pooled {
-                Transport::Pooled(Pool {
-                    size: 2,
-                    checkout_timeout: connect_timeout,
-                    idle_probe: Duration::from_secs(1),
-                    max_lifetime: Duration::from_secs(600),
-                })
+                Transport::Pooled { size: 2, checkout_timeout: connect_timeout }
             } else {
                 Transport::Pipelined { queue: 1_000 }
             },

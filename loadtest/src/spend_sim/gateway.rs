@@ -8,8 +8,8 @@ use super::token::{KeyPlan, Offer, Token};
 use super::world::{Fabric, Machine};
 use parking_lot::Mutex;
 use postern_spend::memcached::{Client, Memcached, World};
-use postern_spend::{Binding, Epoch, Hint, Spend, SpendStore, Unknown};
-use postern_token::TokenKeyId;
+use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
+use postern_token::{Mark, TokenKeyId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl Gateway {
         let offer = self.requested()?;
         let epoch = self.keys[offer.key].epoch(offer.key);
         // The store's own state, independent of the gateway's decision.
-        let unknown = (self.binding(epoch.key) == Binding::Unknown).then_some(Unknown::Unmarked.reason());
+        let unknown = self.binding(epoch.key).is_none().then_some(Unknown::Unmarked.reason());
         let down = || first?.serving().err().map(|reason| reason.reason());
         let cannot = self.refuses(epoch.key).or(unknown).or_else(down);
         self.note(Happening::Asked { holder, gateway: self.number, key: offer.key, cannot });
@@ -94,11 +94,9 @@ impl Gateway {
 
     /// Returns the newest key in use whose tokens the store can spend, and the binding of these tokens.
     fn requested(&self) -> Option<Offer> {
-        self.in_use().rev().find_map(|(key, epoch)| match self.binding(epoch.key) {
-            _ if self.refuses(epoch.key).is_some() && !is_put_back(Defect::AsksInVain) => None,
-            Binding::Unknown => None,
-            Binding::Offered(mark) => Some(Offer { key, mark }),
-        })
+        let may_ask = |epoch: &Epoch| self.refuses(epoch.key).is_none() || is_put_back(Defect::AsksInVain);
+        let mut in_use = self.in_use().rev().filter(|(_, epoch)| may_ask(epoch));
+        in_use.find_map(|(key, epoch)| Some(Offer { key, mark: self.binding(epoch.key)? }))
     }
 
     /// Returns the keys that sign or have signed and have not ended, oldest first.
@@ -117,8 +115,8 @@ impl Gateway {
     }
 
     /// Returns the binding of a key's tokens.
-    fn binding(&self, key: TokenKeyId) -> Binding {
-        self.process.lock().as_ref().map_or(Binding::Unknown, |process| process.store.binding(key))
+    fn binding(&self, key: TokenKeyId) -> Option<Mark> {
+        self.process.lock().as_ref()?.store.binding(key)
     }
 
     pub(crate) fn stop_process(&self) {

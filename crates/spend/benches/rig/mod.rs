@@ -9,7 +9,7 @@ pub use support::pipelined;
 
 use hdrhistogram::Histogram;
 use postern_spend::Epoch;
-use postern_spend::memcached::{self, Client, Memcached, Options, Pool, Replicas, Transport};
+use postern_spend::memcached::{self, Client, Memcached, Options, Replicas, Transport};
 use postern_token::SpentKey;
 use std::cell::Cell;
 use std::fs;

@@ -211,8 +211,8 @@ impl Ours {
 
     /// A pool has one connection here, so that each command follows another on the same.
     fn open(server: &Server, mut transport: Transport, spends: bool) -> Later<'_, Box<dyn Connection>> {
-        if let Transport::Pooled(pool) = &mut transport {
-            pool.size = 1;
+        if let Transport::Pooled { size, .. } = &mut transport {
+            *size = 1;
         }
         Box::pin(async move {
             let store = server.store(transport);

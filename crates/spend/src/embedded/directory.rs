@@ -7,8 +7,8 @@
 //! <key id>.retired a tombstone: the epoch was dropped, and its key is refused permanently
 //! ```
 
-use super::error::{On, StoreError};
-use super::origin::{ORIGIN, ORIGIN_LEN, Origin, Read};
+use super::format::{ORIGIN, ORIGIN_LEN, Origin, Read};
+use crate::Unknown;
 use postern_token::{Mark, TokenKeyId};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek};
@@ -34,36 +34,35 @@ impl Drop for Directory {
     }
 }
 
-/// The epochs found by [`Directory::take`], which has removed unfinished files.
-#[derive(Default)]
-pub(crate) struct Contents {
-    pub(crate) live: Vec<TokenKeyId>,
-    pub(crate) retired: Vec<TokenKeyId>,
-}
+/// The keys of live and of retired epochs.
+type Keys = (Vec<TokenKeyId>, Vec<TokenKeyId>);
 
 impl Directory {
-    /// Creates the directory if missing (mode 0700), locks it and lists it.
-    pub(crate) fn take(path: &Path) -> Result<(Self, Contents), StoreError> {
+    /// Creates the directory if missing (mode 0700), locks it, removes unfinished files, and lists the others.
+    pub(crate) fn take(path: &Path) -> Result<(Self, Keys), StoreError> {
         create_durably(path)?;
         let handle = File::open(path).on("open", path)?;
         let meta = handle.metadata().on("read", path)?;
         if !meta.is_dir() {
-            return Err(StoreError::Foreign(path.to_owned()));
+            return Err(StoreError::foreign(path));
         }
-        if meta.mode() & 0o022 != 0 {
-            return Err(StoreError::Exposed { path: path.to_owned(), mode: meta.mode() & 0o7777 });
+        let mode = meta.mode() & 0o7777;
+        if mode & 0o022 != 0 {
+            let path = path.display();
+            let reason =
+                format!("others may write to the double-spend store {path} (mode {mode:o}): chmod 700 it");
+            return Err(StoreError::Refused(reason));
         }
         // On a file system that cannot lock directories (NFS), the lock file is the only lock.
         if let Err(TryLockError::WouldBlock) = handle.try_lock() {
-            return Err(StoreError::InUse(path.to_owned()));
+            return Err(StoreError::in_use(path));
         }
         let lock = lock(path)?;
         let directory = Self { path: path.to_owned(), handle, lock };
-        let contents = directory.list()?;
-        Ok((directory, contents))
+        let keys = directory.list()?;
+        Ok((directory, keys))
     }
 
-    /// Returns the path of the file with the records of a live epoch.
     pub(crate) fn records(&self, key: TokenKeyId) -> PathBuf {
         self.path.join(format!("{}.spent", key.to_hex()))
     }
@@ -77,7 +76,7 @@ impl Directory {
         let place = self.records(key);
         // Never overwrites an existing file: it may be a backup that was just restored.
         if fs::exists(&place).on("look for", &place)? {
-            return Err(StoreError::Foreign(place));
+            return Err(StoreError::foreign(&place));
         }
         let new = self.path.join(format!("{}.new", key.to_hex()));
         let result = write_new(&new, |file, meta| file.write_all_at(&content(meta), 0)).and_then(|file| {
@@ -145,7 +144,7 @@ impl Directory {
     /// Turns the records of an epoch into its tombstone: first renames the file durably, then frees its space. So one of the two
     /// exists at every moment, also after a crash. Idempotent: a call completes an interrupted one.
     pub(crate) fn retire(&self, key: TokenKeyId) -> Result<(), StoreError> {
-        let (records, tombstone) = (self.records(key), self.tombstone(key));
+        let (records, tombstone) = (self.records(key), self.path.join(format!("{}.retired", key.to_hex())));
         match fs::rename(&records, &tombstone) {
             // Renamed by an earlier call, or removed from outside: the key is refused either way.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -156,12 +155,6 @@ impl Directory {
             renamed => renamed.on("rename", &records)?,
         }
         self.sync()?;
-        self.empty_tombstone(key)
-    }
-
-    /// Frees the space of a tombstone, after a crash between the two steps of [`Directory::retire`].
-    pub(crate) fn empty_tombstone(&self, key: TokenKeyId) -> Result<(), StoreError> {
-        let tombstone = self.tombstone(key);
         if fs::metadata(&tombstone).on("read", &tombstone)?.len() == 0 {
             return Ok(());
         }
@@ -169,17 +162,13 @@ impl Directory {
         file.set_len(0).on("empty", &tombstone)
     }
 
-    fn tombstone(&self, key: TokenKeyId) -> PathBuf {
-        self.path.join(format!("{}.retired", key.to_hex()))
-    }
-
     /// Makes names durable: a rename is on disk only after its directory is synced.
     fn sync(&self) -> Result<(), StoreError> {
         self.handle.sync_all().on("sync", &self.path)
     }
 
-    fn list(&self) -> Result<Contents, StoreError> {
-        let mut contents = Contents::default();
+    fn list(&self) -> Result<Keys, StoreError> {
+        let (mut live, mut retired) = Keys::default();
         for entry in fs::read_dir(&self.path).on("list", &self.path)? {
             let entry = entry.on("list", &self.path)?;
             let (path, name) = (entry.path(), entry.file_name());
@@ -188,17 +177,17 @@ impl Directory {
                 continue; // the directory is the root of a file system
             }
             if !entry.file_type().on("read", &path)?.is_file() {
-                return Err(StoreError::Foreign(path));
+                return Err(StoreError::foreign(&path));
             }
             match name.split_once('.').map(|(stem, kind)| (key_id(stem), kind)) {
-                Some((Some(key), "spent")) => contents.live.push(key),
-                Some((Some(key), "retired")) => contents.retired.push(key),
+                Some((Some(key), "spent")) => live.push(key),
+                Some((Some(key), "retired")) => retired.push(key),
                 Some((Some(_), "new")) => fs::remove_file(&path).on("remove", &path)?,
                 None if name == "lock" => {}
-                _ => return Err(StoreError::Foreign(path)),
+                _ => return Err(StoreError::foreign(&path)),
             }
         }
-        Ok(contents)
+        Ok((live, retired))
     }
 }
 
@@ -236,7 +225,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     let file = file.on("open", &place)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::InUse(path.to_owned())),
+        Err(TryLockError::WouldBlock) => Err(StoreError::in_use(path)),
         Err(TryLockError::Error(error)) => Err(error).on("lock", &place),
     }
 }
@@ -268,6 +257,74 @@ fn key_id(stem: &str) -> Option<TokenKeyId> {
     let mut id = [0; 32];
     hex::decode_to_slice(stem, &mut id).ok()?;
     Some(TokenKeyId(id)).filter(|id| id.to_hex() == stem)
+}
+
+/// The reason why the embedded store cannot be opened, or an expired epoch cannot be dropped.
+///
+/// A store that cannot read everything it once wrote does not open: starting without a record would let its token be spent
+/// again. Each message contains the fault, its place, and the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The system could not read or write.
+    #[error("cannot {action} {}: {source}; check the disk, and that this user may write there", .path.display())]
+    Io {
+        /// The operation: "read", "create", …
+        action: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The directory or a file in it must not be used.
+    #[error("{0}")]
+    Refused(String),
+    /// The sync thread could not be started.
+    #[error("cannot start the double-spend store's sync thread: {0}; allow more processes (ulimit -u)")]
+    Thread(io::Error),
+}
+
+impl StoreError {
+    pub(crate) fn in_use(directory: &Path) -> Self {
+        Self::Refused(format!(
+            "another process has the double-spend store {} open: stop it, or use another directory",
+            directory.display()
+        ))
+    }
+
+    /// Returns the error for an unknown file. It could be records under a wrong name, so it is not ignored.
+    pub(crate) fn foreign(path: &Path) -> Self {
+        let path = path.display();
+        Self::Refused(format!(
+            "{path} does not belong in the double-spend store: move it out of the directory"
+        ))
+    }
+
+    pub(crate) fn damaged(path: &Path, why: &str) -> Self {
+        Self::Refused(format!(
+            "the spent records in {} cannot be trusted: {why}. Bring the file back from a backup; or rename it to end in .retired \
+             instead of .spent, and all tokens of its key are refused from then on",
+            path.display()
+        ))
+    }
+
+    /// Returns the meaning of this error for a spend.
+    pub(crate) fn unknown(&self) -> Unknown {
+        match self {
+            Self::Io { source, .. } | Self::Thread(source) => Unknown::from(source.kind()),
+            _ => Unknown::Unavailable(io::ErrorKind::InvalidData),
+        }
+    }
+}
+
+/// Adds the action and the path to an `io::Error`: `file.sync_all().on("sync", &path)?`.
+pub(crate) trait On<T> {
+    fn on(self, action: &'static str, path: &Path) -> Result<T, StoreError>;
+}
+
+impl<T> On<T> for io::Result<T> {
+    fn on(self, action: &'static str, path: &Path) -> Result<T, StoreError> {
+        self.map_err(|source| StoreError::Io { action, path: path.to_owned(), source })
+    }
 }
 
 #[cfg(test)]

@@ -76,7 +76,6 @@ impl Index {
         self.shards.iter().map(|shard| shard.0.lock().len()).sum()
     }
 
-    /// Returns the number of bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let tables: usize = self.shards.iter().map(|shard| shard.0.lock().allocation_size()).sum();
         tables + SHARDS * size_of::<Shard>()

@@ -1,15 +1,16 @@
 //! One epoch: its file, its set of keys, and the order in which both are written.
 
-use super::directory::Directory;
-use super::error::{On, StoreError};
-use super::format::{HEADER_LEN, HEADERS, Header, HeaderFault, RECORD_LEN, RECORDS, Record, ShortKey};
+use super::directory::{Directory, On, StoreError};
+use super::format::{
+    HEADER_LEN, HEADERS, Header, HeaderFault, ORIGIN, ORIGIN_LEN, Origin, RECORD_LEN, RECORDS, Read, Record,
+    ShortKey,
+};
 use super::index::Index;
-use super::origin::{ORIGIN, ORIGIN_LEN, Origin, Read};
 use crate::{Epoch, Marks};
 use parking_lot::{Mutex, RwLock};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read as _, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,6 @@ const LARGEST_BLOCK: u64 = 64 * 1024;
 /// A file with more damaged records than this, and more damaged than whole ones, is not a records file.
 const DAMAGE_LIMIT: u64 = 1000;
 
-/// The records of one live epoch.
 pub(crate) struct EpochLog {
     pub(crate) key: TokenKeyId,
     pub(crate) file: File,
@@ -87,15 +87,15 @@ impl EpochLog {
         }
     }
 
-    /// Opens the file of a key and reads its headers, but no record yet. A file other than the one that its mark was drawn for
+    /// Opens the file of a key and reads its records. A file other than the one that its mark was drawn for
     /// gets a new mark. Otherwise the records move to a new file, so that an earlier copy no longer matches its mark.
     pub(crate) fn open(key: TokenKeyId, directory: &Directory) -> Result<Self, StoreError> {
         let path = &directory.records(key);
         let mut file = OpenOptions::new().read(true).write(true).open(path).on("open", path)?;
         let meta = file.metadata().on("read", path)?;
-        let damaged = |why: String| Err(StoreError::Damaged { path: path.to_owned(), why });
+        let damaged = |why: &str| Err(StoreError::damaged(path, why));
         if meta.len() < RECORDS {
-            return damaged(format!("it ends after {} bytes, within its header", meta.len()));
+            return damaged(&format!("it ends after {} bytes, within its header", meta.len()));
         }
         let mut headers = [None; 2];
         for (at, expires) in HEADERS.into_iter().zip(&mut headers) {
@@ -103,15 +103,18 @@ impl EpochLog {
             file.read_exact_at(&mut bytes, at).on("read", path)?;
             match Header::decode(&bytes) {
                 Ok(header) if header.key == key => *expires = Some(header.expires),
-                Ok(_) => return damaged("its header names another key than its file name".to_owned()),
+                Ok(_) => return damaged("its header names another key than its file name"),
                 Err(HeaderFault::Newer(version)) => {
-                    return Err(StoreError::Newer { path: path.to_owned(), version });
+                    let path = path.display();
+                    let reason =
+                        format!("{path} has version {version}, written by a later Postern: run that version");
+                    return Err(StoreError::Refused(reason));
                 }
                 Err(HeaderFault::Broken) => {}
             }
         }
         let Some(expires) = headers.into_iter().flatten().max() else {
-            return damaged("both its headers are broken".to_owned());
+            return damaged("both its headers are broken");
         };
         let mut origin = [0; ORIGIN_LEN];
         file.read_exact_at(&mut origin, ORIGIN).on("read", path)?;
@@ -126,55 +129,36 @@ impl EpochLog {
         };
         let mut log = Self::new(&Epoch { key, expires, mark: None }, file, mark);
         log.headers = Mutex::new(headers);
+        log.load(path, &meta)?;
         Ok(log)
     }
 
-    pub(crate) fn load(&mut self, path: &Path) -> Result<(), StoreError> {
-        let meta = self.file.metadata().on("read", path)?;
+    fn load(&mut self, path: &Path, meta: &Metadata) -> Result<(), StoreError> {
         // Reserves by the allocated blocks: the length may include holes.
         let records = meta.len().min(meta.blocks().saturating_mul(512)) / RECORD_LEN as u64;
         self.index.reserve(usize::try_from(records).unwrap_or(0));
 
-        let mut chunk = vec![0; CHUNK.min(records_bytes(meta.len()))];
-        let mut at = RECORDS;
+        let (mut reader, mut chunk, mut at) = (&self.file, Vec::new(), RECORDS);
+        reader.seek(SeekFrom::Start(RECORDS)).on("read", path)?;
         loop {
-            let read = read_up_to(&self.file, &mut chunk, at).on("read", path)?;
+            chunk.clear();
+            let read = reader.take(CHUNK as u64).read_to_end(&mut chunk).on("read", path)?;
             // A truncated last record: its missing bytes count as zeros, and its place is not used again.
-            let rounded = read.next_multiple_of(RECORD_LEN);
-            chunk[read..rounded].fill(0);
-            self.take_in(chunk[..rounded].as_chunks().0);
-            at += rounded as u64;
-            if read < chunk.len() {
+            chunk.resize(read.next_multiple_of(RECORD_LEN), 0);
+            take_in(&self.index, &mut self.found, chunk.as_chunks().0);
+            at += chunk.len() as u64;
+            if read < CHUNK {
                 break;
             }
         }
         self.next = AtomicU64::new(at);
         if self.found.damaged > DAMAGE_LIMIT && self.found.damaged > self.found.whole {
             let why = format!("{} records are damaged and {} whole", self.found.damaged, self.found.whole);
-            return Err(StoreError::Damaged { path: path.to_owned(), why });
+            return Err(StoreError::damaged(path, &why));
         }
         Ok(())
     }
 
-    fn take_in(&mut self, records: &[[u8; RECORD_LEN]]) {
-        let found = &mut self.found;
-        self.index.insert_all(records.iter().filter_map(|bytes| match Record::decode(bytes) {
-            Record::Whole(key) => {
-                found.whole += 1;
-                Some(key)
-            }
-            Record::Damaged(key) => {
-                found.damaged += 1;
-                Some(key) // if only the checksum is damaged, this keeps the token spent
-            }
-            Record::Hole => {
-                found.holes += 1;
-                None
-            }
-        }));
-    }
-
-    /// Returns `true` if its tokens carry the mark with this id.
     pub(crate) fn knows(&self, id: MarkId, marks: &Marks) -> bool {
         let Some(mark) = self.mark else { return false };
         if let Some((of, known)) = &*self.id.read()
@@ -285,22 +269,19 @@ fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
     Ok(origin.mark())
 }
 
-/// Returns the bytes of records in a file of `len` bytes plus one record, so that one read detects the end.
-fn records_bytes(len: u64) -> usize {
-    let records = len.saturating_sub(RECORDS) / RECORD_LEN as u64 + 1;
-    usize::try_from(records).map_or(CHUNK, |records| records.saturating_mul(RECORD_LEN))
-}
-
-/// Reads until `buffer` is full or the file ends.
-fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], at + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+fn take_in(index: &Index, found: &mut Found, records: &[[u8; RECORD_LEN]]) {
+    index.insert_all(records.iter().filter_map(|bytes| match Record::decode(bytes) {
+        Record::Whole(key) => {
+            found.whole += 1;
+            Some(key)
         }
-    }
-    Ok(filled)
+        Record::Damaged(key) => {
+            found.damaged += 1;
+            Some(key) // if only the checksum is damaged, this keeps the token spent
+        }
+        Record::Hole => {
+            found.holes += 1;
+            None
+        }
+    }));
 }

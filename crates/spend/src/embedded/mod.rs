@@ -1,32 +1,28 @@
 //! The store for one process: an in-memory set, and a file of records per token key.
 
 mod directory;
-mod endings;
-mod error;
 mod format;
 mod index;
 mod log;
-mod origin;
 mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::{Binding, Epoch, ExchangeLog, Hint, Marks, Spend, SpendStore, Unknown};
-use directory::Directory;
-use endings::{Endings, Reading};
-use error::On;
-pub use error::StoreError;
+use crate::{Epoch, ExchangeLog, Hint, Marks, Spend, SpendStore, Unknown};
+pub use directory::StoreError;
+use directory::{Directory, On};
+use format::Origin;
 pub(crate) use format::ShortKey;
+pub(crate) use index::Index;
 use log::EpochLog;
-use origin::Origin;
 use parking_lot::{Mutex, RwLock};
-use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
-use std::collections::HashSet;
+use postern_token::{Mark, SpentKey, TokenKeyId, UnixSeconds};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 pub use sync::Fsync;
 use sync::{Syncer, Work};
 
@@ -41,18 +37,17 @@ use sync::{Syncer, Work};
 ///   microsecond, and the future is ready at its first poll. The first spend of an epoch, and one that moves its expiry, create
 ///   or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
 ///
-/// Dropping the store moves the records to new files (`origin` gives the reason), syncs a last time and unlocks the directory.
+/// Dropping the store moves the records to new files ([`Origin`] gives the reason), syncs a last time and unlocks the directory.
 pub struct Embedded {
     // Drop order: first the thread, which syncs the epochs; last the directory's lock.
     syncer: Syncer,
     epochs: Arc<RwLock<Epochs>>,
     /// Held while epochs are created, extended or dropped, never during a spend from an existing epoch.
-    changes: Mutex<Changes>,
+    endings: Mutex<Endings>,
     directory: Arc<Directory>,
     marks: RwLock<Option<Marks>>,
 }
 
-/// The work of the sync thread.
 struct Disk {
     epochs: Arc<RwLock<Epochs>>,
     directory: Arc<Directory>,
@@ -75,19 +70,9 @@ impl Work for Disk {
 struct Epochs {
     /// A list, because there are few: a key and a predecessor or two.
     live: Vec<Arc<EpochLog>>,
-    /// Dropped, but their tombstones may not be on disk yet: an earlier spend may still wait for the sync of its record.
+    /// Dropped, but their tombstones are not on disk yet: an earlier spend may still wait for the sync of its record.
     leaving: Vec<Arc<EpochLog>>,
     retired: HashSet<TokenKeyId>,
-}
-
-/// The state of epochs that are being opened or dropped.
-#[derive(Default)]
-struct Changes {
-    endings: Endings,
-    /// Epochs that were over when the store was opened, and their ends. Their records are not in memory.
-    unloaded: Vec<(TokenKeyId, UnixSeconds)>,
-    /// Dropped, but not yet turned into tombstones on disk.
-    unfinished: Vec<TokenKeyId>,
 }
 
 /// The size and state of an embedded store.
@@ -111,36 +96,25 @@ pub struct Stats {
 }
 
 impl Embedded {
-    /// Opens the store in `directory`, creates the directory if missing (mode 0700, files 0600), and reads all records of epochs
-    /// that have not expired by `now`. The other epochs stay on disk, unread, until [`Embedded::drop_expired`] confirms that
-    /// they are over or a spend shows that they are not. Blocks on the disk; a million records take about a tenth of a second.
+    /// Opens the store in `directory`, creates the directory if missing (mode 0700, files 0600), and reads all records. Blocks on
+    /// the disk; a million records take about a tenth of a second.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process has it open; otherwise the reason why some record cannot be read.
-    pub fn open(directory: &Path, fsync: Fsync, now: UnixSeconds) -> Result<Self, StoreError> {
-        let (directory, contents) = Directory::take(directory)?;
-        let (mut epochs, mut changes) = (Epochs::default(), Changes::default());
-        for key in contents.retired {
-            directory.empty_tombstone(key)?;
+    /// Another process has it open, or some record cannot be read.
+    pub fn open(directory: &Path, fsync: Fsync) -> Result<Self, StoreError> {
+        let (directory, (live, retired)) = Directory::take(directory)?;
+        let mut epochs = Epochs::default();
+        for key in retired {
+            directory.retire(key)?;
             epochs.retired.insert(key);
         }
-        for key in contents.live {
-            if epochs.retired.contains(&key) {
-                directory.retire(key)?;
-                continue;
-            }
-            let mut log = EpochLog::open(key, &directory)?;
-            if now >= log.expires() {
-                changes.unloaded.push((key, log.expires()));
-                continue;
-            }
-            log.load(&directory.records(key))?;
-            epochs.live.push(Arc::new(log));
+        for key in live.into_iter().filter(|key| !epochs.retired.contains(key)) {
+            epochs.live.push(Arc::new(EpochLog::open(key, &directory)?));
         }
         let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
         let disk = Disk { epochs: Arc::clone(&epochs), directory: Arc::clone(&directory) };
         let syncer = Syncer::start(fsync, disk)?;
-        Ok(Self { syncer, epochs, changes: Mutex::new(changes), directory, marks: RwLock::default() })
+        Ok(Self { syncer, epochs, endings: Mutex::default(), directory, marks: RwLock::default() })
     }
 
     /// Binds tokens to the files that record them: a key that begins from now on gets a mark, and its tokens become void if
@@ -167,11 +141,8 @@ impl Embedded {
 
     /// Returns the mark that binds the tokens of a key.
     #[must_use]
-    pub fn binding(&self, key: TokenKeyId) -> Binding {
-        match self.epochs.read().find(key) {
-            Ok(Some(log)) => log.mark.map_or(Binding::Unknown, Binding::Offered),
-            _ => Binding::Unknown,
-        }
+    pub fn binding(&self, key: TokenKeyId) -> Option<Mark> {
+        self.epochs.read().find(key).ok().flatten()?.mark
     }
 
     /// Drops every epoch that has been over for an hour by both clocks, as observed by the calls to this: turns its file into a
@@ -181,55 +152,28 @@ impl Embedded {
     /// # Errors
     /// The disk failed. The affected epoch still refuses, and the next call retries.
     pub fn drop_expired(&self, now: UnixSeconds, monotonic: Instant) -> Result<usize, StoreError> {
-        let mut changes = self.changes.lock();
-        let Changes { endings, unloaded, unfinished } = &mut *changes;
-        let mut over: Vec<_> =
+        let mut endings = self.endings.lock();
+        let over: Vec<_> =
             self.epochs.read().live.iter().filter(|log| now >= log.expires()).map(|log| log.key).collect();
-        over.extend(unloaded.iter().filter(|(_, expires)| now >= *expires).map(|(key, _)| *key));
-        for key in endings.confirmed(&over, Reading { wall: now, monotonic }) {
-            unfinished.push(key);
-            unloaded.retain(|(known, _)| *known != key);
-            let mut epochs = self.epochs.write();
-            epochs.retired.insert(key);
-            let gone = epochs.live.extract_if(.., |log| log.key == key).collect::<Vec<_>>();
-            epochs.leaving.extend(gone);
-        }
+        let confirmed = endings.confirmed(&over, Reading { wall: now, monotonic });
+        let leaving = {
+            let Epochs { live, leaving, retired } = &mut *self.epochs.write();
+            retired.extend(&confirmed);
+            leaving.extend(live.extract_if(.., |log| confirmed.contains(&log.key)));
+            leaving.clone()
+        };
         let (mut dropped, mut refused) = (0, None);
-        unfinished.retain(|key| match self.directory.retire(*key) {
-            Ok(()) => {
-                dropped += 1;
-                false
+        for log in leaving {
+            match self.directory.retire(log.key) {
+                Ok(()) => {
+                    self.epochs.write().leaving.retain(|other| other.key != log.key);
+                    dropped += 1;
+                }
+                Err(error) => refused = Some(error),
             }
-            Err(error) => {
-                refused = Some(error);
-                true
-            }
-        });
-        let mut epochs = self.epochs.write();
-        let gone: Vec<_> = epochs.leaving.extract_if(.., |log| !unfinished.contains(&log.key)).collect();
-        drop(epochs); // before the memory is freed, which is slow
-        drop(gone);
-        // The clock was set back since the store was opened. Loading the records here delays no spend.
-        let ahead = unloaded.iter().filter(|(_, expires)| now < *expires).map(|(key, _)| *key);
-        for key in ahead.collect::<Vec<_>>() {
-            self.load(key, unloaded)?;
+            // Its memory is freed here, outside of the lock: freeing is slow.
         }
         refused.map_or(Ok(dropped), Err)
-    }
-
-    /// Reads the records of an epoch that was over when the store was opened. `None` if `key` is no such epoch.
-    fn load(
-        &self,
-        key: TokenKeyId,
-        unloaded: &mut Vec<(TokenKeyId, UnixSeconds)>,
-    ) -> Result<Option<Arc<EpochLog>>, StoreError> {
-        let Some(index) = unloaded.iter().position(|(known, _)| *known == key) else { return Ok(None) };
-        let mut log = EpochLog::open(key, &self.directory)?;
-        log.load(&self.directory.records(key))?;
-        unloaded.swap_remove(index);
-        let log = Arc::new(log);
-        self.epochs.write().live.push(Arc::clone(&log));
-        Ok(Some(log))
     }
 
     /// Returns the size and state of the store. Takes each shard's lock for a moment: suited to a scrape every second, not to
@@ -263,12 +207,9 @@ impl Embedded {
     /// Creates or extends an epoch, on disk first.
     #[cold]
     fn change(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
-        let mut changes = self.changes.lock();
+        let _changing = self.endings.lock();
         // Another caller may have created or dropped it before the lock was taken.
-        let mut found = self.epochs.read().find(epoch.key)?;
-        if found.is_none() {
-            found = self.load(epoch.key, &mut changes.unloaded).map_err(|error| error.unknown())?;
-        }
+        let found = self.epochs.read().find(epoch.key)?;
         if let Some(log) = found {
             let extended = log.extend(epoch.expires, |error| self.syncer.fail(error));
             extended.map_err(|error| self.unwritten(&error))?;
@@ -322,6 +263,47 @@ impl Epochs {
             None if self.retired.contains(&key) => Err(Unknown::EpochRetired),
             None => Ok(None),
         }
+    }
+}
+
+/// The time for which the wall clock must be past an epoch's end. Longer than synchronized clocks stay wrong; the disk space is
+/// not needed sooner.
+const CONFIRMATION: Duration = Duration::from_secs(3600);
+/// Allowed difference between the two clocks in that time: the wall clock has whole seconds and is slewed.
+const TOLERANCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    wall: UnixSeconds,
+    monotonic: Instant,
+}
+
+/// For each epoch, the reading from which on the wall clock was past its end.
+///
+/// A tombstone is permanent, but a wall clock can be a month ahead for a minute: before the first synchronization after boot, or
+/// by an operator's mistake. So an epoch ends only after the wall clock was past its end at every reading during
+/// [`CONFIRMATION`] and kept pace with the monotonic clock. Confirmation restarts with each process: a process that restarts
+/// more often keeps files longer, and loses no record.
+#[derive(Default)]
+struct Endings(HashMap<TokenKeyId, Reading>);
+
+impl Endings {
+    /// Returns the confirmed ones among `over`, which are all epochs past their end by the wall clock.
+    fn confirmed(&mut self, over: &[TokenKeyId], now: Reading) -> Vec<TokenKeyId> {
+        self.0.retain(|key, since| over.contains(key) && now.keeps_pace_with(since));
+        let is_confirmed = |key: &TokenKeyId| {
+            let since = self.0.entry(*key).or_insert(now).monotonic;
+            now.monotonic.saturating_duration_since(since) >= CONFIRMATION
+        };
+        over.iter().copied().filter(is_confirmed).collect()
+    }
+}
+
+impl Reading {
+    fn keeps_pace_with(&self, earlier: &Self) -> bool {
+        let wall = earlier.wall.until(self.wall);
+        let monotonic = self.monotonic.saturating_duration_since(earlier.monotonic);
+        self.wall >= earlier.wall && wall.abs_diff(monotonic) <= TOLERANCE
     }
 }
 

@@ -1,6 +1,6 @@
 //! The thread that syncs to disk, and the callers that wait for it.
 
-use super::error::StoreError;
+use super::directory::StoreError;
 use super::log::EpochLog;
 use crate::Unknown;
 use parking_lot::{Condvar, Mutex};
@@ -16,9 +16,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Minimum interval between two log lines about failed writes: an intermittently full disk must not fill the log.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The moment at which records move from the system's cache to the disk. A crash of the process (`kill -9`) costs nothing with
-/// either setting: every record has left the process before its spend is answered. The settings differ only for a crash of the
-/// machine.
+/// The moment at which records move from the system's cache to the disk, which matters only for a crash of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
     /// Before each answer; one sync serves all waiting spends. Power loss costs no answered spend.
@@ -127,7 +125,6 @@ impl Syncer {
         self.intact()
     }
 
-    /// Records a sync that failed elsewhere.
     pub(crate) fn fail(&self, error: &io::Error) {
         self.shared.fail(error);
     }
@@ -255,7 +252,6 @@ impl Room {
         new
     }
 
-    /// Records a successful trial write.
     fn found(&self) {
         let mut state = self.state.lock();
         state.reason = None;

@@ -16,7 +16,7 @@ fn key(number: u8) -> SpentKey {
 /// Opens a store with an epoch whose file accepts every write and fails every sync, as `/dev/null` does (EINVAL).
 fn on_a_bad_disk(fsync: Fsync) -> (tempfile::TempDir, Embedded) {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(directory.path(), fsync, NOW).unwrap();
+    let store = Embedded::open(directory.path(), fsync).unwrap();
     let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
     store.epochs.write().live.push(Arc::new(EpochLog::new(&EPOCH, file, None)));
     (directory, store)
@@ -61,7 +61,7 @@ async fn a_sync_that_fails_while_an_expiry_moves_is_not_forgotten() {
 #[tokio::test]
 async fn a_spend_dropped_while_it_waits_stays_spent() {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(directory.path(), Fsync::Always, NOW).unwrap();
+    let store = Embedded::open(directory.path(), Fsync::Always).unwrap();
     assert_eq!(store.spend(&key(0), &EPOCH, NOW).await, Ok(Spend::Admitted));
     for number in 1..=100 {
         let key = key(number);
@@ -90,7 +90,7 @@ fn full() -> File {
 async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
     for fsync in [Fsync::Interval(Duration::from_secs(3600)), Fsync::Always] {
         let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(Embedded::open(directory.path(), fsync, NOW).unwrap());
+        let store = Arc::new(Embedded::open(directory.path(), fsync).unwrap());
         let (backend, chosen) = (Backend::Embedded(Arc::clone(&store)), Store::Embedded(Arc::clone(&store)));
         assert_eq!((backend.ready(), chosen.serving()), (Ok(()), Ok(())));
         put_on(&store, full());
@@ -115,7 +115,7 @@ async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
 async fn a_trial_write_tests_the_directory_and_each_file_that_failed() {
     let (directory, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = directory.path().join("store");
-    let store = Embedded::open(&path, Fsync::Interval(Duration::from_secs(3600)), NOW).unwrap();
+    let store = Embedded::open(&path, Fsync::Interval(Duration::from_secs(3600))).unwrap();
     let disk = Disk { epochs: Arc::clone(&store.epochs), directory: Arc::clone(&store.directory) };
     put_on(&store, full());
     disk.try_to_write().unwrap(); // no write to that file has failed yet
@@ -132,4 +132,41 @@ async fn a_trial_write_tests_the_directory_and_each_file_that_failed() {
     assert!(!path.join(format!("{}.new", "0".repeat(64))).exists(), "the trial file is removed");
     fs::rename(&path, away.path().join("store")).unwrap();
     disk.try_to_write().unwrap_err();
+}
+
+/// Returns the minutes at which the epoch is confirmed to be over, for readings (wall, monotonic, over) in minutes.
+fn confirmed(readings: &[(u64, u64, bool)]) -> Vec<u64> {
+    let (mut endings, began) = (Endings::default(), Instant::now());
+    let minutes = |minutes: &u64| Duration::from_secs(minutes * 60);
+    let over = readings.iter().filter_map(|(wall, monotonic, over)| {
+        let now = Reading {
+            wall: UnixSeconds(0).saturating_add(minutes(wall)),
+            monotonic: began + minutes(monotonic),
+        };
+        let keys = if *over { vec![EPOCH.key] } else { Vec::new() };
+        (!endings.confirmed(&keys, now).is_empty()).then_some(*monotonic)
+    });
+    over.collect()
+}
+
+#[test]
+fn an_epoch_is_over_after_an_hour_by_both_clocks() {
+    let steady: Vec<_> = (0..=61).map(|minute| (500 + minute, minute, true)).collect();
+    assert_eq!(confirmed(&steady), [60, 61]);
+    // No reading in between.
+    assert_eq!(confirmed(&[(500, 0, true), (561, 61, true)]), [61]);
+    assert_eq!(confirmed(&[(500, 0, true), (559, 59, true)]), [0_u64; 0]);
+}
+
+#[test]
+fn a_clock_that_jumps_or_comes_back_starts_over() {
+    // A month ahead for some minutes.
+    assert_eq!(
+        confirmed(&[(43_200, 0, true), (43_205, 5, true), (10, 6, false), (90, 86, true)]),
+        [0_u64; 0]
+    );
+    // Set back and ahead again between two readings; or suspended, so that the monotonic clock stopped.
+    assert_eq!(confirmed(&[(500, 0, true), (900, 61, true), (959, 120, true), (960, 121, true)]), [121]);
+    assert_eq!(confirmed(&[(500, 0, true), (900, 1, true), (961, 62, true)]), [62]);
+    assert_eq!(confirmed(&[(500, 0, true), (499, 61, true)]), [0_u64; 0]);
 }

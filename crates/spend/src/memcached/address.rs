@@ -69,18 +69,12 @@ impl fmt::Display for Address {
 }
 
 /// TLS settings for connections to the store.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Tls {
     /// The trusted certificates, and the client certificate if the server requires one.
     pub config: Arc<ClientConfig>,
     /// The name that the certificate must match; `None` uses the host of the address.
     pub server_name: Option<String>,
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
-    }
 }
 
 impl Address {

@@ -11,7 +11,6 @@ pub const BUCKETS: u16 = 1_024;
 pub(crate) struct Bucket(u16);
 
 impl Bucket {
-    /// Returns the bucket of a token's record.
     pub(crate) fn of(key: &[u8; 32]) -> Self {
         Self(u16::from_be_bytes([key[16], key[17]]) % BUCKETS)
     }
@@ -79,10 +78,9 @@ pub(crate) fn sentinel(bucket: Bucket, mark: &MarkId) -> RecordKey {
 /// Encodes a second as a value: the end of a witness, or the time at which a sentinel was written.
 pub(crate) fn second_value(second: UnixSeconds) -> Value {
     let seconds = second.0.min((1 << 40) - 1).to_be_bytes();
-    Value::of_bucket([seconds[3], seconds[4], seconds[5], seconds[6], seconds[7]])
+    Value::of_bytes(&[seconds[3], seconds[4], seconds[5], seconds[6], seconds[7]])
 }
 
-/// Decodes the second in a value.
 pub(crate) fn second(value: &Value) -> Option<UnixSeconds> {
     let [a, b, c, d, e] = value.decode()?;
     Some(UnixSeconds(u64::from_be_bytes([0, 0, 0, a, b, c, d, e])))

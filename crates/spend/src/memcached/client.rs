@@ -9,10 +9,9 @@ use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, Failure, NOT_CONNECTED, Reply};
 use super::stats::Counters;
-use super::undo::{Undo, is_undone};
 use super::verdicts::Verdicts;
 use super::votes::REPLICAS;
-use super::world::World;
+use super::world::{Undo, World, is_undone};
 use crate::exchange_log::{Ended, Entry, Verb};
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use parking_lot::Mutex;
@@ -45,11 +44,16 @@ impl Client {
     pub(super) fn start(store: &Arc<SharedStore>) -> Self {
         let links = store.endpoints.iter().map(|endpoint| match &store.options.transport {
             Transport::Pipelined { queue } => Link::Pipelined(Pipelined::start(endpoint, *queue)),
-            Transport::Pooled(pool) => Link::Pooled(Pooled::start(endpoint, pool, &store.counters)),
+            Transport::Pooled { size, checkout_timeout } => {
+                Link::Pooled(Pooled::start(endpoint, *size, *checkout_timeout, &store.counters))
+            }
         });
         let links = links.collect();
         let client = Arc::new(ClientState { store: Arc::clone(store), links, turns: Default::default() });
-        store.used_by(Arc::downgrade(&client));
+        let mut clients = store.clients.lock();
+        clients.retain(|known| known.strong_count() > 0);
+        clients.push(Arc::downgrade(&client));
+        drop(clients);
         Self(client)
     }
 
@@ -75,8 +79,8 @@ impl Client {
             store.counters.older_marks.fetch_add(1, Ordering::Relaxed);
         }
         let verdict = self.0.vote(key, &mark, &state, log).await?;
-        if verdict == Spend::Void {
-            store.void(epoch.key, mark);
+        if verdict == Spend::Void && store.marked.suspect(epoch.key, mark) {
+            store.wake_watch.notify_one();
         }
         state.remember_spent(key);
         Ok(verdict)
@@ -228,7 +232,6 @@ pub(super) enum Away {
     Wholly,
 }
 
-/// The state that all clients of the store share.
 pub(super) struct SharedStore {
     pub(super) options: Arc<Options>,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
@@ -243,7 +246,6 @@ pub(super) struct SharedStore {
     pub(super) world: Option<Arc<dyn World>>,
 }
 
-/// The last observations of the watch.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The reads by the watch of the first replica in its last rounds, and those without an answer.
@@ -301,20 +303,6 @@ impl SharedStore {
     /// no offer.
     fn arranged(&self, mark: &MarkId) -> MarkId {
         if is_undone(Undo::SharedNames) { *mark } else { mark.arranged(self.options.replicas.count() as u8) }
-    }
-
-    /// Records a void token, and wakes the watch if its mark is on offer.
-    fn void(&self, key: TokenKeyId, mark: MarkId) {
-        if self.marked.suspect(key, mark) {
-            self.wake_watch.notify_one();
-        }
-    }
-
-    /// Registers a client until the client is dropped.
-    fn used_by(&self, client: Weak<ClientState>) {
-        let mut clients = self.clients.lock();
-        clients.retain(|known| known.strong_count() > 0);
-        clients.push(client);
     }
 
     /// Returns the clients in use. The last reference to one may be among these: it must be dropped outside of the lock.

@@ -1,15 +1,14 @@
 //! Counters that the processes of a fleet share. They are approximate, and no admission depends on them: an unreachable counter
 //! has no total, and its increment is lost.
 //!
-//! A round is one write of `incr`; missing counters are created by `add`, and those that another process created in between are
-//! incremented again. mcrouter and twemproxy serve both commands.
+//! A round is one write: for each counter an `add` of zero, which creates a missing one, and an `incr`. mcrouter and twemproxy
+//! serve both commands, in order.
 
 use super::address::Stream;
 use super::endpoint::Endpoint;
 use super::protocol::NOT_CONNECTED;
 use super::serial::ask;
 use crate::Unknown;
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -32,21 +31,6 @@ pub struct FleetCounters {
     connection: Option<Stream>,
 }
 
-#[derive(Clone, Copy)]
-enum Command {
-    Incr,
-    Add,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reply {
-    Total(u64),
-    /// `incr` found no counter, or `add` found one.
-    Other,
-    /// The server returned an error.
-    Refused,
-}
-
 impl FleetCounters {
     pub(super) fn new(endpoints: &[Arc<Endpoint>]) -> Self {
         let endpoints = endpoints.iter().filter(|endpoint| endpoint.replica == 0).cloned().collect();
@@ -64,8 +48,8 @@ impl FleetCounters {
         expires: Duration,
         patience: Duration,
     ) -> Result<Vec<Option<u64>>, Unknown> {
-        let round = timeout(patience, self.round(increments, expires.as_secs()));
-        let totals = round.await.unwrap_or(Err(Unknown::TimedOut));
+        let round = self.round(increments, expires.as_secs());
+        let totals = timeout(patience, round).await.unwrap_or(Err(Unknown::TimedOut));
         if totals.is_err() {
             self.endpoints.rotate_left(1); // the next one may answer
         }
@@ -78,65 +62,35 @@ impl FleetCounters {
             Some(connection) => connection,
             None => self.endpoints.first().ok_or(NOT_CONNECTED)?.connect().await?.stream,
         };
-        let totals = count(&mut connection, increments, expires).await?;
+        let command = |Increment { key, by }: &Increment| {
+            format!("add {key} 0 {expires} 1\r\n0\r\nincr {key} {by}\r\n")
+        };
+        let commands: String = increments.iter().map(command).collect();
+        let lines = 2 * increments.len();
+        let is_whole = |answer: &[u8]| answer.iter().filter(|byte| **byte == b'\n').count() >= lines;
+        let answer = ask(&mut connection, commands.as_bytes(), lines * LONGEST_LINE, is_whole).await?;
+        let replies: Vec<_> = answer.split_terminator("\r\n").collect();
+        if replies.len() != lines || !answer.is_empty() && !answer.ends_with("\r\n") {
+            return Err(Unknown::Garbled); // these bytes belong to no command
+        }
+        let totals = replies.as_chunks().0.iter().map(|[added, total]| read(added, total));
+        let totals = totals.collect::<Result<_, _>>()?;
         self.connection = Some(connection);
         Ok(totals)
     }
 }
 
-async fn count(
-    connection: &mut Stream,
-    increments: &[Increment],
-    expires: u64,
-) -> Result<Vec<Option<u64>>, Unknown> {
-    let mut totals = vec![None; increments.len()];
-    let mut open: Vec<usize> = (0..increments.len()).collect();
-    for command in [Command::Incr, Command::Add, Command::Incr] {
-        let mut sent = Vec::with_capacity(open.len() * 80);
-        open.iter().for_each(|&index| command.encode(&increments[index], expires, &mut sent));
-        let is_whole = |answer: &[u8]| answer.iter().filter(|byte| **byte == b'\n').count() >= open.len();
-        let answer = ask(connection, &sent, open.len() * LONGEST_LINE, is_whole).await?;
-        let (mut lines, mut left) = (answer.split("\r\n"), Vec::new());
-        for &index in &open {
-            match command.reply(lines.next().unwrap_or_default(), &increments[index])? {
-                Reply::Total(total) => totals[index] = Some(total),
-                Reply::Other => left.push(index),
-                Reply::Refused => {}
-            }
-        }
-        if !lines.eq([""]) {
-            return Err(Unknown::Garbled); // these bytes belong to no command
-        }
-        open = left;
-        if open.is_empty() {
-            break;
-        }
+/// Returns the total from the replies to `add` and `incr`; `None` if the server has none.
+fn read(added: &str, total: &str) -> Result<Option<u64>, Unknown> {
+    let is_error = |line: &str| line == "SERVER_ERROR" || line.starts_with("SERVER_ERROR ");
+    if !matches!(added, "STORED" | "NOT_STORED") && !is_error(added) {
+        return Err(Unknown::Garbled);
     }
-    Ok(totals)
-}
-
-impl Command {
-    fn encode(self, increment: &Increment, expires: u64, sent: &mut Vec<u8>) {
-        let Increment { key, by } = increment;
-        // Writing to a Vec cannot fail.
-        let _ = match self {
-            Self::Incr => write!(sent, "incr {key} {by}\r\n"),
-            Self::Add => write!(sent, "add {key} 0 {expires} {}\r\n{by}\r\n", by.to_string().len()),
-        };
+    if total == "NOT_FOUND" || is_error(total) {
+        return Ok(None);
     }
-
-    fn reply(self, line: &str, increment: &Increment) -> Result<Reply, Unknown> {
-        match (self, line) {
-            (Self::Incr, "NOT_FOUND") | (Self::Add, "NOT_STORED") => Ok(Reply::Other),
-            (Self::Add, "STORED") => Ok(Reply::Total(increment.by.into())),
-            (_, "SERVER_ERROR") => Ok(Reply::Refused),
-            (_, text) if text.starts_with("SERVER_ERROR ") => Ok(Reply::Refused),
-            (Self::Incr, digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().map(Reply::Total).map_err(|_| Unknown::Garbled)
-            }
-            _ => Err(Unknown::Garbled),
-        }
-    }
+    let is_number = total.bytes().all(|byte| byte.is_ascii_digit());
+    total.parse().ok().filter(|_| is_number).map(Some).ok_or(Unknown::Garbled)
 }
 
 #[cfg(test)]
@@ -144,22 +98,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_those_of_their_command_or_end_the_connection() {
-        let increment = Increment { key: "k".into(), by: 7 };
-        let reply = |command: Command, line: &str| command.reply(line, &increment);
-        assert_eq!(reply(Command::Incr, "12"), Ok(Reply::Total(12)));
-        assert_eq!(reply(Command::Add, "STORED"), Ok(Reply::Total(7)));
-        assert_eq!(reply(Command::Incr, "NOT_FOUND"), Ok(Reply::Other));
-        assert_eq!(reply(Command::Add, "NOT_STORED"), Ok(Reply::Other));
-        for command in [Command::Incr, Command::Add] {
-            assert_eq!(reply(command, "SERVER_ERROR out of memory"), Ok(Reply::Refused));
+    fn replies_are_those_of_their_commands_or_end_the_connection() {
+        for added in ["STORED", "NOT_STORED", "SERVER_ERROR out of memory"] {
+            assert_eq!(read(added, "12"), Ok(Some(12)));
+            for none in ["NOT_FOUND", "SERVER_ERROR", "SERVER_ERROR down"] {
+                assert_eq!(read(added, none), Ok(None));
+            }
             for garbled in
-                ["", "-1", "1 ", "END", "ERROR", "SERVER_ERRORS", "18446744073709551616", "CLIENT_ERROR"]
+                ["", "-1", "+1", "1 ", "END", "ERROR", "SERVER_ERRORS", "18446744073709551616", "STORED"]
             {
-                assert_eq!(reply(command, garbled), Err(Unknown::Garbled), "{garbled}");
+                assert_eq!(read(added, garbled), Err(Unknown::Garbled), "{garbled}");
             }
         }
-        assert_eq!(reply(Command::Add, "12"), Err(Unknown::Garbled));
-        assert_eq!(reply(Command::Incr, "STORED"), Err(Unknown::Garbled));
+        for garbled in ["", "12", "NOT_FOUND", "SERVER_ERRORS", "CLIENT_ERROR"] {
+            assert_eq!(read(garbled, "12"), Err(Unknown::Garbled), "{garbled}");
+        }
     }
 }

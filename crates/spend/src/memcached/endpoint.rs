@@ -4,18 +4,14 @@ use super::address::Address;
 use super::options::Options;
 use super::protocol::{Command, Kind, NOT_CONNECTED, RecordKey, Reply};
 use super::serial::SerialConnection;
-use super::world::{World, jittered, random_bytes};
+use super::world::{World, random_bytes};
 use crate::Unknown;
 use parking_lot::Mutex;
 use postern_lookup::Lookup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::time::sleep;
 
-/// The first and the longest pause between attempts to connect: a store that is back is in use within a second.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// The lifetime of a lookup. Short, because an address may belong to another server a minute later, and two replicas that lead
 /// to one server would be one.
 const LOOKUP_KEPT: Duration = Duration::from_secs(1);
@@ -177,10 +173,6 @@ impl Endpoint {
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
-
-    pub(crate) fn backoff(&self) -> Backoff {
-        Backoff(FIRST_PAUSE)
-    }
 }
 
 /// A connection in use, counted until dropped.
@@ -189,19 +181,5 @@ pub(crate) struct Connected(Arc<Endpoint>);
 impl Drop for Connected {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Growing pauses, each randomly shortened by up to a half, so that a fleet does not reconnect in step.
-pub(crate) struct Backoff(Duration);
-
-impl Backoff {
-    pub(crate) async fn wait(&mut self) {
-        sleep(jittered(self.0)).await;
-        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
-    }
-
-    pub(crate) fn reset(&mut self) {
-        self.0 = FIRST_PAUSE;
     }
 }

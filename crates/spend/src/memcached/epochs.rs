@@ -1,14 +1,11 @@
 //! The epochs known to this process: the expiry of their records, and their keys known to be spent.
 
-use crate::embedded::ShortKey;
-use hashbrown::HashTable;
-use parking_lot::{Mutex, RwLock};
+use crate::embedded::{Index, ShortKey};
+use parking_lot::RwLock;
 use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// One epoch of the shared store.
 pub(crate) struct EpochState {
     pub(crate) key: TokenKeyId,
     expires: AtomicU64,
@@ -34,10 +31,6 @@ impl EpochState {
 
     pub(crate) fn remember_spent(&self, key: &SpentKey) {
         self.spent.insert(ShortKey::of(key));
-    }
-
-    pub(crate) fn remembered(&self) -> usize {
-        self.spent.len()
     }
 }
 
@@ -74,18 +67,15 @@ impl Epochs {
         epoch
     }
 
-    /// Returns the number of keys known to be spent, of all epochs.
     pub(crate) fn remembered(&self) -> usize {
-        self.list.read().iter().map(|epoch| epoch.remembered()).sum()
+        self.list.read().iter().map(|epoch| epoch.spent.len()).sum()
     }
 
-    /// Forgets expired epochs, and returns their number.
     pub(crate) fn drop_expired(&self, now: UnixSeconds) -> usize {
         self.list.write().extract_if(.., |epoch| now >= epoch.expires()).count()
     }
 }
 
-const SHARDS: usize = 16;
 /// Memory per entry: a 16-byte key and a byte of the table, which is at least 7/16 full when it is replaced.
 const BYTES_PER_KEY: usize = 40;
 
@@ -93,60 +83,40 @@ const BYTES_PER_KEY: usize = 40;
 /// becomes unspent while the epoch lives, so entries never become stale. The set keeps the latest keys in two generations, and
 /// drops the older generation when the younger is full.
 struct SpentCache {
-    hasher: RandomState,
-    shards: Box<[Mutex<Generations>]>,
-    /// Keys in one generation of one shard.
+    /// The younger generation, and the older one.
+    generations: RwLock<[Index; 2]>,
+    /// Keys in the younger generation, and the most that it holds.
+    young: AtomicUsize,
     capacity: usize,
-}
-
-#[derive(Default)]
-struct Generations {
-    young: HashTable<ShortKey>,
-    old: HashTable<ShortKey>,
 }
 
 impl SpentCache {
     /// Creates a cache of at most about `bytes`; 0 keeps nothing.
     fn new(bytes: usize) -> Self {
-        let capacity = bytes / BYTES_PER_KEY / SHARDS / 2;
-        Self { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Mutex::default()).collect(), capacity }
+        let generations = RwLock::new([Index::new(), Index::new()]);
+        Self { generations, young: AtomicUsize::new(0), capacity: bytes / BYTES_PER_KEY / 2 }
     }
 
     fn contains(&self, key: ShortKey) -> bool {
-        let hash = self.hasher.hash_one(key);
-        let shard = self.shard(hash).lock();
-        let found = |table: &HashTable<ShortKey>| table.find(hash, |other| *other == key).is_some();
-        found(&shard.young) || found(&shard.old)
+        self.generations.read().iter().any(|generation| generation.contains(key))
     }
 
     fn insert(&self, key: ShortKey) {
-        if self.capacity == 0 {
+        if self.capacity == 0 || !self.generations.read()[0].insert(key) {
             return;
         }
-        let hash = self.hasher.hash_one(key);
-        let mut shard = self.shard(hash).lock();
-        let forgotten = if shard.young.len() >= self.capacity {
-            let full = std::mem::take(&mut shard.young);
-            std::mem::replace(&mut shard.old, full)
-        } else {
-            HashTable::new()
-        };
-        shard.young.entry(hash, |other| *other == key, |other| self.hasher.hash_one(other)).or_insert(key);
-        drop(shard);
-        drop(forgotten); // outside of the lock: freeing memory is slow
+        if self.young.fetch_add(1, Ordering::Relaxed) + 1 == self.capacity {
+            let mut generations = self.generations.write();
+            let full = std::mem::replace(&mut generations[0], Index::new());
+            let forgotten = std::mem::replace(&mut generations[1], full);
+            self.young.store(0, Ordering::Relaxed);
+            drop(generations);
+            drop(forgotten); // outside of the lock: freeing memory is slow
+        }
     }
 
     fn len(&self) -> usize {
-        let count = |shard: &Mutex<Generations>| {
-            let shard = shard.lock();
-            shard.young.len() + shard.old.len()
-        };
-        self.shards.iter().map(count).sum()
-    }
-
-    /// Selects the shard by bits that the tables within do not use.
-    fn shard(&self, hash: u64) -> &Mutex<Generations> {
-        &self.shards[(hash >> 32) as usize % SHARDS]
+        self.generations.read().iter().map(Index::len).sum()
     }
 }
 
@@ -178,7 +148,7 @@ mod tests {
             [1, 2, 2].map(key).iter().for_each(|key| epoch.remember_spent(key));
         }
         assert_eq!([1, 2, 3].map(|byte| epoch.is_known_spent(&key(byte))), [true, true, false]);
-        assert_eq!((epoch.remembered(), forgetful.remembered()), (2, 0));
+        assert_eq!((epoch.spent.len(), forgetful.spent.len()), (2, 0));
         assert!(!forgetful.is_known_spent(&key(1)));
     }
 

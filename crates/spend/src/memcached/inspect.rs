@@ -52,9 +52,6 @@ pub struct Memory {
 }
 
 /// Inspects the server at `address`. Each step may take `patience`.
-///
-/// # Errors
-/// [`Unknown`], as for a client's command.
 pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -> Result<Server, Unknown> {
     let lookup = Lookup::keeping(Duration::ZERO);
     let mut connection = SerialConnection::open(address.connect(tls, &lookup, patience), patience).await?;

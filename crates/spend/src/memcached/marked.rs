@@ -2,7 +2,6 @@
 
 use super::bucket::BUCKETS;
 use super::votes::REPLICAS;
-use crate::Binding;
 use parking_lot::RwLock;
 use postern_token::{Mark, MarkId, TokenKeyId};
 
@@ -46,10 +45,10 @@ impl Marked {
         self.0.read().iter().map(|known| known.key).collect()
     }
 
-    /// Returns the mark of a key. `Binding::Unknown` if the key is not watched, or if no token of its mark could be admitted.
-    pub(super) fn binding(&self, key: TokenKeyId) -> Binding {
+    /// Returns the mark of a key. `None` if the key is not watched, or if no token of its mark could be admitted.
+    pub(super) fn binding(&self, key: TokenKeyId) -> Option<Mark> {
         let offered = self.find(key, |known| known.offered.filter(|_| known.torn < usize::from(BUCKETS)));
-        offered.flatten().map_or(Binding::Unknown, |(mark, _)| Binding::Offered(mark))
+        offered.flatten().map(|(mark, _)| mark)
     }
 
     fn find<T>(&self, key: TokenKeyId, read: impl FnOnce(&MarkedKey) -> T) -> Option<T> {
@@ -129,10 +128,10 @@ mod tests {
         let marked = offering();
         assert!(!marked.watch(&[FIRST, SECOND]));
         assert!(!marked.watch(&[FIRST]), "one that goes is no news");
-        assert_eq!((marked.keys(), marked.binding(SECOND)), (vec![FIRST], Binding::Unknown));
+        assert_eq!((marked.keys(), marked.binding(SECOND)), (vec![FIRST], None));
         assert!(marked.watch(&[FIRST, SECOND]));
-        assert_eq!(marked.binding(FIRST), Binding::Offered(Mark::new([1; 16])));
-        assert_eq!(marked.binding(SECOND), Binding::Unknown);
+        assert_eq!(marked.binding(FIRST), Some(Mark::new([1; 16])));
+        assert_eq!(marked.binding(SECOND), None);
     }
 
     #[test]
@@ -160,11 +159,11 @@ mod tests {
     fn no_token_is_requested_for_a_mark_that_is_void_everywhere() {
         let marked = offering();
         marked.set_torn(FIRST, usize::from(BUCKETS) - 1, Default::default());
-        assert_ne!(marked.binding(FIRST), Binding::Unknown);
+        assert_ne!(marked.binding(FIRST), None);
         marked.set_torn(FIRST, usize::from(BUCKETS), Default::default());
-        assert_eq!(marked.binding(FIRST), Binding::Unknown);
+        assert_eq!(marked.binding(FIRST), None);
         marked.offer(FIRST, Mark::new([3; 16]), id(3));
-        assert_eq!(marked.binding(FIRST), Binding::Offered(Mark::new([3; 16])));
+        assert_eq!(marked.binding(FIRST), Some(Mark::new([3; 16])));
     }
 
     /// The watch is woken once, however many tokens are void before it looks, and never by tokens of older marks.

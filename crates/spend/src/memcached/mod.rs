@@ -29,7 +29,6 @@ mod pooled;
 mod protocol;
 mod serial;
 pub(crate) mod stats;
-mod undo;
 mod verdicts;
 mod votes;
 mod voting;
@@ -43,22 +42,20 @@ pub use client::{Client, Round};
 pub use counting::{FleetCounters, Increment};
 pub use endpoint::{EndpointHealth, Unfit};
 pub use inspect::{Memory, Server, inspect, release};
-pub use options::{Options, Pool, Replicas, Transport};
+pub use options::{Options, Replicas, Transport};
 pub use protocol::KEY_PREFIXES;
 pub use stats::Totals;
-#[cfg(feature = "simulation")]
-pub use undo::{Undo, undo};
-#[cfg(feature = "simulation")]
-pub use world::seed;
 pub use world::{Connecting, World};
+#[cfg(feature = "simulation")]
+pub use world::{Undo, seed, undo};
 
-use crate::{Binding, Epoch, Unknown};
+use crate::{Epoch, Unknown};
 use client::{Away, Seen, SharedStore};
 use endpoint::Endpoint;
 use epochs::Epochs;
 use marked::Marked;
 use parking_lot::Mutex;
-use postern_token::{TokenKeyId, UnixSeconds};
+use postern_token::{Mark, TokenKeyId, UnixSeconds};
 use stats::Counters;
 use std::fmt;
 use std::io;
@@ -66,9 +63,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use verdicts::Verdicts;
+use votes::REPLICAS;
 use watch::Watch;
 use world::since;
 
+/// The maximum number of addresses: they are endpoints of one store, not its servers.
+const MOST_ADDRESSES: usize = 32;
 /// The time for which a closed mark is reported: longer than a persistent cause takes to recur.
 const LATELY: Duration = Duration::from_secs(3_600);
 
@@ -139,23 +139,19 @@ impl Memcached {
 
     /// Opens the same store with other options in addition to this one. Spends through either count for both, as between two
     /// gateways of a fleet. The new store continues this one's counters.
-    ///
-    /// # Errors
-    /// As [`Memcached::open`].
     pub fn reopen(&self, options: Options) -> io::Result<Self> {
         Self::open_in(options, None, Arc::clone(&self.store.counters))
     }
 
     /// Opens the store in a simulated network, on the current runtime. The watch is a task instead of a thread.
-    ///
-    /// # Errors
-    /// There is no address or there are too many.
     pub fn simulate(options: Options, world: Arc<dyn World>) -> io::Result<Self> {
         Self::open_in(options, Some(world), Arc::default())
     }
 
     fn open_in(options: Options, world: Option<Arc<dyn World>>, counters: Arc<Counters>) -> io::Result<Self> {
-        if let Some(message) = options.replicas.refused(&options.transport) {
+        let addresses = options.replicas.addresses().count();
+        if !(1..=MOST_ADDRESSES).contains(&addresses) {
+            let message = format!("1 to {MOST_ADDRESSES} addresses are used, and these are {addresses}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let options = Arc::new(options);
@@ -200,10 +196,10 @@ impl Memcached {
             ready: store.serves(),
             torn: store.marked.torn(),
             lacking,
-            lacking_at: (0..votes::REPLICAS).filter(|replica| lacking_at[*replica]).collect(),
+            lacking_at: (0..REPLICAS).filter(|replica| lacking_at[*replica]).collect(),
             overlaps: seen.overlaps.load(Relaxed),
             used_up: seen.used_up.load(Relaxed),
-            away: (0..votes::REPLICAS).filter(|replica| away[*replica].is_some()).collect(),
+            away: (0..REPLICAS).filter(|replica| away[*replica].is_some()).collect(),
             voteless: away.iter().filter(|away| **away == Some(Away::Wholly)).count(),
             closed: seen.closed.lock().iter().flatten().filter(|closed| since(**closed) < LATELY).count(),
             endpoints: store.endpoints_health(),
@@ -250,7 +246,7 @@ impl Memcached {
 
     /// Returns the mark that binds the tokens of a key.
     #[must_use]
-    pub fn binding(&self, key: TokenKeyId) -> Binding {
+    pub fn binding(&self, key: TokenKeyId) -> Option<Mark> {
         self.store.marked.binding(key)
     }
 

@@ -5,9 +5,6 @@ use super::votes::{REPLICAS, majority};
 use crate::Marks;
 use std::time::Duration;
 
-/// The maximum number of addresses: they are endpoints of one store, not its servers.
-const MOST_ADDRESSES: usize = 32;
-
 /// The options of the shared store.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -69,25 +66,6 @@ impl Replicas {
     pub(crate) fn majority(&self) -> usize {
         majority(self.count())
     }
-
-    /// Returns the reason why these cannot be opened. `None` if they can.
-    pub(crate) fn refused(&self, transport: &Transport) -> Option<String> {
-        let number = self.addresses().count();
-        if number > MOST_ADDRESSES {
-            return Some(format!("at most {MOST_ADDRESSES} addresses are used, and these are {number}"));
-        }
-        let mut all: Vec<String> = self.addresses().map(|(_, address)| address.to_string()).collect();
-        all.sort_unstable();
-        if self.are_three() && all.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Some("an address is in two replicas, whose votes would be one".to_owned());
-        }
-        let reached = |replica| self.addresses().any(|(leads_to, _)| leads_to == replica);
-        if !(0..self.count()).all(reached) {
-            return Some("each replica needs an address".to_owned());
-        }
-        let is_refused = self.are_three() && matches!(transport, Transport::Pooled(_));
-        is_refused.then(|| "three replicas need the pipelined transport".to_owned())
-    }
 }
 
 /// The transport of commands.
@@ -99,18 +77,10 @@ pub enum Transport {
         queue: usize,
     },
     /// A pool of connections that carry one exchange at a time.
-    Pooled(Pool),
-}
-
-/// A pool of connections.
-#[derive(Clone, Debug)]
-pub struct Pool {
-    /// Connections per address and runtime.
-    pub size: usize,
-    /// The timeout for getting a connection.
-    pub checkout_timeout: Duration,
-    /// The interval at which each idle connection is proven again.
-    pub idle_probe: Duration,
-    /// The age at which a connection is replaced.
-    pub max_lifetime: Duration,
+    Pooled {
+        /// Connections per address and runtime.
+        size: usize,
+        /// The timeout for getting a connection.
+        checkout_timeout: Duration,
+    },
 }

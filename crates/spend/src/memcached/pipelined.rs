@@ -9,10 +9,10 @@ use super::address::Stream;
 use super::endpoint::Endpoint;
 use super::options::Options;
 use super::protocol::{Command, Failure, NOT_CONNECTED, Reply};
-use super::world::{instant, since};
+use super::world::{instant, jittered, since};
 use crate::Unknown;
 use crate::exchange_log::Entry;
-use pipeline::{Pipeline, Read, Waiting};
+use pipeline::{Pipeline, Waiting};
 use postern_tcp_info::TcpFacts;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -26,7 +26,10 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Room for a hundred replies or more per read.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// A connection that lasted this long resets the backoff.
+/// The first and the longest pause between attempts to connect: a store that is back is in use within a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+/// A connection that lasted this long is followed by the first pause.
 const STEADY: Duration = Duration::from_secs(1);
 /// The deadline of a timer that watches nothing.
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -97,7 +100,7 @@ impl Drop for Noting<'_, '_> {
 /// Keeps a pipeline connected until the task is aborted.
 async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>) {
     let pipeline = CloseOnDrop(pipeline);
-    let mut backoff = endpoint.backoff();
+    let mut pause = FIRST_PAUSE;
     loop {
         let (reason, facts) = match endpoint.connect_answering().await {
             Ok((connection, _connected)) => {
@@ -105,7 +108,7 @@ async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>) {
                 let opened = Instant::now();
                 let (reason, facts) = serve(connection.stream, &pipeline.0, &endpoint.options).await;
                 if opened.elapsed() > STEADY {
-                    backoff.reset();
+                    pause = FIRST_PAUSE;
                 }
                 (reason, facts)
             }
@@ -113,7 +116,8 @@ async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>) {
         };
         pipeline.0.close(reason, facts);
         endpoint.failed(reason);
-        backoff.wait().await;
+        sleep(jittered(pause)).await; // so that a fleet does not reconnect in step
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -189,8 +193,8 @@ impl Serving<'_> {
             }
             self.filled += read;
             let facts = || self.stream.tcp_facts();
-            let read = Read::new(self.options.slow, &facts);
-            let delivered = self.pipeline.deliver(&self.buffer[..self.filled], &read, &mut self.woken);
+            let (bytes, facts) = (&self.buffer[..self.filled], (self.options.slow, &facts as _));
+            let delivered = self.pipeline.deliver(bytes, facts, &mut self.woken);
             self.woken.drain(..).for_each(Waker::wake);
             let Ok(used) = delivered else { return Poll::Ready(Unknown::Garbled) };
             self.buffer.copy_within(used..self.filled, 0);

@@ -93,20 +93,11 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// Encodes a value of a record in a bucket.
-    pub(crate) fn of_bucket(number: [u8; 5]) -> Self {
-        Self::encode(&number, BUCKET_VALUE_LEN)
-    }
-
-    /// Encodes a value of a record outside of buckets.
-    pub(crate) fn of_bytes(number: &[u8; 16]) -> Self {
-        Self::encode(number, VALUE_LEN)
-    }
-
-    fn encode(number: &[u8], length: usize) -> Self {
+    /// Encodes the value of a record: 5 bytes in a bucket, 16 outside.
+    pub(crate) fn of_bytes<const N: usize>(number: &[u8; N]) -> Self {
+        const { assert!(N == 5 || N == 16) };
         let mut bytes = [0; VALUE_LEN];
-        let encoded = URL_SAFE_NO_PAD.encode_slice(number, &mut bytes[..length]);
-        debug_assert_eq!(encoded, Ok(length));
+        let length = URL_SAFE_NO_PAD.encode_slice(number, &mut bytes).unwrap_or_default(); // there is room
         Self { bytes, length: length as u8 }
     }
 
@@ -122,7 +113,7 @@ impl Value {
         (text.len() == key.value_len()).then(|| Self::read(text))
     }
 
-    /// Decodes a value made by [`Value::of_bytes`] or [`Value::of_bucket`].
+    /// Decodes a value made by [`Value::of_bytes`].
     pub(crate) fn decode<const N: usize>(&self) -> Option<[u8; N]> {
         URL_SAFE_NO_PAD.decode(self.as_bytes()).ok()?.try_into().ok()
     }
@@ -143,18 +134,12 @@ pub(crate) enum Command {
     },
 }
 
-/// The kind of reply that a command expects.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ReplyKind {
-    Get(RecordKey),
-    Add,
-}
-
 impl Command {
-    pub(crate) fn reply_kind(&self) -> ReplyKind {
+    /// Returns the key that the reply names; `None` for an `add`.
+    pub(crate) fn asks_for(&self) -> Option<&RecordKey> {
         match self {
-            Self::Get(key) => ReplyKind::Get(*key),
-            Self::Add { .. } => ReplyKind::Add,
+            Self::Get(key) => Some(key),
+            Self::Add { .. } => None,
         }
     }
 
@@ -222,20 +207,19 @@ impl From<Failure> for Unknown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Garbled;
 
-/// Parses one reply from the beginning of `bytes`. Returns the reply and its length, or `None` if it is incomplete.
-pub(crate) fn parse(reply_kind: &ReplyKind, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+/// Parses one reply from the beginning of `bytes`, to the `get` of a key or to an `add`. Returns the reply and its length, or
+/// `None` if it is incomplete.
+pub(crate) fn parse(key: Option<&RecordKey>, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
     const ERROR: &[u8] = b"SERVER_ERROR";
     let shorter = bytes.len().min(ERROR.len());
     // Its first byte is also that of STORED.
     if shorter > 1 && bytes[..shorter] == ERROR[..shorter] {
         return error_line(bytes);
     }
-    match reply_kind {
-        ReplyKind::Add => {
-            one_of(bytes, &[(b"STORED\r\n", Reply::Stored), (b"NOT_STORED\r\n", Reply::NotStored)])
-        }
-        ReplyKind::Get(key) if bytes.first() == Some(&b'V') => hit(key, bytes),
-        ReplyKind::Get(_) => one_of(bytes, &[(b"END\r\n", Reply::Miss)]),
+    match key {
+        None => one_of(bytes, &[(b"STORED\r\n", Reply::Stored), (b"NOT_STORED\r\n", Reply::NotStored)]),
+        Some(key) if bytes.first() == Some(&b'V') => hit(key, bytes),
+        Some(_) => one_of(bytes, &[(b"END\r\n", Reply::Miss)]),
     }
 }
 

@@ -53,7 +53,6 @@ impl SerialConnection {
         Ok(Self { stream, patience, buffer, written: None, first_byte: None })
     }
 
-    /// Changes the time limit of each exchange.
     pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -98,7 +97,7 @@ impl SerialConnection {
             self.first_byte.get_or_insert_with(instant);
             let mut used = 0;
             while let Some((command, rest)) = unanswered.split_first() {
-                let parsed = parse(&command.reply_kind(), &self.buffer[used..filled]);
+                let parsed = parse(command.asks_for(), &self.buffer[used..filled]);
                 let Some((reply, length)) = parsed.map_err(|_| Unknown::Garbled)? else { break };
                 replied(reply, &self.buffer[used..used + length]);
                 (used, unanswered) = (used + length, rest);

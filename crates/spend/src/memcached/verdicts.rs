@@ -6,7 +6,7 @@
 use super::world::{instant, since};
 use crate::Unknown;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Consecutive failures, and minimum duration, before no verdict is expected any more. While one of three servers is down, a
@@ -17,30 +17,22 @@ const LONG: Duration = Duration::from_millis(300);
 const ROUNDS: u32 = 2;
 
 /// The recent results. Reading them costs a caller two atomic loads while the store works.
+#[derive(Default)]
 pub(super) struct Verdicts {
-    opened: Instant,
     /// Consecutive spends without a verdict.
     failed: AtomicU32,
-    /// Time of the first of these failures, in milliseconds since `opened`.
-    since: AtomicU64,
     /// Consecutive rounds of the watch that found no store.
     silent: AtomicU32,
     /// Spends fail while the watch can read: it must write successfully before spends are tried again.
     refuses: AtomicBool,
-    reason: Mutex<Unknown>,
+    last: Mutex<Failures>,
 }
 
-impl Default for Verdicts {
-    fn default() -> Self {
-        Self {
-            opened: instant(),
-            failed: AtomicU32::new(0),
-            since: AtomicU64::new(0),
-            silent: AtomicU32::new(0),
-            refuses: AtomicBool::new(false),
-            reason: Mutex::new(Unknown::Rejected),
-        }
-    }
+/// The time of the first of the consecutive failed spends, and the last reason.
+#[derive(Default)]
+struct Failures {
+    since: Option<Instant>,
+    reason: Option<Unknown>,
 }
 
 impl Verdicts {
@@ -64,15 +56,11 @@ impl Verdicts {
 
     #[cold]
     fn failed(&self, reason: Unknown) -> bool {
-        *self.reason.lock() = reason;
-        let now = u64::try_from(since(self.opened).as_millis()).unwrap_or(u64::MAX);
+        let mut last = self.last.lock();
         let before = self.failed.fetch_add(1, Relaxed);
-        if before == 0 {
-            self.since.store(now, Relaxed);
-        }
-        let over = now.saturating_sub(self.since.load(Relaxed));
-        let none = before + 1 >= FEW && u128::from(over) >= LONG.as_millis();
-        none && !self.refuses.swap(true, Relaxed)
+        let first = last.since.filter(|_| before > 0).unwrap_or_else(instant);
+        *last = Failures { since: Some(first), reason: Some(reason) };
+        before + 1 >= FEW && since(first) >= LONG && !self.refuses.swap(true, Relaxed)
     }
 
     /// Records a round of the watch: it found the store, or the reason why not.
@@ -80,7 +68,7 @@ impl Verdicts {
         match found {
             Ok(()) => self.silent.store(0, Relaxed),
             Err(reason) => {
-                *self.reason.lock() = reason;
+                self.last.lock().reason = Some(reason);
                 self.silent.fetch_add(1, Relaxed);
             }
         }
@@ -91,7 +79,6 @@ impl Verdicts {
         self.refuses.load(Relaxed)
     }
 
-    /// Records a successful write of the watch.
     pub(super) fn written(&self) {
         self.failed.store(0, Relaxed);
         if self.refuses.swap(false, Relaxed) {
@@ -104,7 +91,7 @@ impl Verdicts {
         if self.silent.load(Relaxed) < ROUNDS && !self.refuses.load(Relaxed) {
             return Ok(());
         }
-        Err(*self.reason.lock())
+        Err(self.last.lock().reason.unwrap_or(Unknown::Rejected))
     }
 }
 

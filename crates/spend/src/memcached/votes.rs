@@ -5,12 +5,11 @@
 //! majority includes one of these replicas: to admit the token again, that one would have to lose the record and keep the
 //! witness. Replicas may therefore be lost one after another, without a repair in between.
 
-use super::undo::{Undo, is_undone};
+use super::world::{Undo, is_undone};
 use crate::{Spend, Unknown};
 
 pub(crate) const REPLICAS: usize = 3;
 
-/// Returns the number of replicas that decide.
 pub(crate) const fn majority(replicas: usize) -> usize {
     replicas / 2 + 1
 }

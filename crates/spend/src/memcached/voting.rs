@@ -1,12 +1,11 @@
 //! The spend of a token: each replica votes for itself.
 
 use super::bucket::{self, Bound};
-use super::client::{ClientState, SharedStore};
+use super::client::ClientState;
 use super::epochs::EpochState;
 use super::protocol::{Command, Reply, Value};
-use super::undo::{Undo, is_undone};
 use super::votes::{REPLICAS, Vote, Votes};
-use super::world::random_bytes;
+use super::world::{Undo, is_undone, random_bytes};
 use crate::{ExchangeLog, Spend, Unknown};
 use postern_token::{MarkId, SpentKey, UnixSeconds};
 use std::future::{Future, poll_fn};
@@ -65,14 +64,15 @@ impl ClientState {
         epoch: &EpochState,
         log: &mut ExchangeLog,
     ) -> Vote {
-        let (expires, value) = (epoch.expires(), Value::of_bucket(random_bytes()));
+        let (expires, value) = (epoch.expires(), Value::of_bytes::<5>(&random_bytes()));
         let Bound { record, witness, closed } = *bound;
         let add = Command::Add { key: record, value, expires };
         let commands = [&add, &Command::Get(witness), &Command::Get(closed)];
         let replies = self.send(Some(replica), commands, log).await?;
         let vote = self.read_bound(replies, epoch, expires);
-        if vote == Err(Unknown::Rejected) {
-            self.store.rejected(replica);
+        // The watch tests whether the replica takes any record.
+        if vote == Err(Unknown::Rejected) && !self.store.seen.rejecting[replica].swap(true, Relaxed) {
+            self.store.wake_watch.notify_one();
         }
         vote
     }
@@ -116,15 +116,6 @@ impl Drop for Logs<'_> {
     fn drop(&mut self) {
         for of_replica in &mut self.of_replicas {
             self.log.append(std::mem::take(of_replica));
-        }
-    }
-}
-
-impl SharedStore {
-    /// Records that a replica answered a spend with an error. The watch tests whether the replica takes any record.
-    fn rejected(&self, replica: usize) {
-        if !self.seen.rejecting[replica].swap(true, Relaxed) {
-            self.wake_watch.notify_one();
         }
     }
 }

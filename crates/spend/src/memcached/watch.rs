@@ -22,7 +22,6 @@ use tokio::time::sleep;
 mod addresses;
 mod marking;
 mod marks;
-mod sentinels;
 mod witnesses;
 use marking::Marking;
 
@@ -196,7 +195,7 @@ impl Rounds {
 
     /// Returns `true` if one of the servers behind an endpoint takes a record.
     async fn takes_records(&mut self, endpoint: usize) -> bool {
-        let (value, expires) = (Value::of_bytes(&random_bytes()), self.began.saturating_add(BRIEF));
+        let (value, expires) = (Value::of_bytes::<16>(&random_bytes()), self.began.saturating_add(BRIEF));
         let add = |_| Command::Add { key: RecordKey::new(Kind::Probe, &random_bytes()), value, expires };
         let adds: [Command; 8] = std::array::from_fn(add);
         self.request(endpoint, &adds).await.is_ok_and(|replies| replies.contains(&Reply::Stored))

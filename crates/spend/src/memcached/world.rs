@@ -44,31 +44,67 @@ pub(crate) fn jittered(longest: Duration) -> Duration {
     with_chance(|chance| longest.mul_f64(rand::RngExt::random_range(chance, 0.5..1.0)))
 }
 
+/// A fixed defect that a simulation restores to prove that it finds it. Other builds cannot have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "exported with the feature only"))]
+pub enum Undo {
+    /// The witness of one replica counts for the record of another, as behind a majority route.
+    WitnessApart,
+    /// The names of witnesses and offers do not include the arrangement.
+    SharedNames,
+    /// A witness outlives the records that it stands for.
+    LastingWitness,
+    /// A missing witness is written again.
+    WitnessAgain,
+    /// A record is admitted without its witness.
+    NoWitness,
+    /// At most four marks in an hour, whatever is void.
+    FourAnHour,
+}
+
+#[cfg(not(feature = "simulation"))]
+pub(super) const fn is_undone(_: Undo) -> bool {
+    false
+}
+
 #[cfg(not(feature = "simulation"))]
 fn with_chance<T>(draw: impl FnOnce(&mut rand::rngs::ThreadRng) -> T) -> T {
     draw(&mut rand::rng())
 }
 
 #[cfg(feature = "simulation")]
-pub use seeded::seed;
+pub(super) use simulation::{is_undone, with_chance};
 #[cfg(feature = "simulation")]
-use seeded::with_chance;
+pub use simulation::{seed, undo};
 
-/// Reproducible randomness, in builds for simulations only.
+/// Reproducible randomness and restored defects, in builds for simulations only.
 #[cfg(feature = "simulation")]
-mod seeded {
+mod simulation {
+    use super::Undo;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
-    thread_local!(static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) });
+    thread_local! {
+        static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) };
+        static UNDONE: Cell<Option<Undo>> = const { Cell::new(None) };
+    }
 
     /// Seeds all randomness that stores draw on this thread from now on.
     pub fn seed(seed: u64) {
         SEEDED.set(Some(StdRng::seed_from_u64(seed)));
     }
 
-    pub(super) fn with_chance<T>(draw: impl FnOnce(&mut dyn Rng) -> T) -> T {
+    /// Gives stores on this thread this defect from now on, or none.
+    pub fn undo(defect: Option<Undo>) {
+        UNDONE.set(defect);
+    }
+
+    pub(in crate::memcached) fn is_undone(defect: Undo) -> bool {
+        UNDONE.get() == Some(defect)
+    }
+
+    pub(in crate::memcached) fn with_chance<T>(draw: impl FnOnce(&mut dyn Rng) -> T) -> T {
         SEEDED.with_borrow_mut(|seeded| match seeded {
             Some(seeded) => draw(seeded),
             None => draw(&mut rand::rng()),

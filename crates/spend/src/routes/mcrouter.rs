@@ -3,8 +3,7 @@
 //! The known ones: a `PoolRoute` over servers that own their keys by a hash of what precedes `|#|`; before it a selector that
 //! passes `add`, `get` and `gets` alone; before that prefixes, if all of Postern's keys take one of its routes.
 
-use super::PARTED;
-use super::finding::{Finding, Findings, Severity, judged, shown};
+use super::{Finding, Findings, Severity, judged, shown};
 use crate::memcached::KEY_PREFIXES;
 use Severity::{Note, Refuse, Warn};
 use jsonc_parser::ast::{Object, ObjectProp, Value};
@@ -44,11 +43,10 @@ const MCROUTER: ParseOptions = ParseOptions {
 /// Judges the text of an mcrouter configuration for a gateway that waits `patience` for an answer (`None`: unknown, the default
 /// applies). Returns the findings by descending severity.
 ///
-/// Without a finding of [`Severity::Refuse`] mcrouter loads the file, and each key has one owner. Texts of more than 4 MiB are
-/// refused.
+/// Without a finding of [`Severity::Refuse`] mcrouter loads the file, and each key has one owner.
 #[must_use]
 pub fn judge_mcrouter(text: &str, patience: Option<Duration>) -> Vec<Finding> {
-    judged(text, |findings| {
+    judged(|findings| {
         let file = parse(text)?;
         Judge { text, patience, findings, pools: BTreeMap::new() }.judge_file(&file);
         Ok(())
@@ -71,9 +69,6 @@ struct Judge<'a> {
     pools: BTreeMap<&'a str, usize>,
 }
 
-/// The owner of a record: the pool, and the hash that selects its server.
-type Owner<'a> = (&'a str, String);
-
 /// Each method returns `None` for a part of the file that it has refused.
 impl<'a> Judge<'a> {
     fn judge_file(&mut self, file: &'a Value<'a>) {
@@ -82,7 +77,7 @@ impl<'a> Judge<'a> {
             return;
         }
         match owner {
-            Some((pool, _)) => {
+            Some(pool) => {
                 let count = self.pools.get(pool).copied().unwrap_or_default();
                 let reason = format!("an `add` comes to the pool {} ({count} servers).", shown(pool));
                 self.findings.add(Note, "", reason, "");
@@ -91,7 +86,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn owner_of_file(&mut self, file: &'a Value<'a>) -> Option<Owner<'a>> {
+    fn owner_of_file(&mut self, file: &'a Value<'a>) -> Option<&'a str> {
         let members = self.object(file, &["pools", "route"])?;
         if let Some(pools) = members.get("pools") {
             for pool in &self.members(&pools.value)?.properties {
@@ -106,7 +101,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the owner behind a selector by key prefix. The longest prefix that matches a key counts.
-    fn owner_by_prefix(&mut self, route: &'a Value<'a>) -> Option<Owner<'a>> {
+    fn owner_by_prefix(&mut self, route: &'a Value<'a>) -> Option<&'a str> {
         let selector = self.object(route, &["type", "policies", "wildcard"])?;
         let mut owners = Vec::new();
         if let Some(policies) = selector.get("policies") {
@@ -131,11 +126,11 @@ impl<'a> Judge<'a> {
             let instead = "Give all of them the same route, as `wildcard` or in `policies`.";
             return self.refuse(route, &reason, instead);
         }
-        first.cloned()
+        first.copied()
     }
 
     /// Returns the owner behind a selector by operation, or behind a pool without a selector.
-    fn owner_by_operation(&mut self, route: &'a Value<'a>) -> Option<Owner<'a>> {
+    fn owner_by_operation(&mut self, route: &'a Value<'a>) -> Option<&'a str> {
         if kind(route) != Some("OperationSelectorRoute") {
             let Some(owner) = self.end(route)? else {
                 return self.refuse(route, "no `add` comes to a server.", REPLICAS);
@@ -165,16 +160,12 @@ impl<'a> Judge<'a> {
         }
         let [add, get, gets] =
             ["add", "get", "gets"].map(|operation| ends.get(operation).unwrap_or(&default));
-        if add.is_none() || add != get {
-            let reason = "an `add` and a `get` do not come to one pool by one hash, so a record would not be found again.";
+        if add.is_none() || add != get || add != gets {
+            let reason = "an `add`, a `get` and a `gets` do not come to one pool, so that a record would not be found again, or a \
+                 gateway cannot see that each bucket is on one server, and plants no mark.";
             return self.refuse(route, reason, "Give `add`, `get` and `gets` the same `PoolRoute`.");
         }
-        if gets != add {
-            let reason = "a `gets` does not come to the pool of an `add`, so a gateway cannot see that each bucket is on one \
-                 server, and plants no mark.";
-            return self.refuse(route, reason, "Give `gets` the `PoolRoute` of `add` and `get`.");
-        }
-        add.clone()
+        *add
     }
 
     fn warn_of_commands(&mut self, route: &Value<'_>) {
@@ -185,20 +176,26 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the owner behind a route that selects nothing; `Some(None)` if it leads to no server.
-    fn end(&mut self, route: &'a Value<'a>) -> Option<Option<Owner<'a>>> {
+    fn end(&mut self, route: &'a Value<'a>) -> Option<Option<&'a str>> {
         let fields = |judge: &mut Self, known: &[&str]| match route {
             Value::StringLit(_) => Some(None),
             _ => judge.object(route, known).map(Some),
         };
         match kind(route) {
+            // The default hash stops at `|#|`, so a bucket has one owner.
             Some("PoolRoute") => {
-                let fields = fields(self, &["type", "pool", "hash"])?;
-                let name = match fields {
+                let name = match fields(self, &["type", "pool"])? {
                     Some(fields) => fields.get_string("pool").map_or("", |name| &name.value),
                     None => text(route).and_then(|text| text.split_once('|')).map_or("", |(_, name)| name),
                 };
-                let hash = fields.and_then(|fields| fields.get("hash"));
-                self.owner(route, name, hash.map(|hash| &hash.value)).map(Some)
+                if !self.pools.contains_key(name) {
+                    let reason = format!(
+                        "the pool {} is not in this file, so its servers are not known.",
+                        shown(name)
+                    );
+                    return self.refuse(route, &reason, "Name a pool that is under `pools`.");
+                }
+                Some(Some(name))
             }
             Some("ErrorRoute" | "NullRoute") => fields(self, &["type"]).map(|_| None),
             Some(kind) => {
@@ -213,41 +210,10 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn owner(&mut self, route: &Value<'a>, name: &'a str, hash: Option<&'a Value<'a>>) -> Option<Owner<'a>> {
-        if !self.pools.contains_key(name) {
-            let reason =
-                format!("the pool {} is not in this file, so its servers are not known.", shown(name));
-            return self.refuse(route, &reason, "Name a pool that is under `pools`.");
-        }
-        Some((name, hash.map_or_else(|| Some("Ch3 ".to_owned()), |hash| self.hash(hash))?))
-    }
-
-    /// Returns the hash that selects a server, in canonical form.
-    fn hash(&mut self, hash: &'a Value<'a>) -> Option<String> {
-        let fields = match hash {
-            Value::Object(_) => Some(self.object(hash, &["hash_func", "salt"])?),
-            _ => None,
-        };
-        let of = |name| fields.and_then(|fields| fields.get(name)).map(|field| text(&field.value));
-        let function = if fields.is_some() { of("hash_func").unwrap_or(Some("Ch3")) } else { text(hash) };
-        match (function, of("salt").unwrap_or(Some(""))) {
-            (Some(function @ ("Ch3" | "Crc32")), Some(salt)) if salt.is_empty() || is_plain(salt) => {
-                Some(format!("{function} {salt}"))
-            }
-            _ => {
-                let reason = format!(
-                    "this hash does not load, or is not known to keep a bucket on one server: {PARTED}."
-                );
-                self.refuse(hash, &reason, "Leave `hash` out, or write \"Ch3\" or \"Crc32\".")
-            }
-        }
-    }
-
     fn judge_pool(&mut self, pool: &'a ObjectProp<'a>) -> Option<()> {
         let name = pool.name.as_str();
         self.plain(pool, name)?;
-        let fields =
-            self.object(&pool.value, &["servers", "server_timeout", "connect_timeout", "protocol"])?;
+        let fields = self.object(&pool.value, &["servers", "server_timeout", "connect_timeout"])?;
         let servers = fields.get_array("servers").map_or(&[][..], |list| &list.elements);
         if servers.is_empty() {
             self.refuse::<()>(pool, "it has no list of `servers`.", "List them, each as `host:port`.");
@@ -270,12 +236,6 @@ impl<'a> Judge<'a> {
                     self.refuse::<()>(field, &reason, "Write 50, without quotation marks.");
                 }
             }
-        }
-        if let Some(protocol) = fields.get("protocol")
-            && !text(&protocol.value).is_some_and(|name| name.eq_ignore_ascii_case("ascii"))
-        {
-            let reason = "memcached speaks the protocol \"ascii\"; what speaks another one is not known.";
-            self.refuse::<()>(protocol, reason, "Leave `protocol` out.");
         }
         let place = self.place(pool);
         self.findings.judge_timeout(&place, ("server_timeout", Some(timeout)), self.patience);

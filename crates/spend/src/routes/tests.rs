@@ -3,7 +3,6 @@
 mod twemproxy;
 
 use super::Severity::{self, Note, Refuse, Warn};
-use super::finding::LONGEST_TEXT;
 use super::{Finding, judge_mcrouter};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -16,11 +15,15 @@ fn worst(findings: &[Finding]) -> Severity {
     findings.first().map_or(Note, |finding| finding.severity)
 }
 
+fn text(Finding { severity, place, reason, instead }: &Finding) -> String {
+    format!("{severity:?}: {place}: {reason} {instead}")
+}
+
 /// Asserts that the highest severity is `severity`, and that one finding of that severity contains each of `parts`.
 #[track_caller]
 fn expect(findings: &[Finding], severity: Severity, parts: &[&str]) {
     assert_eq!(worst(findings), severity, "{findings:#?}");
-    let said = |finding: &&Finding| parts.iter().all(|part| finding.to_string().contains(part));
+    let said = |finding: &&Finding| parts.iter().all(|part| text(finding).contains(part));
     let same = findings.iter().filter(|finding| finding.severity == severity);
     assert!(same.clone().any(|finding| said(&finding)), "none contains {parts:?}: {findings:#?}");
 }
@@ -48,15 +51,7 @@ fn the_file_that_we_deploy_is_fit() {
 
 #[test]
 fn pools_with_one_owner_for_a_key_are_fit() {
-    let hashed = |hash: &str| format!("{{\"type\": \"PoolRoute\", \"pool\": \"A\", \"hash\": {hash}}}");
-    let pools = [
-        "\"PoolRoute|A\"".to_owned(),
-        "{\"type\": \"PoolRoute\", \"pool\": \"A\"}".to_owned(),
-        hashed("\"Crc32\""),
-        hashed("{\"salt\": \"x\"}"),
-        hashed("{\"hash_func\": \"Crc32\", \"salt\": \"x\"}"),
-    ];
-    for pool in &pools {
+    for pool in ["\"PoolRoute|A\"", "{\"type\": \"PoolRoute\", \"pool\": \"A\"}"] {
         expect(&judge_mcrouter(&selected(pool, pool), PATIENCE), Note, &["the pool A (2 servers)"]);
     }
     let operations = r#"{"type": "OperationSelectorRoute", "default_policy": {"type": "ErrorRoute"}, "operation_policies":
@@ -110,7 +105,7 @@ fn every_other_route_is_refused_and_sent_to_replicas() {
     ];
     for route in &routes {
         let findings = judge_mcrouter(&selected(route, "\"PoolRoute|A\""), PATIENCE);
-        expect(&findings, Refuse, &["refuse: line 2 column ", "is not known", "`store.memcached.replicas`"]);
+        expect(&findings, Refuse, &["Refuse: line 2 column ", "is not known", "`store.memcached.replicas`"]);
     }
     for route in ["3", "[]", "[\"PoolRoute|A\"]", "{}", "{\"type\": 3}", "null"] {
         expect(
@@ -131,8 +126,8 @@ fn a_file_that_does_not_load_is_not_fit() {
         ("\"server_timeout\": 50", "\"server_timeout\": 50.0", "no whole number"),
         ("\"server_timeout\": 50", "\"server_timeout\": 1000001", "no whole number"),
         ("\"server_timeout\": 50", "\"connect_timeout\": 0, \"server_timeout\": 50", "no whole number"),
-        ("\"server_timeout\"", "\"protocol\": \"binary\", \"server_timeout\"", "\"ascii\""),
-        ("\"server_timeout\"", "\"protocol\": 3, \"server_timeout\"", "\"ascii\""),
+        ("\"server_timeout\"", "\"protocol\": \"binary\", \"server_timeout\"", "`protocol` is not known"),
+        ("\"server_timeout\"", "\"protocol\": 3, \"server_timeout\"", "`protocol` is not known"),
         ("\"server_timeout\"", "\"weights\": [1], \"server_timeout\"", "`weights` is not known"),
         ("\"server_timeout\"", "\"inherit\": \"other\", \"server_timeout\"", "`inherit` is not known"),
         ("\"server_timeout\"", "\"failover_tag\": true, \"server_timeout\"", "`failover_tag` is not known"),
@@ -167,7 +162,7 @@ fn a_file_that_does_not_load_is_not_fit() {
     for (from, to, part) in cases {
         assert!(SHIPPED.contains(from), "{from}");
         let findings = judge_mcrouter(&SHIPPED.replacen(from, to, 1), PATIENCE);
-        expect(&findings, Refuse, &["refuse: line ", part]);
+        expect(&findings, Refuse, &["Refuse: line ", part]);
         assert!(!findings[0].instead.is_empty(), "{findings:#?}");
     }
     let route = "\"route\": {\"type\": \"PoolRoute\", \"pool\": \"A\", \"hash\": ";
@@ -185,18 +180,19 @@ fn a_file_that_does_not_load_is_not_fit() {
         "{\"salt\": \"%x%\"}",
         "{\"bucketize\": true}",
         "{\"tags\": [\"a\", \"b\"]}",
+        "\"Crc32\"",
+        "{\"salt\": \"x\"}",
     ] {
         let file = routed("").replace("\"route\": ", &format!("{route}{hash}}}"));
-        expect(&judge_mcrouter(&file, PATIENCE), Refuse, &["refuse: line 2 column "]);
+        expect(&judge_mcrouter(&file, PATIENCE), Refuse, &["Refuse: line 2 column "]);
     }
 }
 
 #[test]
 fn a_get_comes_to_where_an_add_writes() {
-    let hashed = |hash: &str| format!("{{\"type\": \"PoolRoute\", \"pool\": \"A\", \"hash\": {hash}}}");
-    let one = hashed("{\"salt\": \"1\"}");
-    for get in ["\"PoolRoute|B\"", "\"NullRoute\"", &hashed("\"Crc32\""), &hashed("{\"salt\": \"2\"}")] {
-        expect(&judge_mcrouter(&selected(&one, get), None), Refuse, &["do not come to one pool by one hash"]);
+    for get in ["\"PoolRoute|B\"", "\"NullRoute\""] {
+        let file = selected("\"PoolRoute|A\"", get);
+        expect(&judge_mcrouter(&file, None), Refuse, &["do not come to one pool"]);
     }
 }
 
@@ -226,7 +222,6 @@ fn the_router_gives_up_before_the_gateway() {
 
 #[test]
 fn what_is_no_configuration_is_refused_with_a_sentence() {
-    let long = " ".repeat(LONGEST_TEXT + 1);
     let deep = "[".repeat(100_000);
     for (text, part) in [
         ("", "line 1 column 1"),
@@ -237,17 +232,13 @@ fn what_is_no_configuration_is_refused_with_a_sentence() {
         ("{\"route\": +1}", "line 1 column"),
         ("{} {}", "line 1 column"),
         (deep.as_str(), "nesting depth"),
-        (long.as_str(), "longer than 4 MiB"),
         ("[]", "takes an object"),
         ("{}", "no `route`"),
     ] {
         expect(&judge_mcrouter(text, None), Refuse, &[part]);
     }
     let control = judge_mcrouter("{\"route\": \"\\u001b[2J\"}", None);
-    assert!(
-        !control[0].to_string().contains('\u{1b}'),
-        "names of the file do not reach the terminal as they are"
-    );
+    assert!(!text(&control[0]).contains('\u{1b}'), "names of the file do not reach the terminal as they are");
     let commented = SHIPPED.replacen("\"pools\"", "/* a \" */ \"pools\"", 1);
     expect(&judge_mcrouter(&commented, PATIENCE), Note, &[]);
 }

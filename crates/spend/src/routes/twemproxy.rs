@@ -1,10 +1,9 @@
 //! The check of a twemproxy configuration (`nutcracker.yml`).
 //!
 //! twemproxy routes by hash alone, so few options matter. It does not start with an unknown option, and compares `true` and
-//! numbers character by character, so all options are strings here.
+//! numbers character by character, so these are read as text here.
 
-use super::PARTED;
-use super::finding::{Finding, Findings, Severity, judged, shown};
+use super::{Finding, Findings, PARTED, Severity, judged, shown};
 use Severity::{Note, Refuse, Warn};
 use serde::Deserialize;
 use serde_yaml_ng::{Mapping, from_str};
@@ -17,22 +16,50 @@ const HASHES: &str =
 /// The options of a pool in twemproxy 0.5.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "of some options only the spelling matters")]
 struct Options {
     listen: String,
     hash: Option<String>,
     hash_tag: Option<String>,
     distribution: Option<String>,
-    timeout: Option<String>,
-    backlog: Option<String>,
-    client_connections: Option<String>,
-    server_connections: Option<String>,
-    server_retry_timeout: Option<String>,
-    server_failure_limit: Option<String>,
-    auto_eject_hosts: Option<String>,
-    preconnect: Option<String>,
-    redis: Option<String>,
-    tcpkeepalive: Option<String>,
+    timeout: Option<Number>,
+    backlog: Option<Number>,
+    client_connections: Option<Number>,
+    server_connections: Option<Number>,
+    server_retry_timeout: Option<Number>,
+    server_failure_limit: Option<Number>,
+    auto_eject_hosts: Option<Switch>,
+    preconnect: Option<Switch>,
+    redis: Option<Switch>,
+    tcpkeepalive: Option<Switch>,
     servers: Vec<String>,
+}
+
+/// Digits alone.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct Number(u64);
+
+impl TryFrom<String> for Number {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let number = text.parse().ok().filter(|_| text.bytes().all(|letter| letter.is_ascii_digit()));
+        number.map(Self).ok_or("a number is digits alone")
+    }
+}
+
+/// `true` or `false`, spelled so.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct Switch(bool);
+
+impl TryFrom<String> for Switch {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self).map_err(|_| "a switch is `true` or `false`")
+    }
 }
 
 /// Judges the text of a twemproxy configuration for a gateway that waits `patience` for an answer (`None`: unknown, the default
@@ -41,7 +68,7 @@ struct Options {
 /// Judges every pool. Without a finding of [`Severity::Refuse`] twemproxy loads the file, and each key has one owner.
 #[must_use]
 pub fn judge_twemproxy(text: &str, patience: Option<Duration>) -> Vec<Finding> {
-    judged(text, |findings| {
+    judged(|findings| {
         for (name, options) in &pools(text)? {
             let place = format!("pool {}", shown(name));
             Pool { place, options, findings }.judge(patience);
@@ -67,11 +94,10 @@ struct Pool<'a> {
 
 impl Pool<'_> {
     fn judge(&mut self, patience: Option<Duration>) {
-        self.judge_spelling();
         self.judge_owner();
-        let timeout = self.options.timeout.as_deref().and_then(number).filter(|timeout| *timeout != 0);
+        let timeout = self.options.timeout.map(|Number(timeout)| timeout).filter(|timeout| *timeout != 0);
         self.findings.judge_timeout(&self.place, ("timeout", timeout.map(Duration::from_millis)), patience);
-        if self.options.preconnect.as_deref() != Some("true") {
+        if !self.options.preconnect.is_some_and(|Switch(is_on)| is_on) {
             let reason = "it connects to a server when the first command for it comes: after a start the first checks wait.";
             self.find(Warn, reason, "Write `preconnect: true`.");
         }
@@ -83,43 +109,15 @@ impl Pool<'_> {
         self.judge_servers();
     }
 
-    /// Refuses values with which twemproxy does not start.
-    fn judge_spelling(&mut self) {
-        let options = self.options;
-        let is_flag = |text: &String| ["true", "false"].contains(&text.as_str());
-        let is_number = |text: &String| number(text).is_some();
-        for (name, value, is_fit) in [
-            ("auto_eject_hosts", &options.auto_eject_hosts, &is_flag as &dyn Fn(&String) -> bool),
-            ("preconnect", &options.preconnect, &is_flag),
-            ("redis", &options.redis, &is_flag),
-            ("tcpkeepalive", &options.tcpkeepalive, &is_flag),
-            ("timeout", &options.timeout, &is_number),
-            ("backlog", &options.backlog, &is_number),
-            ("client_connections", &options.client_connections, &is_number),
-            ("server_connections", &options.server_connections, &is_number),
-            ("server_retry_timeout", &options.server_retry_timeout, &is_number),
-            ("server_failure_limit", &options.server_failure_limit, &is_number),
-        ] {
-            if value.as_ref().is_some_and(|value| !is_fit(value)) {
-                let reason = format!("twemproxy does not start with this `{name}`.");
-                self.find(
-                    Refuse,
-                    &reason,
-                    "It takes `true` or `false` as a switch, and digits alone as a number.",
-                );
-            }
-        }
-    }
-
     /// Refuses options that give a key or a bucket more than one owner.
     fn judge_owner(&mut self) {
         let Options { auto_eject_hosts, distribution, hash, hash_tag, redis, server_connections, .. } =
             self.options;
-        if redis.as_deref() == Some("true") {
+        if redis.is_some_and(|Switch(is_on)| is_on) {
             let instead = "Write `redis: false`, and give Postern its own twemproxy.";
             self.find(Refuse, "it speaks Redis, so that no token can be admitted.", instead);
         }
-        if auto_eject_hosts.as_deref() != Some("false") {
+        if auto_eject_hosts.is_none_or(|Switch(is_on)| is_on) {
             let reason = "`auto_eject_hosts` gives the keys of a server that is away to the others, which do not have its \
                  records, and back again: a token is admitted by each.";
             self.find(Refuse, reason, "Write `auto_eject_hosts: false`.");
@@ -135,7 +133,7 @@ impl Pool<'_> {
             let reason = "only with `distribution` \"ketama\" or \"modula\" does each key have one server.";
             self.find(Refuse, reason, "Write `distribution: ketama`.");
         }
-        if !matches!(server_connections.as_deref(), None | Some("1")) {
+        if server_connections.is_some_and(|Number(number)| number != 1) {
             let reason = "with several connections to a server the `get` of a witness may overtake the `add` before it.";
             self.find(Refuse, reason, "Write `server_connections: 1`.");
         }
@@ -167,8 +165,4 @@ impl Pool<'_> {
     fn find(&mut self, severity: Severity, reason: &str, instead: &str) {
         self.findings.add(severity, &self.place, reason.to_owned(), instead);
     }
-}
-
-fn number(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|_| text.bytes().all(|letter| letter.is_ascii_digit()))
 }

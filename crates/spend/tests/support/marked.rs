@@ -2,7 +2,7 @@
 
 use super::{eventually, fresh};
 use postern_spend::memcached::{Client, Memcached, Options};
-use postern_spend::{Binding, Epoch, Spend, SpendStore, Unknown};
+use postern_spend::{Epoch, Spend, SpendStore, Unknown};
 use postern_testkit::memcached::Server;
 use postern_token::{ChallengeDigest, Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::BTreeMap;
@@ -37,9 +37,8 @@ impl Gateway {
 
     /// The mark that follows this one.
     pub async fn mark_after(&self, mark: Mark) -> Mark {
-        eventually("another mark on offer", async || match self.store.binding(self.epoch.key) {
-            Binding::Offered(other) if other != mark => Some(other),
-            _ => None,
+        eventually("another mark on offer", async || {
+            self.store.binding(self.epoch.key).filter(|other| *other != mark)
         })
         .await
     }
@@ -64,18 +63,14 @@ impl Gateway {
 
 /// The mark of a key that is offered.
 pub async fn mark_of(store: &Memcached, key: TokenKeyId) -> Mark {
-    eventually("a mark on offer", async || match store.binding(key) {
-        Binding::Offered(mark) => Some(mark),
-        Binding::Unknown => None,
-    })
-    .await
+    eventually("a mark on offer", async || store.binding(key)).await
 }
 
 /// Begins an epoch, and blocks until it has a mark.
 pub fn begin(store: &Memcached, epoch: Epoch) -> Epoch {
     store.offer(&[epoch]);
     for _ in 0..10_000 {
-        if let Binding::Offered(mark) = store.binding(epoch.key) {
+        if let Some(mark) = store.binding(epoch.key) {
             return marked(epoch, mark);
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -6,7 +6,7 @@ pub mod marked;
 pub use postern_testkit::memcached::Server;
 pub use postern_testkit::ports;
 
-use postern_spend::memcached::{Address, Client, Memcached, Options, Pool, Replicas, Transport};
+use postern_spend::memcached::{Address, Client, Memcached, Options, Replicas, Transport};
 use postern_spend::{Epoch, Marks, SpendStore};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::future::Future;
@@ -179,12 +179,7 @@ pub fn pipelined() -> Transport {
 }
 
 pub fn pooled(size: usize) -> Transport {
-    Transport::Pooled(Pool {
-        size,
-        checkout_timeout: Duration::from_secs(5),
-        idle_probe: Duration::from_secs(5),
-        max_lifetime: Duration::from_secs(600),
-    })
+    Transport::Pooled { size, checkout_timeout: Duration::from_secs(5) }
 }
 
 /// Options with deadlines that a busy machine keeps.

@@ -175,7 +175,7 @@ fn a_challenge_with_a_mark_is_not_kept_for_long() {
     let ring = Keyring::default()
         .updated(&directory(vec![key]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
         .unwrap();
-    let marked = |_| Binding::Offered(Mark::new([2; 16]));
+    let marked = |_| Some(Mark::new([2; 16]));
     let value = ring.challenge(&offer(), marked, UnixSeconds(100)).unwrap();
     assert_eq!(Challenge::parse_all(value.as_bytes()).unwrap()[0].max_age, Some(600));
 }
@@ -357,8 +357,8 @@ fn a_type_whose_newest_key_has_no_secret_here_is_left_to_the_others() {
 
 const MARK: Mark = Mark::new([1; 16]);
 
-fn marked(_: TokenKeyId) -> Binding {
-    Binding::Offered(MARK)
+fn marked(_: TokenKeyId) -> Option<Mark> {
+    Some(MARK)
 }
 
 /// A challenge for tokens that cannot be bound would request tokens that no gateway accepts.
@@ -369,7 +369,7 @@ fn the_newest_key_whose_binding_is_known_is_requested() {
         .updated(&directory(vec![first, second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(1))
         .unwrap();
     let requested = |known: &[TokenKeyId]| {
-        let binding = |key| if known.contains(&key) { Binding::Offered(MARK) } else { Binding::Unknown };
+        let binding = |key| if known.contains(&key) { Some(MARK) } else { None };
         ring.requested(TokenType::BlindRsa2048, binding, UnixSeconds(150))
             .map(|(key, mark)| (key.key.id(), mark))
     };
@@ -388,7 +388,7 @@ fn a_key_that_is_no_longer_listed_is_requested_while_no_other_is_bound() {
     let ring =
         ring.updated(&directory(vec![second]), &mut Accepted::public(), LIFETIMES, UnixSeconds(150)).unwrap();
     let requested = |known: &[TokenKeyId]| {
-        let binding = |key| if known.contains(&key) { Binding::Offered(MARK) } else { Binding::Unknown };
+        let binding = |key| if known.contains(&key) { Some(MARK) } else { None };
         ring.requested(TokenType::BlindRsa2048, binding, UnixSeconds(150)).map(|(key, _)| key.key.id())
     };
     assert_eq!(requested(&[old]), Some(old));

@@ -11,14 +11,15 @@ mod queue;
 
 use crate::Unknown;
 use crate::memcached::protocol::{Command, Failure, Garbled, NOT_CONNECTED};
+use crate::memcached::world::instant;
 use parking_lot::Mutex;
 use postern_tcp_info::TcpFacts;
-pub(crate) use queue::{Answer, Read};
-use queue::{MOST_COMMANDS, Queue};
+pub(crate) use queue::Answer;
+use queue::{MOST_COMMANDS, Queue, Read};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Pipeline {
     queue: Mutex<Queue>,
@@ -114,19 +115,22 @@ impl Pipeline {
         has_taken
     }
 
-    /// Delivers the replies in `bytes`, the last of which came with `read`, adds their callers to `woken`, and returns the
-    /// length consumed.
+    /// Delivers the replies in `bytes`, the last of which have just been read, adds their callers to `woken`, and returns the
+    /// length consumed. Asks for the facts about the connection if the oldest command took longer than `slow`.
     ///
     /// # Errors
     /// The bytes are not an expected reply: the rest of the stream cannot be parsed.
     pub(crate) fn deliver(
         &self,
         bytes: &[u8],
-        read: &Read<'_>,
+        (slow, facts): (Duration, &dyn Fn() -> Option<TcpFacts>),
         woken: &mut Vec<Waker>,
     ) -> Result<usize, Garbled> {
+        let (at, mut used) = (instant(), 0);
         let mut queue = self.queue.lock();
-        let mut used = 0;
+        let is_slow =
+            queue.sent.front().is_some_and(|oldest| at.saturating_duration_since(oldest.since) > slow);
+        let read = Read { at, tcp: if is_slow { facts() } else { None } };
         while used < bytes.len() {
             let Some(length) = queue.deliver(&bytes[used..], read, woken)? else { break };
             used += length;

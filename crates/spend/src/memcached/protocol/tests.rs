@@ -35,21 +35,21 @@ fn an_expiry_beyond_32_bits_is_never_and_not_at_once() {
 #[test]
 fn whole_replies_are_read_and_what_follows_is_left() {
     let hit = stored_value();
-    let replies: [(ReplyKind, &[u8], Reply); 7] = [
-        (ReplyKind::Add, b"STORED\r\n", Reply::Stored),
-        (ReplyKind::Add, b"NOT_STORED\r\n", Reply::NotStored),
-        (ReplyKind::Add, b"SERVER_ERROR out of memory storing object\r\n", Reply::ServerError),
-        (ReplyKind::Add, b"SERVER_ERROR\r\n", Reply::ServerError),
-        (ReplyKind::Get(key(7)), b"END\r\n", Reply::Miss),
-        (ReplyKind::Get(key(7)), b"SERVER_ERROR unavailable\r\n", Reply::ServerError),
-        (ReplyKind::Get(key(7)), &hit, Reply::Hit(Value::read(b"abcdefghijklmnopqrstuv"))),
+    let replies: [(Option<RecordKey>, &[u8], Reply); 7] = [
+        (None, b"STORED\r\n", Reply::Stored),
+        (None, b"NOT_STORED\r\n", Reply::NotStored),
+        (None, b"SERVER_ERROR out of memory storing object\r\n", Reply::ServerError),
+        (None, b"SERVER_ERROR\r\n", Reply::ServerError),
+        (Some(key(7)), b"END\r\n", Reply::Miss),
+        (Some(key(7)), b"SERVER_ERROR unavailable\r\n", Reply::ServerError),
+        (Some(key(7)), &hit, Reply::Hit(Value::read(b"abcdefghijklmnopqrstuv"))),
     ];
-    for (reply_kind, text, reply) in replies {
+    for (asked, text, reply) in replies {
         for end in 0..text.len() {
-            assert_eq!(parse(&reply_kind, &text[..end]), Ok(None), "{:?}", text[..end].escape_ascii());
+            assert_eq!(parse(asked.as_ref(), &text[..end]), Ok(None), "{:?}", text[..end].escape_ascii());
         }
         let followed = [text, b"END\r\n"].concat();
-        assert_eq!(parse(&reply_kind, &followed), Ok(Some((reply, text.len()))));
+        assert_eq!(parse(asked.as_ref(), &followed), Ok(Some((reply, text.len()))));
     }
 }
 
@@ -58,38 +58,38 @@ fn everything_else_is_garbled() {
     let other = stored_value();
     let longer = String::from_utf8(stored_value()).unwrap().replace(" 0 22", " 0 23").into_bytes();
     let flagged = String::from_utf8(stored_value()).unwrap().replace(" 0 22", " 1 22").into_bytes();
-    let cases: [(ReplyKind, &[u8]); 14] = [
-        (ReplyKind::Add, b"END\r\n"),
-        (ReplyKind::Add, b"STORED \r\n"),
-        (ReplyKind::Add, b"STORED\n"),
-        (ReplyKind::Add, b"stored\r\n"),
-        (ReplyKind::Add, b"EXISTS\r\n"),
-        (ReplyKind::Add, b"ERROR\r\n"),
-        (ReplyKind::Add, b"CLIENT_ERROR bad data chunk\r\n"),
-        (ReplyKind::Add, &other),
-        (ReplyKind::Add, b"SERVER_ERRORS\r\n"),
-        (ReplyKind::Get(key(7)), b"STORED\r\n"),
-        (ReplyKind::Get(key(7)), b"END \r\n"),
-        (ReplyKind::Get(key(8)), &other),
-        (ReplyKind::Get(key(7)), &longer),
-        (ReplyKind::Get(key(7)), &flagged),
+    let cases: [(Option<RecordKey>, &[u8]); 14] = [
+        (None, b"END\r\n"),
+        (None, b"STORED \r\n"),
+        (None, b"STORED\n"),
+        (None, b"stored\r\n"),
+        (None, b"EXISTS\r\n"),
+        (None, b"ERROR\r\n"),
+        (None, b"CLIENT_ERROR bad data chunk\r\n"),
+        (None, &other),
+        (None, b"SERVER_ERRORS\r\n"),
+        (Some(key(7)), b"STORED\r\n"),
+        (Some(key(7)), b"END \r\n"),
+        (Some(key(8)), &other),
+        (Some(key(7)), &longer),
+        (Some(key(7)), &flagged),
     ];
-    for (reply_kind, text) in cases {
-        assert_eq!(parse(&reply_kind, text), Err(Garbled), "{reply_kind:?} {:?}", text.escape_ascii());
+    for (asked, text) in cases {
+        assert_eq!(parse(asked.as_ref(), text), Err(Garbled), "{asked:?} {:?}", text.escape_ascii());
     }
     let endless = [b"SERVER_ERROR ".as_slice(), &[b'x'; 600]].concat();
-    assert_eq!(parse(&ReplyKind::Add, &endless), Err(Garbled));
+    assert_eq!(parse(None, &endless), Err(Garbled));
 }
 
 proptest! {
     /// The result never depends on how the bytes were split, and no bytes are read beyond the longest reply.
     #[test]
     fn cuts_change_nothing(bytes in prop::collection::vec(prop::sample::select(b"STORENDVALU_ 02\r\nx".to_vec()), 0..700)) {
-        for reply_kind in [ReplyKind::Add, ReplyKind::Get(key(7))] {
-            let whole = parse(&reply_kind, &bytes);
+        for asked in [None, Some(key(7))] {
+            let whole = parse(asked.as_ref(), &bytes);
             let mut first = Ok(None);
             for end in 0..=bytes.len() {
-                first = parse(&reply_kind, &bytes[..end]);
+                first = parse(asked.as_ref(), &bytes[..end]);
                 if first != Ok(None) {
                     break;
                 }

@@ -9,7 +9,7 @@ use crate::Unknown;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::protocol::{Command, RecordKey, Reply, Value};
 use crate::memcached::world::{instant, random_bytes, since};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// The number of records that compare two addresses: each in its own bucket, so that they spread over the servers behind a
@@ -22,14 +22,13 @@ const BRIEF: Duration = Duration::from_secs(3_600);
 
 type Probe = (RecordKey, Value);
 
-/// The violations found, as pairs of endpoints.
-#[derive(Clone, Copy, Default)]
-struct Found {
-    /// Two addresses of one replica lead to different records.
-    apart: Option<(usize, usize)>,
-    /// Two replicas have servers in common.
-    overlaps: Option<(usize, usize)>,
-}
+/// Two endpoints, if they contradict each other.
+type Pair = Option<[usize; 2]>;
+
+const APART: &str = "two addresses of one replica of the double-spend store lead to different records, so tokens are void at one that \
+     are good at the other: every request is refused until they lead to the same records, or one of them is removed";
+const OVERLAPS: &str = "two replicas of the double-spend store lead to the same servers, so their votes are one: every request is \
+     refused until each of the three lists in store.memcached.replicas leads to its own servers";
 
 impl Rounds {
     /// Compares the addresses that answer: immediately if a different set answered before, otherwise every few minutes, and in
@@ -48,38 +47,21 @@ impl Rounds {
             return;
         }
         // After a failed comparison, the next round compares a newly answering address again.
-        let Ok(found) = self.compare(answering).await else { return };
+        let Ok((apart, overlaps)) = self.compare(answering).await else { return };
         self.compared = Some((answering.to_vec(), instant()));
-        self.tell(&self.store.seen.apart, found.apart, |one, other| {
-            tracing::error!(
-                address = one, other,
-                "two addresses of one replica of the double-spend store lead to different records, so tokens are void at one \
-                 that are good at the other: every request is refused until they lead to the same records, or one of them is \
-                 removed"
-            );
-        });
-        self.tell(&self.store.seen.overlaps, found.overlaps, |one, other| {
-            tracing::error!(
-                address = one, other,
-                "two replicas of the double-spend store lead to the same servers, so their votes are one: every request is \
-                 refused until each of the three lists in store.memcached.replicas leads to its own servers"
-            );
-        });
-    }
-
-    /// Sets the flag, and logs a violation that is new.
-    fn tell(&self, flag: &AtomicBool, found: Option<(usize, usize)>, report: impl FnOnce(&str, &str)) {
-        if flag.swap(found.is_some(), Relaxed) {
-            return;
-        }
-        if let Some((one, other)) = found {
-            let [one, other] = [one, other].map(|index| self.store.endpoints[index].address.to_string());
-            report(&one, &other);
+        let seen = &self.store.seen;
+        for (flag, pair, message) in [(&seen.apart, apart, APART), (&seen.overlaps, overlaps, OVERLAPS)] {
+            let was_found = flag.swap(pair.is_some(), Relaxed);
+            if let Some(pair) = pair.filter(|_| !was_found) {
+                let [address, other] = pair.map(|index| &self.store.endpoints[index].address);
+                tracing::error!(%address, %other, "{message}");
+            }
         }
     }
 
-    async fn compare(&mut self, answering: &[usize]) -> Result<Found, Unknown> {
-        let mut found = Found::default();
+    /// Returns two addresses of one replica that lead to different records, and two replicas with servers in common.
+    async fn compare(&mut self, answering: &[usize]) -> Result<(Pair, Pair), Unknown> {
+        let (mut apart, mut overlaps) = (None, None);
         for writer in self.replicas.clone() {
             let records = self.write_probes(writer).await?;
             for &reader in answering.iter().filter(|reader| **reader != writer) {
@@ -88,20 +70,20 @@ impl Rounds {
                     let missed = records.iter().zip(&replies).filter(|(_, reply)| **reply == Reply::Miss);
                     let missed: Vec<_> = missed.map(|(record, _)| *record).collect();
                     if self.lie_elsewhere(writer, reader, &missed).await? {
-                        found.apart = Some((writer, reader));
+                        apart = Some([writer, reader]);
                     }
                 } else if replies.iter().any(|reply| matches!(reply, Reply::Hit(_))) {
-                    found.overlaps = Some((writer, reader));
+                    overlaps = Some([writer, reader]);
                 }
             }
         }
-        Ok(found)
+        Ok((apart, overlaps))
     }
 
     /// Returns the records that were written through an endpoint.
     async fn write_probes(&mut self, endpoint: usize) -> Result<Vec<Probe>, Unknown> {
         let step = Bucket::all().count() / PROBES;
-        let record = |bucket: Bucket| (bucket.record(&random_bytes()), Value::of_bucket(random_bytes()));
+        let record = |bucket: Bucket| (bucket.record(&random_bytes()), Value::of_bytes::<5>(&random_bytes()));
         let records: Vec<_> = Bucket::all().step_by(step).map(record).collect();
         let replies = self.request(endpoint, &self.adds(&records)).await?;
         let written = records.into_iter().zip(replies).filter(|(_, reply)| *reply == Reply::Stored);
@@ -120,7 +102,8 @@ impl Rounds {
         if missed.is_empty() {
             return Ok(false);
         }
-        let others: Vec<_> = missed.iter().map(|(key, _)| (*key, Value::of_bucket(random_bytes()))).collect();
+        let others: Vec<_> =
+            missed.iter().map(|(key, _)| (*key, Value::of_bytes::<5>(&random_bytes()))).collect();
         let stored = self.request(reader, &self.adds(&others)).await?;
         let kept = self.read_probes(writer, missed).await?;
         let mut replies = stored.iter().zip(&kept).zip(missed);

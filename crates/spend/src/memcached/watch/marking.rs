@@ -1,10 +1,8 @@
 //! The state of a key's marks, and the timing of the watch's actions. No I/O.
 
-use super::sentinels::Sentinels;
 use crate::memcached::bucket::Bucket;
-use crate::memcached::undo::{Undo, is_undone};
-use crate::memcached::world::{instant, since};
-use postern_token::MarkId;
+use crate::memcached::world::{Undo, instant, is_undone, since};
+use postern_token::{MarkId, UnixSeconds};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -59,22 +57,10 @@ pub(super) struct Loss {
     pub(super) answering: usize,
 }
 
-/// A mark that followed another.
 struct Change {
     at: Instant,
     /// `true` if tokens of the previous mark were void; `None` if another gateway planted this mark first.
     was_void: Option<bool>,
-}
-
-/// The decision whether to look for a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// Do not look: the loss is known, and no mark may follow yet.
-    Not,
-    /// Look, so that a mark can follow. The extent of the loss is known.
-    Only,
-    /// Look, and count the loss.
-    AndCount,
 }
 
 impl Marking {
@@ -94,7 +80,6 @@ impl Marking {
         (self.loss, self.without, self.incomplete, self.tried) = (None, None, None, None);
     }
 
-    /// Records that a mark follows the one on offer.
     fn follow(&mut self) {
         let was_void = self.loss.map(|loss| loss.void > 0);
         self.changes.push(Change { at: instant(), was_void });
@@ -107,7 +92,6 @@ impl Marking {
         }
     }
 
-    /// Returns the buckets to read in this round.
     pub(super) fn due(&mut self) -> Vec<Bucket> {
         let begin = self.next;
         self.next += A_ROUND;
@@ -131,16 +115,15 @@ impl Marking {
         looks
     }
 
-    /// Decides whether to look for a loss while this number of replicas answers.
-    pub(super) fn look(&mut self, answering: usize, is_suspect: bool) -> Look {
+    /// Returns `true` if a loss is to be looked for while this number of replicas answers: not if it is known, and no mark may
+    /// follow yet.
+    pub(super) fn looks(&mut self, answering: usize, is_suspect: bool) -> bool {
         let is_counted = self.loss.is_some_and(|loss| loss.answering == answering);
-        if !is_counted || is_suspect {
-            Look::AndCount
-        } else if self.may_change() {
-            Look::Only
-        } else {
-            Look::Not
-        }
+        !is_counted || is_suspect || self.may_change()
+    }
+
+    pub(super) fn has_loss(&self) -> bool {
+        self.loss.is_some()
     }
 
     /// Records a loss. Returns `true` if it is the first, or if more tokens are void than before.
@@ -185,7 +168,6 @@ impl Marking {
         known > 0 && (is_whole || self.has_waited())
     }
 
-    /// Returns `true` if another mark may follow now.
     fn may_change(&mut self) -> bool {
         self.changes.retain(|change| since(change.at) < DAY);
         let within = |time| self.changes.iter().filter(move |change| since(change.at) < time);
@@ -210,6 +192,63 @@ impl Marking {
     fn has_waited(&self) -> bool {
         self.incomplete.is_some_and(|incomplete| since(incomplete) >= COMPLETE_WITHIN)
     }
+}
+
+/// The number of groups of sentinels: the last is read at an age of 95 days.
+const GROUPS: u32 = 160;
+/// The ratio between the ages of successive groups, and the exponent for the age of the first group in seconds.
+const GROWTH: f64 = 1.1;
+const FIRST: i32 = 8;
+
+/// The sentinels of one mark: the schedule for reading them, and the replicas where the mark is to be closed.
+///
+/// A server first evicts the records not read for longest, such as spent records. Reading a sentinel makes it young again for
+/// the server, so each group of sentinels is read only once, at its own age. Sentinels of a superseded mark continue to be read,
+/// because its tokens stay valid as long as their key.
+pub(super) struct Sentinels {
+    pub(super) mark: MarkId,
+    /// The time at which the mark was planted, read from the store: a restart of this process makes no mark younger.
+    pub(super) planted: Option<UnixSeconds>,
+    /// Replicas where the mark is to be closed.
+    pub(super) closing: Vec<usize>,
+    /// The last group that was read.
+    group: Option<u32>,
+    /// All are to be read, because the store has lost records.
+    all: bool,
+}
+
+impl Sentinels {
+    pub(super) const fn of(mark: MarkId) -> Self {
+        Self { mark, planted: None, closing: Vec::new(), group: None, all: false }
+    }
+
+    pub(super) const fn read_all(&mut self) {
+        self.all = true;
+    }
+
+    /// Returns the buckets whose sentinels are to be read now, each once.
+    pub(super) fn due(&mut self, now: UnixSeconds) -> Vec<Bucket> {
+        if std::mem::take(&mut self.all) {
+            return Bucket::all().collect();
+        }
+        let group = self.planted.and_then(|planted| due(planted.until(now)));
+        let before = std::mem::replace(&mut self.group, group); // a clock that was ahead is followed back
+        if group <= before {
+            return Vec::new();
+        }
+        let first = group.unwrap_or_default() as usize;
+        Bucket::all().skip(first).step_by(GROUPS as usize).collect()
+    }
+}
+
+/// Returns the last group that is due at this age; `None` before the first.
+fn due(age: Duration) -> Option<u32> {
+    let age = age.as_secs_f64();
+    if age < GROWTH.powi(FIRST) {
+        return None;
+    }
+    let power = age.ln() / GROWTH.ln();
+    Some((power as u32).saturating_sub(FIRST as u32).min(GROUPS - 1))
 }
 
 #[cfg(test)]

@@ -5,15 +5,13 @@
 //! Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
-use super::marking::{Look, Loss, MOST_MARKS, Marking};
-use super::sentinels::Sentinels;
+use super::marking::{Loss, MOST_MARKS, Marking, Sentinels};
 use super::witnesses::{Offers, void};
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
 use crate::memcached::endpoint::Unfit;
 use crate::memcached::inspect::{buckets, evicts, settings};
 use crate::memcached::serial::SerialConnection;
-use crate::memcached::undo::{Undo, is_undone};
 use crate::memcached::votes::REPLICAS;
 use crate::memcached::world::{jittered, random_bytes};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
@@ -24,6 +22,18 @@ use tokio::time::sleep;
 
 /// The longest time for which a gateway waits for another to plant the next mark.
 const OTHERS_FIRST: Duration = Duration::from_secs(2);
+
+/// The buckets that replicas do not know any more.
+struct Losses {
+    /// Each bucket, once for each replica where it is torn.
+    torn: Vec<Bucket>,
+    /// These replicas.
+    at: [bool; REPLICAS],
+    /// The number of replicas that answered.
+    answering: usize,
+    /// `true` if every replica knows the mark in every bucket.
+    is_whole: bool,
+}
 
 impl Rounds {
     /// Maintains the marks of all keys on offer, through one endpoint of each replica that answers. Failures are retried in the
@@ -68,18 +78,18 @@ impl Rounds {
             self.read_sentinels(key, sentinels).await;
         }
         let is_suspect = marking.suspects(|| self.store.marked.take_suspicion(key));
-        let look = marking.look(self.replicas.len(), is_suspect);
-        let looks_at_all = is_suspect || look == Look::Only;
-        let buckets = if looks_at_all { Bucket::all().collect() } else { marking.due() };
-        if look == Look::Not {
+        let (looks, due) = (marking.looks(self.replicas.len(), is_suspect), marking.due());
+        if !looks {
             return Ok(());
         }
-        let is_torn = self.is_torn(&id, &buckets).await;
-        if is_torn == Some(false) && looks_at_all && marking.heals() {
-            self.store.marked.set_torn(key, 0, Default::default());
-            tracing::info!(token_key = %key.short(), "the double-spend store knows the mark again, in every bucket");
-        }
-        if is_torn != Some(true) {
+        let looks_at_all = is_suspect || marking.has_loss();
+        let all: Vec<_> = Bucket::all().collect();
+        let found = self.losses(&id, if looks_at_all { &all } else { &due }).await;
+        if found.torn.is_empty() {
+            if found.is_whole && looks_at_all && marking.heals() {
+                self.store.marked.set_torn(key, 0, Default::default());
+                tracing::info!(token_key = %key.short(), "the double-spend store knows the mark again, in every bucket");
+            }
             return Ok(());
         }
         // A detected loss may have spared witnesses, too, of any mark.
@@ -87,9 +97,8 @@ impl Rounds {
             sentinels.read_all();
             self.read_sentinels(key, sentinels).await;
         }
-        if look == Look::AndCount {
-            self.count_loss(key, marking, &id).await?;
-        }
+        let losses = self.losses(&id, &all).await;
+        self.count_loss(key, marking, &losses)?;
         self.renew_mark(key, marking, number).await
     }
 
@@ -112,24 +121,21 @@ impl Rounds {
         }
     }
 
-    /// Returns `Some(true)` if some replica has lost the mark in one of these buckets, and `None` if no loss is known and not
-    /// all could be read.
-    async fn is_torn(&mut self, id: &MarkId, buckets: &[Bucket]) -> Option<bool> {
-        let mut is_whole = true;
+    /// Reads these buckets of each replica that answers.
+    async fn losses(&mut self, id: &MarkId, buckets: &[Bucket]) -> Losses {
+        let mut losses = Losses { torn: Vec::new(), at: [false; REPLICAS], answering: 0, is_whole: true };
         for endpoint in self.replicas.clone() {
+            // A replica that fails hides no loss of the others.
             let Ok(survey) = self.survey(endpoint, id, buckets).await else {
-                is_whole = false;
+                losses.is_whole = false;
                 continue;
             };
-            is_whole &= survey.known.len() == buckets.len();
-            if is_undone(Undo::WitnessAgain) && !survey.missing.is_empty() {
-                self.write_again(endpoint, id, &survey.missing).await;
-            }
-            if self.torn(endpoint, id, &survey).await.is_ok_and(|torn| !torn.is_empty()) {
-                return Some(true);
-            }
+            losses.at[self.replica(endpoint)] |= !survey.torn.is_empty();
+            losses.torn.extend(survey.torn);
+            losses.answering += 1;
+            losses.is_whole &= survey.known.len() == buckets.len();
         }
-        is_whole.then_some(false)
+        losses
     }
 
     /// Plants the next mark after a loss, unless another gateway does so within a moment.
@@ -152,30 +158,13 @@ impl Rounds {
     }
 
     /// Counts and reports the buckets that no longer know the mark.
-    async fn count_loss(
-        &mut self,
-        key: TokenKeyId,
-        marking: &mut Marking,
-        id: &MarkId,
-    ) -> Result<(), Unknown> {
-        let all: Vec<_> = Bucket::all().collect();
-        let (mut torn, mut at, mut answering) = (Vec::new(), [false; REPLICAS], 0);
-        for endpoint in self.replicas.clone() {
-            // A replica that fails hides no loss of the others.
-            let Ok(survey) = self.survey(endpoint, id, &all).await else { continue };
-            let Ok(here) = self.torn(endpoint, id, &survey).await else { continue };
-            at[self.replica(endpoint)] |= !here.is_empty();
-            torn.extend(here);
-            answering += 1;
-        }
-        let majority = self.store.options.replicas.majority();
-        if answering < majority {
-            return Err(Unknown::Rejected);
-        }
-        let void = void(&torn, answering, majority);
+    fn count_loss(&self, key: TokenKeyId, marking: &mut Marking, losses: &Losses) -> Result<(), Unknown> {
+        let Losses { torn, at, answering, .. } = losses;
+        let (majority, of) = (self.store.options.replicas.majority(), Bucket::all().count());
+        let Some(void) = void(torn, *answering, majority) else { return Err(Unknown::Rejected) };
         let lacking = torn.iter().collect::<HashSet<_>>().len();
-        self.store.marked.set_torn(key, void, (lacking, at));
-        if !marking.is_worse(Loss { void, answering }) {
+        self.store.marked.set_torn(key, void, (lacking, *at));
+        if !marking.is_worse(Loss { void, answering: *answering }) {
             return Ok(());
         }
         let token_key = key.short();
@@ -183,7 +172,7 @@ impl Rounds {
             tracing::error!(
                 token_key,
                 torn = void,
-                of = all.len(),
+                of,
                 "the double-spend store has lost records: a server came back empty, or is another one. That share of the tokens \
                  of this mark is void, so that none is admitted twice; tokens of a new mark take their place"
             );
@@ -191,7 +180,7 @@ impl Rounds {
             tracing::warn!(
                 token_key,
                 torn = torn.len(),
-                of = all.len(),
+                of,
                 "a replica of the double-spend store has lost records, or never had them: a server came back empty, or was \
                  away. The other two decide, so no token is void; a new mark, which all replicas know, takes the place of this one"
             );
@@ -231,7 +220,7 @@ impl Rounds {
             surveys.iter().filter(|survey| survey.known.contains(bucket)).count() >= majority
         };
         let known = Bucket::all().filter(is_known).count();
-        let whole = surveys.iter().filter(|survey| survey.is_whole()).count();
+        let whole = surveys.iter().filter(|survey| survey.known.len() == all.len()).count();
         if !marking.may_offer(known, (whole, self.replicas.len(), count)) {
             return Err(Unknown::Rejected);
         }
@@ -290,7 +279,6 @@ impl Rounds {
         }
     }
 
-    /// Returns the end of a key's records.
     pub(super) fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
         self.store.epochs.find(key).map(|epoch| epoch.expires())
     }

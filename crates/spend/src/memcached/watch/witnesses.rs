@@ -1,13 +1,12 @@
 //! The records of marks: reads and writes them through one endpoint, and compares the replicas.
 
-use super::sentinels::Sentinels;
+use super::marking::Sentinels;
 use super::{BRIEF, Rounds};
 use crate::Unknown;
 use crate::memcached::bucket::{Bucket, closed, second, second_value, sentinel, witness};
 use crate::memcached::protocol::{Command, Kind, RecordKey, Reply, Value};
 use crate::memcached::serial::SerialConnection;
-use crate::memcached::undo::{Undo, is_undone};
-use crate::memcached::world::{instant, random_bytes};
+use crate::memcached::world::{Undo, instant, is_undone, random_bytes};
 use postern_token::{Mark, MarkId, Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -34,17 +33,8 @@ pub(super) struct Offers {
 pub(super) struct Survey {
     /// Buckets with a witness of the mark.
     pub(super) known: HashSet<Bucket>,
-    /// Buckets without a witness.
-    pub(super) missing: Vec<Bucket>,
-    /// Buckets where the mark was closed.
-    closed: Vec<Bucket>,
-    unclear: usize,
-}
-
-impl Survey {
-    pub(super) fn is_whole(&self) -> bool {
-        self.known.len() == Bucket::all().count()
-    }
+    /// Buckets that do not know the mark although their server answers, or where it was closed.
+    pub(super) torn: Vec<Bucket>,
 }
 
 /// Sends one `add` for each bucket, once, and returns the replies.
@@ -63,11 +53,12 @@ async fn add_to_each(
 }
 
 /// Returns the number of buckets whose tokens are void. `torn` contains a bucket once for each of the `answering` replicas where
-/// it is torn.
-pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> usize {
+/// it is torn. `None` if too few answer.
+pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> Option<usize> {
     let mut times: BTreeMap<Bucket, usize> = BTreeMap::new();
     torn.iter().for_each(|bucket| *times.entry(*bucket).or_default() += 1);
-    times.values().filter(|times| answering - **times < majority).count()
+    let void = times.values().filter(|times| answering - **times < majority).count();
+    (answering >= majority).then_some(void)
 }
 
 impl Rounds {
@@ -121,48 +112,39 @@ impl Rounds {
         let _ = self.request(endpoint, &buckets.iter().map(again).collect::<Vec<_>>()).await;
     }
 
-    /// Reads the witnesses of a mark, and whether it was closed next to them. A miss proves nothing yet: see [`Rounds::torn`].
+    /// Reads the witnesses of a mark, and whether it was closed next to them. A miss alone proves nothing: a router may report
+    /// one for a server that is down, but it cannot store a record there.
     pub(super) async fn survey(
         &mut self,
         endpoint: usize,
         id: &MarkId,
         buckets: &[Bucket],
     ) -> Result<Survey, Unknown> {
-        let mut survey = Survey::default();
+        let (mut survey, mut missing, mut unclear) = (Survey::default(), Vec::new(), 0);
         let gets = |bucket| [witness(bucket, id), closed(bucket, id)].map(Command::Get);
         let read = |bucket, replies: [Reply; 2]| match replies {
-            [_, Reply::Hit(_)] => survey.closed.push(bucket),
+            [_, Reply::Hit(_)] => survey.torn.push(bucket),
             [Reply::Hit(_), Reply::Miss] => drop(survey.known.insert(bucket)),
-            [Reply::Miss, Reply::Miss] => survey.missing.push(bucket),
-            _ => survey.unclear += 1,
+            [Reply::Miss, Reply::Miss] => missing.push(bucket),
+            _ => unclear += 1,
         };
         self.for_each(endpoint, buckets, gets, read).await?;
-        self.read_in_round(endpoint, buckets.len(), survey.unclear);
-        Ok(survey)
-    }
-
-    /// Returns the buckets where the mark was closed, and those that do not know it although their server answers: a router may
-    /// report a miss for a server that is down, but it cannot store a record there.
-    pub(super) async fn torn(
-        &mut self,
-        endpoint: usize,
-        id: &MarkId,
-        survey: &Survey,
-    ) -> Result<Vec<Bucket>, Unknown> {
-        let (value, expires) = (Value::of_bucket(random_bytes()), self.began.saturating_add(BRIEF));
-        let (mut torn, mut unstored) = (survey.closed.clone(), 0);
+        if is_undone(Undo::WitnessAgain) && !missing.is_empty() {
+            self.write_again(endpoint, id, &missing).await;
+        }
+        let (value, expires) = (Value::of_bytes::<5>(&random_bytes()), self.began.saturating_add(BRIEF));
         let pair = |bucket: Bucket| {
             let key = bucket.record(&random_bytes());
             [Command::Add { key, value, expires }, Command::Get(witness(bucket, id))]
         };
         let read = |bucket, replies: [Reply; 2]| match replies {
-            [Reply::Stored, Reply::Miss] => torn.push(bucket),
-            [Reply::ServerError, _] => unstored += 1,
+            [Reply::Stored, Reply::Miss] => survey.torn.push(bucket),
+            [Reply::ServerError, _] => unclear += 1,
             _ => {}
         };
-        self.for_each(endpoint, &survey.missing, pair, read).await?;
-        self.read_in_round(endpoint, 0, unstored);
-        Ok(torn)
+        self.for_each(endpoint, &missing, pair, read).await?;
+        self.read_in_round(endpoint, buckets.len(), unclear);
+        Ok(survey)
     }
 
     /// Finds buckets that know the mark and have lost other records: their witnesses prove nothing, so the mark is to be closed
@@ -201,29 +183,20 @@ impl Rounds {
     /// Closes the mark on the replicas where it is to be closed: writes a record next to each witness, which every later spend
     /// reads. Repeated in each round until every bucket has the record.
     pub(super) async fn close(&mut self, sentinels: &mut Sentinels, expires: UnixSeconds) {
+        let all: Vec<_> = Bucket::all().collect();
         for endpoint in self.replicas.clone() {
             let replica = self.replica(endpoint);
-            if sentinels.closing.contains(&replica)
-                && self.close_at(endpoint, &sentinels.mark, expires).await == Ok(true)
-            {
+            if !sentinels.closing.contains(&replica) {
+                continue;
+            }
+            let (id, value, mut is_closed) = (sentinels.mark, second_value(self.now()), true);
+            let add = |bucket| [Command::Add { key: closed(bucket, &id), value, expires }];
+            let read =
+                |_, [reply]: [Reply; 1]| is_closed &= matches!(reply, Reply::Stored | Reply::NotStored);
+            if self.for_each(endpoint, &all, add, read).await.is_ok() && is_closed {
                 sentinels.closing.retain(|other| *other != replica);
             }
         }
-    }
-
-    /// Returns `true` if every bucket has the record.
-    async fn close_at(
-        &mut self,
-        endpoint: usize,
-        id: &MarkId,
-        expires: UnixSeconds,
-    ) -> Result<bool, Unknown> {
-        let (value, mut is_closed) = (second_value(self.now()), true);
-        let all: Vec<_> = Bucket::all().collect();
-        let add = |bucket| [Command::Add { key: closed(bucket, id), value, expires }];
-        let read = |_, [reply]: [Reply; 1]| is_closed &= matches!(reply, Reply::Stored | Reply::NotStored);
-        self.for_each(endpoint, &all, add, read).await?;
-        Ok(is_closed)
     }
 
     /// Writes an offer unless one with its number exists. Its success must be read back.
@@ -353,16 +326,9 @@ mod tests {
     fn tokens_are_void_where_too_few_replicas_know_their_mark() {
         let buckets: Vec<_> = Bucket::all().take(3).collect();
         let torn = [buckets[0], buckets[1], buckets[1], buckets[2], buckets[2], buckets[2]];
-        assert_eq!(void(&torn[..1], 1, 1), 1);
-        assert_eq!((void(&torn[..1], 3, 2), void(&torn, 3, 2)), (0, 2));
-        assert_eq!(void(&torn[..1], 2, 2), 1, "the third does not answer");
-    }
-
-    #[test]
-    fn a_survey_is_whole_once_every_bucket_is_known() {
-        let mut survey = Survey { known: Bucket::all().collect(), ..Survey::default() };
-        assert!(survey.is_whole());
-        survey.known.take(&Bucket::of(&[0; 32]));
-        assert!(!survey.is_whole());
+        assert_eq!(void(&torn[..1], 1, 1), Some(1));
+        assert_eq!((void(&torn[..1], 3, 2), void(&torn, 3, 2)), (Some(0), Some(2)));
+        assert_eq!(void(&torn[..1], 2, 2), Some(1), "the third does not answer");
+        assert_eq!(void(&torn[..1], 1, 2), None);
     }
 }

@@ -69,8 +69,7 @@ fn a_file_that_does_not_load_is_not_fit() {
         let findings = judge_twemproxy(&SHIPPED.replace(from, to), PATIENCE);
         assert_eq!(worst(&findings), Refuse, "{to}: {findings:#?}");
     }
-    let long = "a".repeat(LONGEST_TEXT + 1);
-    for text in ["", "{}", "- 1", "spent: 5", "1: {}", "spent: {", "spent: {}", &long] {
+    for text in ["", "{}", "- 1", "spent: 5", "1: {}", "spent: {", "spent: {}"] {
         assert_eq!(worst(&judge_twemproxy(text, None)), Refuse, "{text:.20}");
     }
     let none = SHIPPED.split("  servers:").next().unwrap().to_owned() + "  servers: []\n";

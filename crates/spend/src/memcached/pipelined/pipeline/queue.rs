@@ -5,12 +5,9 @@
 //! queries several servers at once); keys without a block were not found.
 
 use crate::Unknown;
-use crate::memcached::protocol::{
-    Command, Failure, Garbled, RecordKey, Reply, ReplyKind, Value, block, parse,
-};
+use crate::memcached::protocol::{Command, Failure, Garbled, RecordKey, Reply, Value, block, parse};
 use crate::memcached::world::instant;
 use postern_tcp_info::TcpFacts;
-use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -146,14 +143,14 @@ impl Queue {
     pub(super) fn deliver(
         &mut self,
         bytes: &[u8],
-        read: &Read<'_>,
+        read: Read,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
         // A reply to a command that was not sent is garbled.
         if let Some(first) = self.sent.front().ok_or(Garbled)?.key {
             return self.deliver_gets(&first, bytes, read, woken);
         }
-        let Some((reply, length)) = parse(&ReplyKind::Add, bytes)? else { return Ok(None) };
+        let Some((reply, length)) = parse(None, bytes)? else { return Ok(None) };
         woken.extend(self.answer_next(reply, read)?);
         Ok(Some(length))
     }
@@ -163,7 +160,7 @@ impl Queue {
         &mut self,
         first: &RecordKey,
         bytes: &[u8],
-        read: &Read<'_>,
+        read: Read,
         woken: &mut Vec<Waker>,
     ) -> Result<Option<usize>, Garbled> {
         let joined = *self.joined.front().ok_or(Garbled)?;
@@ -196,14 +193,14 @@ impl Queue {
     }
 
     /// Gives the reply to the command sent first. Returns the caller to wake, if its exchange is complete.
-    fn answer_next(&mut self, reply: Reply, read: &Read<'_>) -> Result<Option<Waker>, Garbled> {
+    fn answer_next(&mut self, reply: Reply, read: Read) -> Result<Option<Waker>, Garbled> {
         let pending = self.sent.pop_front().ok_or(Garbled)?;
         let answer = &mut self.exchanges[pending.exchange as usize].answer;
         if let Ok(replies) = &mut answer.result {
             replies[pending.position] = reply;
         }
         answer.read.get_or_insert(read.at);
-        (answer.written, answer.tcp) = (pending.written, read.facts_for(pending.since));
+        (answer.written, answer.tcp) = (pending.written, read.tcp);
         Ok(self.settle(pending.exchange))
     }
 
@@ -239,26 +236,11 @@ impl Queue {
     }
 }
 
-/// The bytes of one read. The facts about the connection are read at most once per read, and only for a slow reply.
-pub(crate) struct Read<'a> {
-    at: Instant,
-    /// The limit for slow commands: those submitted before it. It costs one subtraction per read and one comparison per reply.
-    cutoff: Option<Instant>,
-    connection: &'a dyn Fn() -> Option<TcpFacts>,
-    facts: OnceCell<Option<TcpFacts>>,
-}
-
-impl<'a> Read<'a> {
-    /// Creates a read that returned now.
-    pub(crate) fn new(slow: Duration, connection: &'a dyn Fn() -> Option<TcpFacts>) -> Self {
-        let at = instant();
-        Self { at, cutoff: at.checked_sub(slow), connection, facts: OnceCell::new() }
-    }
-
-    fn facts_for(&self, since: Instant) -> Option<TcpFacts> {
-        let slow = self.cutoff.is_some_and(|cutoff| since < cutoff);
-        if slow { *self.facts.get_or_init(self.connection) } else { None }
-    }
+/// A read from the connection: its time, and the facts about the connection if the oldest command has waited for long.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    pub(super) at: Instant,
+    pub(super) tcp: Option<TcpFacts>,
 }
 
 /// The maximum number of keys in one command, which keeps it below the 2,048 bytes in which memcached looks for a line's end.
@@ -293,7 +275,7 @@ fn piece<'a>(
     if bytes.first() != Some(&b'V') {
         // mcrouter may send the records it found before the error of a dead server. But an error must belong to at least one
         // missing key.
-        return match parse(&ReplyKind::Get(*first), bytes)? {
+        return match parse(Some(first), bytes)? {
             Some((Reply::ServerError, _)) if missing.next().is_none() => Err(Garbled),
             end => Ok(end.map(|(reply, length)| (Piece::End(reply), length))),
         };
@@ -363,7 +345,7 @@ mod tests {
         for end in 0..text.len() {
             assert_eq!(read(&keys, &text[..end]), Ok(None), "{:?}", text[..end].escape_ascii());
         }
-        let value = Value::of_bucket([0, 1, 2, 3, 4]);
+        let value = Value::of_bytes(&[0, 1, 2, 3, 4]);
         assert_eq!(read(&keys, &text), Ok(Some((Piece::Block(1, value), text.len()))));
         assert_eq!(read(&keys[..1], &text), Err(Garbled));
     }

@@ -54,7 +54,7 @@ fn deliver(pipeline: &Pipeline, replies: &str) -> Result<(), Garbled> {
     let mut held = Vec::new();
     for byte in replies.bytes() {
         held.push(byte);
-        let used = pipeline.deliver(&held, &Read::new(Duration::MAX, &|| None), &mut Vec::new())?;
+        let used = pipeline.deliver(&held, (Duration::MAX, &|| None), &mut Vec::new())?;
         held.drain(..used);
     }
     assert!(held.is_empty(), "left over: {:?}", held.escape_ascii());
@@ -173,8 +173,8 @@ fn a_caller_is_woken_once_when_the_last_reply_of_its_exchange_has_come() {
     let mut woken = Vec::new();
     for replies in ["STORED\r\n", &block(3), "END\r\n"] {
         assert!(poll().is_pending());
-        let read = Read::new(Duration::MAX, &|| None);
-        assert_eq!(pipeline.deliver(replies.as_bytes(), &read, &mut woken), Ok(replies.len()));
+        let delivered = pipeline.deliver(replies.as_bytes(), (Duration::MAX, &|| None), &mut woken);
+        assert_eq!(delivered, Ok(replies.len()));
     }
     woken.into_iter().for_each(Waker::wake);
     assert_eq!(caller.0.load(Ordering::Relaxed), 1);
@@ -318,7 +318,7 @@ fn the_connection_is_looked_at_once_a_read_and_only_for_what_was_slow() {
     for (since, expected) in [(now, 0), (now.checked_sub(2 * slow).unwrap(), 1)] {
         let waiting = [add(1), add(2)].map(|command| pipeline.submit([&command], since).unwrap());
         taken(&pipeline);
-        pipeline.deliver(b"STORED\r\nSTORED\r\n", &Read::new(slow, &look), &mut Vec::new()).unwrap();
+        pipeline.deliver(b"STORED\r\nSTORED\r\n", (slow, &look), &mut Vec::new()).unwrap();
         assert_eq!(looks.get(), expected);
         drop(waiting);
     }

@@ -117,16 +117,16 @@ async fn void_tokens_bring_a_look_at_all_buckets_once_a_second_at_most() {
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_counted_once_and_again_when_more_replicas_answer_or_a_token_was_void() {
     let looks =
-        |marking: &mut Marking| [marking.look(3, false), marking.look(2, true), marking.look(2, false)];
+        |marking: &mut Marking| [marking.looks(3, false), marking.looks(2, true), marking.looks(2, false)];
     let mut marking = Marking::default();
-    assert_eq!(marking.look(3, false), Look::AndCount);
-    assert!(marking.is_worse(Loss { void: 0, answering: 2 }));
-    assert_eq!(looks(&mut marking), [Look::AndCount, Look::AndCount, Look::Only]);
+    assert!(marking.looks(3, false) && !marking.has_loss());
+    assert!(marking.is_worse(Loss { void: 0, answering: 2 }) && marking.has_loss());
+    assert_eq!(looks(&mut marking), [true, true, true], "a mark may follow");
     marking.follow();
-    assert_eq!(looks(&mut marking), [Look::AndCount, Look::AndCount, Look::Not]);
+    assert_eq!(looks(&mut marking), [true, true, false]);
     assert!(!marking.is_worse(Loss { void: 0, answering: 3 }));
     assert!(marking.is_worse(Loss { void: 1, answering: 3 }));
-    assert_eq!(marking.look(3, false), Look::Not);
+    assert!(!marking.looks(3, false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,4 +178,43 @@ async fn nothing_is_waited_for_while_tokens_are_void() {
     assert!(!marking.may_offer(9, (1, 2, 3)), "one of those that answer lacks witnesses");
     let mut precaution = torn(0);
     assert!(!precaution.tries(false) && !precaution.may_offer(9, (2, 2, 3)));
+}
+
+fn planted(at: u64) -> Sentinels {
+    let mark = MarkId::derive("proxy.example", TokenKeyId([1; 32]), ChallengeDigest::of(b"mark"));
+    Sentinels { planted: Some(UnixSeconds(at)), ..Sentinels::of(mark) }
+}
+
+/// Reading a sentinel makes it young again for the server.
+#[test]
+fn a_group_is_read_once_at_its_age() {
+    let (mut sentinels, mut read) = (planted(1_000), Vec::new());
+    for (age, is_due) in [(1, false), (3, true), (3, false), (2, false), (10_000, true), (10_000, false)] {
+        let buckets = sentinels.due(UnixSeconds(1_000 + age));
+        let group = due(Duration::from_secs(age)).unwrap_or_default();
+        let expected = Bucket::all().enumerate().filter(|(at, _)| *at as u32 % GROUPS == group);
+        let expected: Vec<_> = expected.map(|(_, bucket)| bucket).filter(|_| is_due).collect();
+        assert_eq!(buckets, expected, "at an age of {age} seconds");
+        assert!(buckets.iter().all(|bucket| !read.contains(bucket)));
+        read.extend(buckets);
+    }
+    assert!(!read.is_empty());
+}
+
+#[test]
+fn all_are_read_once_after_a_loss() {
+    let mut sentinels = planted(1_000);
+    sentinels.read_all();
+    assert!(sentinels.due(UnixSeconds(1_000)).into_iter().eq(Bucket::all()));
+    assert_eq!(sentinels.due(UnixSeconds(1_000)), []);
+}
+
+#[test]
+fn groups_come_due_one_after_the_other_and_last_for_three_months() {
+    let at = |age: u64| due(Duration::from_secs(age));
+    assert_eq!((at(0), at(2), at(3)), (None, None, Some(3)));
+    assert!(at(90 * 86_400).unwrap() < GROUPS - 1);
+    assert_eq!(at(u64::MAX / 2), Some(GROUPS - 1));
+    let ages = [10, 100, 1_000, 10_000, 100_000, 1_000_000];
+    assert!(ages.windows(2).all(|pair| at(pair[1]) > at(pair[0])));
 }

@@ -1,4 +1,4 @@
-//! Measures the cost of records: `cargo run --release -p postern-spend --example footprint -- 1000000`.
+//! Measures the cost of records: `cargo bench --profile release -p postern-spend --bench footprint -- 1000000`.
 //!
 //! Spends that many fresh keys, then opens the store again, and prints bytes and times. The directory is made in
 //! the build's folder and removed.
@@ -13,10 +13,10 @@ const EPOCH: Epoch = Epoch { key: TokenKeyId([1; 32]), expires: UnixSeconds(2_00
 const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let records: u64 = std::env::args().nth(1).map_or(Ok(1_000_000), |count| count.parse())?;
+    let records: u64 = std::env::args().find_map(|count| count.parse().ok()).unwrap_or(1_000_000);
     let directory = tempfile::tempdir_in("target").or_else(|_| tempfile::tempdir())?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let open = || Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(1)), NOW);
+    let open = || Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(1)));
 
     let store = open()?;
     let before = resident()?;
