@@ -7,6 +7,7 @@ use super::fault::Millis;
 use super::gateway::Gateway;
 use super::history::{Happening, Sums, Verdict};
 use super::issuer::Issuer;
+use super::plan::Plan;
 use super::token::{EPOCH, Offer, Token, WireTap};
 use super::world::Fabric;
 use postern_client::rules::{CurrentChallenge, Health, Marks, OLDER_TOKENS, Outage, PATIENCE, Stock};
@@ -21,10 +22,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Tokens per signing request of one agent, and the request's duration in milliseconds (shortest, longest).
 const AT_ONCE: usize = 16;
 const SIGNING: (u64, u64) = (8, 20);
-/// Wallet level at which an agent mints, and level up to which it mints.
-const WATERS: (usize, usize) = (2, 5);
-/// One in this many requests is abandoned by its user.
-const LEAVES: u64 = 12;
 /// Margin before a token's end, as in the agent: clocks are truncated to whole seconds, and a token needs time to reach its
 /// gateway.
 const LAST_SECOND: Duration = Duration::from_secs(1);
@@ -35,8 +32,10 @@ pub(crate) struct Agent {
     gateways: Vec<Known>,
     wallet: Wallet,
     marks: Marks,
-    /// Maximum pause between two tunnels.
+    /// Maximum pause between two tunnels, levels of the wallet, and requests of which one is abandoned, as in [`Plan`].
     pause: Millis,
+    waters: (usize, usize),
+    leaves: u64,
     chance: Chance,
     fabric: Fabric,
     issuer: Arc<Issuer>,
@@ -72,7 +71,7 @@ enum Attempt {
 
 impl Agent {
     /// Creates an agent. Numbers start at 1.
-    pub(crate) fn new(number: usize, pause: Millis, around: &Surroundings, chance: Chance) -> Self {
+    pub(crate) fn new(number: usize, plan: &Plan, around: &Surroundings, chance: Chance) -> Self {
         let count = around.gateways.len();
         let known = |index: usize| Known {
             gateway: Arc::clone(&around.gateways[(number + index) % count]),
@@ -85,7 +84,9 @@ impl Agent {
             wallet: Wallet::default(),
             // Spreads the trials evenly without a random draw, which would change the rest of a seed's run.
             marks: Marks::default().with_longer_trials((number as f64 * 0.618_034).fract()),
-            pause,
+            pause: plan.pause,
+            waters: plan.waters,
+            leaves: plan.leaves,
             chance,
             fabric: around.fabric.clone(),
             issuer: Arc::clone(&around.issuer),
@@ -122,7 +123,10 @@ impl Agent {
             match self.attempt(outdated < OLDER_TOKENS).await {
                 Some(Attempt::Outdated) => outdated += 1,
                 Some(Attempt::Failed) if !has_failed => has_failed = true,
-                Some(Attempt::Opened | Attempt::Failed) | None => return,
+                Some(Attempt::Opened) => return,
+                Some(Attempt::Failed) | None => {
+                    return self.fabric.change(|network| network.note(Happening::Unserved));
+                }
             }
         }
     }
@@ -132,7 +136,8 @@ impl Agent {
         let (index, digest, token) = self.fund(any).await?;
         let gateway = Arc::clone(&self.gateways[index].gateway);
         self.tap.sent(&token);
-        let leaves = self.chance.one_in(LEAVES).then(|| self.chance.millis(0, 60));
+        let leaves = self.leaves > 0 && self.chance.one_in(self.leaves);
+        let leaves = leaves.then(|| self.chance.millis(0, 60));
         let verdict = gateway.present(&token, leaves, Some(self.number)).await;
         if leaves.is_some() && verdict == Verdict::Dropped {
             self.lose_connection();
@@ -250,8 +255,8 @@ impl Agent {
             level: self.wallet.level(current),
             older: older.map(|digest| self.wallet.level(digest)).sum(),
             waiting,
-            low: WATERS.0,
-            high: WATERS.1,
+            low: self.waters.0,
+            high: self.waters.1,
         };
         stock.to_mint(self.marks.trial(current, self.now()), true)
     }

@@ -23,8 +23,7 @@ const COMPLETED: Duration = Duration::from_secs(14);
 const FRESH: usize = 6;
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// Number of agents, and the maximum wait for them.
-const AGENTS: usize = 3;
+/// Maximum wait for the agents.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agents {
@@ -76,9 +75,9 @@ impl Agents {
         let until = began + Duration::from_millis(self.plan.length);
         let agent = |number: usize| {
             let chance = Chance::new(self.plan.seed, 100 + number as u64);
-            Agent::new(number, self.plan.pause, &self.around, chance).live(until)
+            Agent::new(number, &self.plan, &self.around, chance).live(until)
         };
-        (1..=AGENTS).map(agent).collect()
+        (1..=self.plan.agents).map(agent).collect()
     }
 
     /// Returns the moments of replays: around each fault's beginning and end, the last moment first.

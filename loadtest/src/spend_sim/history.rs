@@ -39,6 +39,8 @@ pub(crate) enum Happening {
     Kept { token: usize },
     /// A holder has no token, and has none signed because of too many new challenges.
     Refrains { holder: usize },
+    /// An agent's request gets no tunnel, or its user leaves.
+    Unserved,
     /// A holder drops a token that it has not sent.
     GivenUp { token: usize, reason: &'static str },
     /// A holder's own sums, at the end.
@@ -134,6 +136,7 @@ impl fmt::Display for Event {
             Happening::Refrains { holder } => {
                 write!(f, "holder {holder} has no token signed for the challenge")
             }
+            Happening::Unserved => write!(f, "a request gets no tunnel"),
             Happening::Kept { token } => write!(f, "token {token} is in its wallet"),
             Happening::GivenUp { token, reason } => write!(f, "token {token} is given up: {reason}"),
             Happening::Counted { holder, sums } => write!(f, "holder {holder} counts {sums:?}"),

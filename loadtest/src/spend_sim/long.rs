@@ -4,7 +4,7 @@ use super::chance::Chance;
 use super::claim::TURNOVER;
 use super::deployment::{Deployment, Shape};
 use super::fault::{Fault, Millis, What};
-use super::plan::{Plan, Theme};
+use super::plan::{AGENTS, LEAVES, Plan, Theme, WATERS};
 use super::token::KeyPlan;
 
 const MINUTE: Millis = 60_000;
@@ -39,6 +39,9 @@ impl Plan {
             faults: Vec::new(),
             pause: PAUSE,
             pace: PACE,
+            agents: AGENTS,
+            waters: WATERS,
+            leaves: LEAVES,
         };
         let is_spaced = shape == Shape::Voted && chance.one_in(2);
         let last =

@@ -23,6 +23,7 @@ mod history;
 mod issuer;
 mod ledger;
 mod long;
+mod loss;
 mod network;
 mod nodes;
 mod plan;
@@ -68,6 +69,9 @@ struct Arguments {
     /// Puts each mended defect back in turn, and counts the seeds until it is found
     #[arg(long, conflicts_with_all = ["seed", "undo"])]
     self_test: bool,
+    /// The cost of a loss to this many agents, instead of runs
+    #[arg(long, value_name = "AGENTS", conflicts_with_all = ["seed", "undo", "self_test"])]
+    loss_cost: Option<usize>,
     /// Runs at once; by default one for each core
     #[arg(long)]
     threads: Option<usize>,
@@ -81,6 +85,9 @@ fn main() -> Result<()> {
         report(panic);
         std::process::exit(101);
     }));
+    if let Some(agents) = arguments.loss_cost {
+        return loss::print_costs(agents);
+    }
     if arguments.self_test {
         return self_test::self_test(arguments.from..arguments.from + arguments.seeds);
     }

@@ -10,6 +10,10 @@ const CALM: Millis = 8_000;
 /// Maximum pause of agents, and that of strangers and attackers.
 const PAUSE: Millis = 900;
 const PACE: Millis = 130;
+/// Agents of a run, their wallets' levels, and their users who leave.
+pub(crate) const AGENTS: usize = 3;
+pub(crate) const WATERS: (usize, usize) = (2, 5);
+pub(crate) const LEAVES: u64 = 12;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -23,6 +27,11 @@ pub(crate) struct Plan {
     pub(crate) pause: Millis,
     /// Maximum pause between actions of strangers and attackers.
     pub(crate) pace: Millis,
+    pub(crate) agents: usize,
+    /// Wallet level at which an agent mints, and level up to which it mints.
+    pub(crate) waters: (usize, usize),
+    /// One in this many requests of an agent is abandoned by its user; none if 0.
+    pub(crate) leaves: u64,
 }
 
 /// Faults that a run combines.
@@ -89,8 +98,19 @@ impl Plan {
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
         }
-        let (faults, pause, pace) = (Vec::new(), PAUSE, PACE);
-        let mut plan = Self { seed, theme, length, deployment, keys, faults, pause, pace };
+        let mut plan = Self {
+            seed,
+            theme,
+            length,
+            deployment,
+            keys,
+            faults: Vec::new(),
+            pause: PAUSE,
+            pace: PACE,
+            agents: AGENTS,
+            waters: WATERS,
+            leaves: LEAVES,
+        };
         plan.go_wrong(&mut chance);
         if shape == Shape::Voted {
             plan.lose_replicas(&mut chance);
