@@ -1,14 +1,14 @@
 //! The agent's configuration: `postern client --config FILE`.
 
 mod hop;
-mod problem;
 
-pub use hop::{ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig, api_key_of};
-pub(crate) use hop::{HopConfig, each_once, server_url};
-pub use problem::ConfigProblem;
-pub(crate) use problem::{MOST_GATEWAYS, MOST_ISSUERS};
+pub use hop::{
+    ConfigProblem, ConsistencyConfig, FirstHop, GatewayConfig, IssuerConfig, Urls, WalletConfig, api_key_of,
+};
+pub(crate) use hop::{HopConfig, MOST_GATEWAYS, MOST_ISSUERS, each_once, server_url};
 
 use crate::catalogue::Position;
+use hop::require;
 use postern_config::{Address, address};
 use postern_daemon::drain::DrainConfig;
 use postern_telemetry::log::LogConfig;
@@ -94,14 +94,15 @@ impl Config {
     /// # Errors
     /// [`ConfigProblem`], with the keys concerned and the correction.
     pub fn check(&self) -> Result<(), ConfigProblem> {
-        if !self.listen.address.ip().is_loopback() && !self.listen.allow_remote {
-            return Err(ConfigProblem::Remote(self.listen.address));
-        }
+        let address = self.listen.address;
+        require(address.ip().is_loopback() || self.listen.allow_remote, || {
+            format!(
+                "listen.address = \"{address}\" is not a loopback address: anyone who reaches the agent can spend your tokens. \
+                 Listen on 127.0.0.1, or set listen.allow_remote = true if that is what you want"
+            )
+        })?;
         self.hops().try_for_each(|(position, hop)| hop.check(position))?;
-        if let Some(first) = &self.first_hop {
-            self.check_apart(first)?;
-        }
-        Ok(())
+        self.first_hop.as_ref().map_or(Ok(()), |first| self.check_apart(first))
     }
 
     /// Returns the hops that tunnels pass through, in order.
@@ -123,19 +124,27 @@ impl Config {
 
     /// Rejects hops that share a wallet or a gateway, and a second hop without https.
     fn check_apart(&self, first: &FirstHop) -> Result<(), ConfigProblem> {
-        if first.wallet.path == self.wallet.path {
-            return Err(ConfigProblem::SameWallet(self.wallet.path.clone()));
-        }
-        for url in self.gateway.url.list() {
-            if !url.starts_with("https://") {
-                return Err(ConfigProblem::ReadByFirstHop(url.clone()));
-            }
-            let place = |url: &String| Url::parse(url).ok();
-            if first.gateway.url.list().iter().any(|other| place(other) == place(url)) {
-                return Err(ConfigProblem::SameGateway(url.clone()));
-            }
-        }
-        Ok(())
+        require(first.wallet.path != self.wallet.path, || {
+            let wallet = self.wallet.path.display();
+            format!(
+                "wallet.path and first_hop.wallet.path are the same file, {wallet}: give each hop its own"
+            )
+        })?;
+        let place = |url: &String| Url::parse(url).ok();
+        self.gateway.url.list().iter().try_for_each(|url| {
+            require(url.starts_with("https://"), || {
+                format!(
+                    "gateway.url = \"{url}\" is reached through [first_hop], which could read all that is sent there: begin it \
+                     with https://"
+                )
+            })?;
+            require(first.gateway.url.list().iter().all(|other| place(other) != place(url)), || {
+                format!(
+                    "gateway.url and first_hop.gateway.url both name {url}: a gateway that is both hops knows who and where. Name one \
+                     of another operator, or leave [first_hop] out"
+                )
+            })
+        })
     }
 }
 
@@ -148,6 +157,11 @@ mod tests {
 
     fn config(text: &str) -> Config {
         parse("test.toml", text, NO_ENV).unwrap()
+    }
+
+    fn assert_refused(config: &Config, beginning: &str) {
+        let problem = config.check().unwrap_err().to_string();
+        assert!(problem.starts_with(beginning), "{problem}");
     }
 
     const LEAST: &str = "[gateway]\nurl = \"http://127.0.0.1:8080\"\n[wallet]\npath = \"wallet\"\n";
@@ -171,15 +185,14 @@ mod tests {
     #[test]
     fn an_api_key_goes_to_a_named_issuer_only() {
         let [key, file] = ["api_key = \"k\"\n", "api_key_file = \"k\"\n"];
-        let (issuer, url, hop) =
-            (format!("{LEAST}[issuer]\n"), "url = \"https://issuer.example\"\n", Position::Last);
+        let (issuer, url) = (format!("{LEAST}[issuer]\n"), "url = \"https://issuer.example\"\n");
         for one in [key, file] {
             let without = config(&format!("{issuer}{one}"));
-            assert_eq!(without.check(), Err(ConfigProblem::KeyWithoutIssuer(hop)));
+            assert_refused(&without, "issuer.api_key or issuer.api_key_file is set but issuer.url is not");
             assert_eq!(config(&format!("{issuer}{one}{url}")).check(), Ok(()));
         }
         let both = config(&format!("{issuer}{key}{file}{url}"));
-        assert_eq!(both.check(), Err(ConfigProblem::TwoKeys(hop)));
+        assert_refused(&both, "issuer.api_key and issuer.api_key_file are both set");
     }
 
     #[test]
@@ -190,10 +203,7 @@ mod tests {
         assert_eq!(config(LEAST).gateway.url.list(), ["http://127.0.0.1:8080"]);
         for (bad, found) in [("[]", 0), ("[\"http://a:1\", \"http://a:1/\"]", 2)] {
             let bad = LEAST.replace("\"http://127.0.0.1:8080\"", bad);
-            assert_eq!(
-                config(&bad).check(),
-                Err(ConfigProblem::Gateways { hop: Position::Last, number: found })
-            );
+            assert_refused(&config(&bad), &format!("gateway.url lists {found} gateways"));
         }
         let from_env = |value: &str| {
             let env = [("POSTERN_GATEWAY_URL".to_owned(), value.to_owned())];
@@ -205,10 +215,10 @@ mod tests {
 
     #[test]
     fn water_levels_must_make_sense() {
-        for (low, high) in [(0, 0), (33, 32), (1, problem::MOST_TOKENS + 1)] {
+        for (low, high) in [(0, 0), (33, 32), (1, 8_193)] {
             let mut config = config(LEAST);
             (config.wallet.low, config.wallet.high) = (low, high);
-            assert_eq!(config.check(), Err(ConfigProblem::Waters { hop: Position::Last, low, high }));
+            assert_refused(&config, &format!("wallet.low = {low} and wallet.high = {high}"));
         }
     }
 
@@ -218,14 +228,15 @@ mod tests {
             "[first_hop.gateway]\nurl = \"https://a.example\"\n[first_hop.wallet]\npath = \"first\"\n";
         let two = |gateway: &str| LEAST.replace("http://127.0.0.1:8080", gateway) + first;
         assert_eq!(config(&two("https://b.example")).check(), Ok(()));
-        let read = ConfigProblem::ReadByFirstHop("http://b.example".to_owned());
-        assert_eq!(config(&two("http://b.example")).check(), Err(read));
-        let same = ConfigProblem::SameGateway("https://A.example/".to_owned());
-        assert_eq!(config(&two("https://A.example/")).check(), Err(same));
+        assert_refused(
+            &config(&two("http://b.example")),
+            "gateway.url = \"http://b.example\" is reached through",
+        );
+        let same = "gateway.url and first_hop.gateway.url both name https://A.example/";
+        assert_refused(&config(&two("https://A.example/")), same);
         let shared = two("https://b.example").replace("\"first\"", "\"wallet\"");
-        assert_eq!(config(&shared).check(), Err(ConfigProblem::SameWallet("wallet".into())));
+        assert_refused(&config(&shared), "wallet.path and first_hop.wallet.path are the same file, wallet");
         let wrong = two("https://b.example") + "high = 0\n";
-        let error = config(&wrong).check().unwrap_err().to_string();
-        assert!(error.starts_with("first_hop.wallet.low = 32 and first_hop.wallet.high = 0"), "{error}");
+        assert_refused(&config(&wrong), "first_hop.wallet.low = 32 and first_hop.wallet.high = 0");
     }
 }

@@ -1,6 +1,5 @@
 //! The configuration of one hop: gateway, issuer and wallet.
 
-use super::problem::{ConfigProblem, MOST_GATEWAYS, MOST_ISSUERS, MOST_MIRRORS, MOST_TOKENS};
 use crate::catalogue::Position;
 use postern_config::{ConfigDuration, Secret};
 use postern_daemon::tls::{OwnCertificate, TlsError};
@@ -12,6 +11,22 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+
+/// Maximum tokens in a wallet: 4 MiB on disk, and half a minute of one core to mint.
+const MOST_TOKENS: usize = 8_192;
+pub(crate) const MOST_GATEWAYS: usize = 32;
+pub(crate) const MOST_ISSUERS: usize = 8;
+const MOST_MIRRORS: usize = 8;
+
+/// An error of a configuration that parses but cannot be served. The message begins with the keys concerned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigProblem(String);
+
+/// Fails with a message, unless `is_right`.
+pub(super) fn require(is_right: bool, problem: impl FnOnce() -> String) -> Result<(), ConfigProblem> {
+    if is_right { Ok(()) } else { Err(ConfigProblem(problem())) }
+}
 
 /// The gateway in front of the one that opens the tunnels. Its keys are those of `[gateway]`, `[issuer]` and `[wallet]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -51,40 +66,67 @@ pub(crate) fn each_once(urls: &[String], most: usize) -> bool {
 }
 
 impl HopConfig<'_> {
-    pub(super) fn check(&self, hop: Position) -> Result<(), ConfigProblem> {
-        let (low, high) = (self.wallet.low, self.wallet.high);
-        if high == 0 || high > MOST_TOKENS || low > high {
-            return Err(ConfigProblem::Waters { hop, low, high });
-        }
-        let urls = self.gateway.url.list();
-        if !each_once(urls, MOST_GATEWAYS) {
-            return Err(ConfigProblem::Gateways { hop, number: urls.len() });
-        }
-        let shown = [&self.gateway.certificate, &self.gateway.key].map(Option::is_some);
-        if shown[0] != shown[1] || shown[0] && urls.iter().any(|url| !url.starts_with("https://")) {
-            return Err(ConfigProblem::OwnCertificate(hop));
-        }
-        let shown = [&self.issuer.certificate, &self.issuer.key].map(Option::is_some);
-        let issuers = self.issuer.url.as_ref().map(Urls::list);
-        let are_https = issuers.is_some_and(|urls| urls.iter().all(|url| url.starts_with("https://")));
-        if shown[0] != shown[1] || shown[0] && !are_https {
-            return Err(ConfigProblem::IssuerCertificate(hop));
-        }
-        let has_key = [self.issuer.api_key.is_some(), self.issuer.api_key_file.is_some()];
-        if has_key == [true, true] {
-            return Err(ConfigProblem::TwoKeys(hop));
-        }
-        if has_key.contains(&true) && self.issuer.url.is_none() {
-            return Err(ConfigProblem::KeyWithoutIssuer(hop));
-        }
-        if let Some(urls) = issuers.filter(|urls| !each_once(urls, MOST_ISSUERS)) {
-            return Err(ConfigProblem::Issuers { hop, number: urls.len() });
-        }
-        let mut mirrors = self.issuer.consistency.mirrors.iter().enumerate();
-        match mirrors.find(|(index, url)| *index >= MOST_MIRRORS || server_url(url).is_none()) {
-            Some((_, url)) => Err(ConfigProblem::Mirror { hop, url: url.clone() }),
-            None => Ok(()),
-        }
+    /// Checks the section of the hop at `position`.
+    pub(super) fn check(&self, position: Position) -> Result<(), ConfigProblem> {
+        let (Self { gateway, issuer, wallet }, of) = (*self, position.section());
+        let (low, high, gateways, issuers) = (wallet.low, wallet.high, gateway.url.list(), issuer.urls());
+        require((1..=MOST_TOKENS).contains(&high) && low <= high, || {
+            format!(
+                "{of}wallet.low = {low} and {of}wallet.high = {high}: high must be from 1 to {MOST_TOKENS} and not below low"
+            )
+        })?;
+        require(each_once(gateways, MOST_GATEWAYS), || {
+            format!(
+                "{of}gateway.url lists {} gateways: name one at least and {MOST_GATEWAYS} at most, each once",
+                gateways.len()
+            )
+        })?;
+        require(is_pair_for(gateways, &gateway.certificate, &gateway.key), || {
+            format!(
+                "{of}gateway.certificate and {of}gateway.key belong together, and only an https gateway can require them: set both or \
+                 neither, and begin each {of}gateway.url with https://"
+            )
+        })?;
+        require(is_pair_for(issuers, &issuer.certificate, &issuer.key), || {
+            format!(
+                "{of}issuer.certificate and {of}issuer.key belong together, and are for an https issuer that is named: set both or \
+                 neither, and {of}issuer.url = \"https://…\""
+            )
+        })?;
+        let has_key = [issuer.api_key.is_some(), issuer.api_key_file.is_some()];
+        require(has_key != [true, true], || {
+            format!("{of}issuer.api_key and {of}issuer.api_key_file are both set: keep one")
+        })?;
+        // The gateway's challenge would choose the host that receives the key.
+        require(!has_key.contains(&true) || issuer.url.is_some(), || {
+            format!(
+                "{of}issuer.api_key or {of}issuer.api_key_file is set but {of}issuer.url is not: name the issuer that the key is for, \
+                 because otherwise the gateway's operator could have it sent anywhere"
+            )
+        })?;
+        require(issuer.url.is_none() || each_once(issuers, MOST_ISSUERS), || {
+            format!(
+                "{of}issuer.url lists {} issuers: name one at least and {MOST_ISSUERS} at most, each once, or leave it out",
+                issuers.len()
+            )
+        })?;
+        let mut mirrors = issuer.consistency.mirrors.iter().enumerate();
+        let wrong = mirrors.find(|(index, url)| *index >= MOST_MIRRORS || server_url(url).is_none());
+        wrong.map_or(Ok(()), |(_, url)| {
+            Err(ConfigProblem(format!(
+                "{of}issuer.consistency.mirrors lists {url}: each has to be http://host:port or https://host, with or without a \
+                 path, and there may be {MOST_MIRRORS} at most"
+            )))
+        })
+    }
+}
+
+/// Returns `true` if certificate and key are both absent, or both present and all of `urls` https.
+fn is_pair_for(urls: &[String], certificate: &Option<PathBuf>, key: &Option<PathBuf>) -> bool {
+    match (certificate, key) {
+        (None, None) => true,
+        (Some(_), Some(_)) => !urls.is_empty() && urls.iter().all(|url| url.starts_with("https://")),
+        _ => false,
     }
 }
 
