@@ -160,9 +160,7 @@ impl Hop {
             Ok((wallet, SavedChallenges::read(&place), SavedMarks::read(&place), consistency))
         });
         let (wallet, saved_challenges, (saved_marks, marks), consistency) =
-            opening.await.unwrap_or_else(|error| {
-                Err(WalletError::Io { path, what: "open", source: std::io::Error::other(error) })
-            })?;
+            opening.await.unwrap_or_else(|error| Err(WalletError::io(&path, "open", &error.into())))?;
         let recorder = Arc::new(Recorder::new(position, wallet.shown().clone()));
         let supply = Arc::new(Supply::new(wallet, recorder.clone()));
         let gate = process.readiness.gate(gateway_gate);

@@ -71,36 +71,17 @@ pub struct KeyTokens {
 
 /// The reason why a wallet cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
-pub enum WalletError {
-    /// Another process has the wallet open.
-    #[error(
-        "another postern has the wallet {} open: stop it, or choose another file with wallet.path", path.display()
-    )]
-    InUse {
-        /// The wallet file.
-        path: PathBuf,
-    },
-    /// The file is something else, or damaged. It is left unchanged.
-    #[error(
-        "{} {reason}; it has been left as it is. Choose another file with wallet.path, or move this one away \
-         (tokens in it are lost) and start again", path.display()
-    )]
-    NotAWallet {
-        /// The wallet file.
-        path: PathBuf,
-        /// The fault, as a phrase that follows the path.
-        reason: String,
-    },
-    /// A system call failed.
-    #[error("cannot {what} the wallet {}: {source}; check the disk, and that this user may write there", path.display())]
-    Io {
-        /// The wallet file.
-        path: PathBuf,
-        /// The failed operation, as a verb.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+#[error("{0}")]
+pub struct WalletError(String);
+
+impl WalletError {
+    /// Returns the error of a system call that could not `what` the wallet.
+    pub(crate) fn io(path: &Path, what: &str, source: &io::Error) -> Self {
+        let path = path.display();
+        Self(format!(
+            "cannot {what} the wallet {path}: {source}; check the disk, and that this user may write there"
+        ))
+    }
 }
 
 impl Wallet {
@@ -109,7 +90,7 @@ impl Wallet {
     /// # Errors
     /// In use by another process, not a wallet, or an I/O error.
     pub(crate) fn open(path: &Path, fsync: bool, hop: Position) -> Result<Self, WalletError> {
-        let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
+        let failed = |what| move |error| WalletError::io(path, what, &error);
         let mut options = private_file();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path).map_err(failed("open"))?;
@@ -284,7 +265,7 @@ impl Wallet {
     }
 
     fn unwritable(&self, source: io::Error) -> WalletError {
-        WalletError::Io { path: self.path.clone(), what: "write", source }
+        WalletError::io(&self.path, "write", &source)
     }
 }
 
@@ -331,10 +312,12 @@ impl Contents {
 
 /// Converts the result of an attempt to lock the file.
 fn locked(path: &Path, taken: Result<(), TryLockError>) -> Result<(), WalletError> {
-    let path = || path.to_owned();
     taken.map_err(|error| match error {
-        TryLockError::WouldBlock => WalletError::InUse { path: path() },
-        TryLockError::Error(source) => WalletError::Io { path: path(), what: "lock", source },
+        TryLockError::WouldBlock => WalletError(format!(
+            "another postern has the wallet {} open: stop it, or choose another file with wallet.path",
+            path.display()
+        )),
+        TryLockError::Error(error) => WalletError::io(path, "lock", &error),
     })
 }
 
@@ -369,11 +352,16 @@ fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError
     let checked = if length < SECTOR as u64 {
         Err(HeaderError::NotAWallet)
     } else {
-        let failed = |source| WalletError::Io { path: path.to_owned(), what: "read", source };
-        file.read_exact_at(&mut sector, 0).map_err(failed)?;
+        file.read_exact_at(&mut sector, 0).map_err(|error| WalletError::io(path, "read", &error))?;
         format::check_header(&sector)
     };
-    checked.map_err(|error| WalletError::NotAWallet { path: path.to_owned(), reason: error.to_string() })
+    checked.map_err(|reason| {
+        WalletError(format!(
+            "{} {reason}; it has been left as it is. Choose another file with wallet.path, or move this one away \
+             (tokens in it are lost) and start again",
+            path.display()
+        ))
+    })
 }
 
 /// Counts the tokens in the wallet file at `path` by key. Writes nothing, and holds a shared lock while reading.
@@ -381,7 +369,7 @@ fn check_header(file: &File, path: &Path, length: u64) -> Result<(), WalletError
 /// # Errors
 /// There is no such file, an agent has it open, or it is not a wallet.
 pub fn wallet_by_key(path: &Path) -> Result<Vec<KeyTokens>, WalletError> {
-    let failed = |what| move |source| WalletError::Io { path: path.to_owned(), what, source };
+    let failed = |what| move |error| WalletError::io(path, what, &error);
     let file = File::open(path).map_err(failed("open"))?;
     locked(path, file.try_lock_shared())?;
     let length = file.metadata().map_err(failed("read"))?.len();
