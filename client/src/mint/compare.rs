@@ -1,6 +1,6 @@
 //! Comparison of the keys and challenges at several addresses: `postern token inspect --compare`.
 
-use super::seen::{Times, ids};
+use super::consistency::{Times, ids};
 use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
 use crate::mint::error::MintError;
 use crate::mint::issuer::IssuerClient;

@@ -12,7 +12,6 @@ pub(crate) mod error;
 pub(crate) mod failure;
 pub(crate) mod issuer;
 pub(crate) mod refill;
-pub(crate) mod seen;
 pub(crate) mod source;
 pub(crate) mod tokens;
 
