@@ -1,4 +1,4 @@
-//! The files by which a browser is configured, and who may not read them.
+//! The script by which a browser is configured, and who may not read it.
 
 use crate::support::{World, field, send};
 
@@ -18,17 +18,9 @@ async fn a_browser_is_configured_by_one_url_and_nothing_of_it_goes_to_the_gatewa
         (200, Some("application/x-ns-proxy-autoconfig"))
     );
     assert!(pac.body.contains(&format!("return \"PROXY {agent}\";")), "{}", pac.body);
-    let pvd = get(&world, "/.well-known/pvd", &format!("Host: localhost:{}\r\n", agent.port())).await;
-    assert_eq!(
-        (pvd.status, field(&pvd.head, "content-type").as_deref()),
-        (200, Some("application/pvd+json"))
-    );
-    assert!(pvd.body.contains(&format!("\"proxy\":\"{agent}\"")), "{}", pvd.body);
-    for answer in [&pac, &pvd] {
-        assert_eq!(field(&answer.head, "cross-origin-resource-policy").as_deref(), Some("same-origin"));
-        assert_eq!(field(&answer.head, "x-content-type-options").as_deref(), Some("nosniff"));
-        assert_eq!(field(&answer.head, "access-control-allow-origin"), None);
-    }
+    assert_eq!(field(&pac.head, "cross-origin-resource-policy").as_deref(), Some("same-origin"));
+    assert_eq!(field(&pac.head, "x-content-type-options").as_deref(), Some("nosniff"));
+    assert_eq!(field(&pac.head, "access-control-allow-origin"), None);
     // A client that uses the agent as a proxy for the agent itself.
     let absolute = get(&world, &format!("http://{agent}/proxy.pac"), &host).await;
     assert_eq!((absolute.status, absolute.body), (200, pac.body));
@@ -39,7 +31,7 @@ async fn a_browser_is_configured_by_one_url_and_nothing_of_it_goes_to_the_gatewa
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_made_to_lead_to_the_agent_reads_nothing_of_it() {
     let world = World::new().await;
-    for path in ["/", "/proxy.pac", "/.well-known/pvd"] {
+    for path in ["/", "/proxy.pac"] {
         let answer = get(&world, path, "Host: rebound.example\r\n").await;
         assert_eq!(answer.status, 421, "{path}");
         let port = world.agent.address.port().to_string();

@@ -1,13 +1,8 @@
-//! The agent's own pages: how to use it, and the two files that configure a browser by one URL.
+//! The agent's own pages: how to use it, and `/proxy.pac`, the script by which one URL configures a browser (RFC 3040, section 6.2).
 //!
-//! `/proxy.pac` is a script for proxy auto-configuration (RFC 3040, section 6.2). `/.well-known/pvd` is the additional
-//! information of a provisioning domain (RFC 8801, section 4.3) with the keys for proxies of draft-ietf-intarea-proxy-config-13.
-//! Both RFC and draft require https on port 443, which an agent on loopback does not offer: the file is for clients that are
-//! configured with its URL.
-//!
-//! Neither file contains a secret. Both are for this machine only, and a web page in its browser can read neither: not from
-//! another origin, because no answer allows it; not by DNS rebinding, because the Host field is checked. Such a page can only
-//! learn that something listens on this port.
+//! The script contains no secret. It is for this machine only, and a web page in its browser cannot read it: not from another
+//! origin, because no answer allows it; not by DNS rebinding, because the Host field is checked. Such a page can only learn
+//! that something listens on this port.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::state::AgentState;
@@ -16,18 +11,12 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use postern_daemon::http::{is_for_this_machine, text};
-use postern_daemon::utc;
-use postern_token::UnixSeconds;
-use serde_json::json;
 use std::io;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
 const HOW_TO_USE: &str = "/";
 const PAC: &str = "/proxy.pac";
-const PVD: &str = "/.well-known/pvd";
-/// Lifetime of a copy of the provisioning domain, in seconds: clients notice a new `[listen] address` within a day.
-const PVD_LIFETIME: u64 = 24 * 60 * 60;
 
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +43,7 @@ impl ConnectionEnds {
 }
 
 /// Converts IPv4-mapped addresses, which a listener for both families reports.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
@@ -70,7 +59,7 @@ pub(crate) fn answer<B>(
     };
     let path = request.uri().path();
     let is_reading = request.method() == Method::GET || request.method() == Method::HEAD;
-    if !is_reading || ![HOW_TO_USE, PAC, PVD].contains(&path) {
+    if !is_reading || ![HOW_TO_USE, PAC].contains(&path) {
         let sentence =
             "This is a proxy, not a web server: send CONNECT, or a request with a whole http:// address";
         return refuse(text(StatusCode::BAD_REQUEST, format!("{sentence}.\n")));
@@ -84,16 +73,25 @@ pub(crate) fn answer<B>(
     }
     if !ends.are_on_this_machine() {
         let sentence = format!(
-            "{path} is for programs on the agent's own machine, at a loopback address. From elsewhere, set {} as the HTTP \
+            "{PAC} is for programs on the agent's own machine, at a loopback address. From elsewhere, set {} as the HTTP \
              proxy by hand.\n",
             ends.agent
         );
         return refuse(text(StatusCode::FORBIDDEN, sentence));
     }
-    match path {
-        PAC => file("application/x-ns-proxy-autoconfig", pac(ends.agent)),
-        _ => file("application/pvd+json", pvd(ends.agent, UnixSeconds::now())),
+    let mut response = Response::new(Full::new(pac(ends.agent).into()));
+    let fields = [
+        (header::CONTENT_TYPE, "application/x-ns-proxy-autoconfig"),
+        // A cached copy could contain an address that the agent no longer has.
+        (header::CACHE_CONTROL, "no-cache"),
+        // Prevents a page of another origin from loading the script through any element.
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in fields {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
+    response
 }
 
 /// Explains how to use the agent at `address`.
@@ -108,22 +106,6 @@ fn how_to_use(address: SocketAddr) -> Response<Full<Bytes>> {
     text(StatusCode::OK, body)
 }
 
-fn file(content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    let fields = [
-        (header::CONTENT_TYPE, content_type),
-        // A cached copy could contain an address that the agent no longer has.
-        (header::CACHE_CONTROL, "no-cache"),
-        // Prevents a page of another origin from loading the file as a script or through any other element.
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    ];
-    for (name, value) in fields {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
-}
-
 fn pac(agent: SocketAddr) -> String {
     format!(
         "// Everything goes through the Postern agent on this machine. Without \"; DIRECT\": with it, a browser connects directly
@@ -133,17 +115,6 @@ function FindProxyForURL(url, host) {{
 }}
 "
     )
-}
-
-fn pvd(agent: SocketAddr, now: UnixSeconds) -> String {
-    let proxy = |protocol| json!({ "protocol": protocol, "proxy": agent.to_string() });
-    let domain = json!({
-        "identifier": "localhost.",
-        "expires": utc::rfc3339(now.0 + PVD_LIFETIME),
-        "prefixes": [],
-        "proxies": [proxy("http-connect"), proxy("socks5")],
-    });
-    format!("{domain}\n")
 }
 
 #[cfg(test)]
@@ -182,18 +153,5 @@ mod tests {
         {
             assert!(!meant(uri), "{uri}");
         }
-    }
-
-    #[test]
-    fn a_provisioning_domain_has_the_required_keys() {
-        let text = pvd("127.0.0.1:8118".parse().unwrap(), UnixSeconds(0));
-        let domain: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(domain["identifier"], "localhost.");
-        assert_eq!((&domain["expires"], &domain["prefixes"]), (&"1970-01-02T00:00:00Z".into(), &json!([])));
-        let proxies = json!([
-            { "protocol": "http-connect", "proxy": "127.0.0.1:8118" },
-            { "protocol": "socks5", "proxy": "127.0.0.1:8118" },
-        ]);
-        assert_eq!(domain["proxies"], proxies);
     }
 }

@@ -6,6 +6,7 @@
 use super::datagram::Datagram;
 use super::flow::{Ended, Flow};
 use crate::catalogue::AgentOutcome;
+use crate::front::own_pages::canonical;
 use crate::front::state::AgentState;
 use postern_daemon::exchange::Exchange;
 use postern_daemon::places::Place;
@@ -190,15 +191,5 @@ impl<'a> Association<'a> {
         if let Some((_, slot)) = slot {
             *slot = Slot::Shut(until);
         }
-    }
-}
-
-/// Returns an IPv4 address that is written as IPv6 in its own form.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
-            SocketAddr::new(address.ip().to_canonical(), address.port())
-        }
-        _ => address,
     }
 }
