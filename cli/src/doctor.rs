@@ -13,20 +13,17 @@ use crate::failure::Failure;
 use crate::stdio::{print, print_line};
 use files::Configured;
 use nix::sys::resource::{Resource, getrlimit};
-use postern_daemon::examination::{Examinations, Finding, Verdict, directory, silent_disk};
+use postern_daemon::examination::{Examinations, Finding, Verdict};
 use postern_daemon::exit;
 use postern_gateway::{End, explain};
 use serde::Serialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tokio::task::spawn_blocking;
 
 /// Folders searched for configuration files.
 const FOLDERS: [&str; 2] = [".", "/etc/postern"];
-/// Default data directory of `postern up`.
-const DATA: &str = "postern-data";
-const DATA_KEY: &str = "the data of postern up";
-const DATA_COST: &str = "spent records and keys may not be kept";
 /// Minimum number of descriptors. A tunnel takes two.
 const LEAST_DESCRIPTORS: u64 = 1024;
 
@@ -68,9 +65,8 @@ async fn everything(doctor: &Doctor) -> Result<(), Failure> {
     let mut of_machine = Examinations::default();
     let slow =
         Finding::look("clock", "timedatectl does not answer, so whether the clock is right is not known");
-    of_machine.begin(slow, async { on_a_thread(clock).await.unwrap_or_default().into_iter().collect() });
-    let slow = silent_disk(DATA_KEY, DATA_COST);
-    of_machine.begin(slow, async { on_a_thread(data).await.unwrap_or_default().into_iter().collect() });
+    // A panic has been printed.
+    of_machine.begin(slow, async { spawn_blocking(clock).await.ok().flatten().into_iter().collect() });
 
     let named: Vec<PathBuf> = match doctor.paths.as_slice() {
         [] => FOLDERS.iter().map(PathBuf::from).collect(),
@@ -88,7 +84,10 @@ async fn everything(doctor: &Doctor) -> Result<(), Failure> {
     findings.add(of_machine.findings().await);
     findings.add(processes);
     if running.is_empty() && configured.is_empty() {
-        findings.add([processes::ports_of_up()]);
+        findings.add([Finding::well(
+            "process",
+            "nothing of Postern runs here; postern up starts a whole system",
+        )]);
     }
     findings.add(unread);
     let all: Vec<_> = configured.iter().filter_map(Configured::configuration).collect();
@@ -101,11 +100,6 @@ async fn everything(doctor: &Doctor) -> Result<(), Failure> {
         findings.add_of(&configured.path, found);
     }
     findings.print(doctor.json, configured.iter().find_map(|configured| configured.refused))
-}
-
-/// Runs blocking work. Returns `None` after a panic, which has been printed.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn machine() -> Finding {
@@ -142,12 +136,6 @@ fn clock() -> Option<Finding> {
         ),
         _ => None,
     }
-}
-
-/// Examines the data directory of `postern up`, if it exists here.
-fn data() -> Option<Finding> {
-    let path = Path::new(DATA);
-    path.exists().then(|| directory(DATA_KEY, path, DATA_COST))
 }
 
 /// Width of the columns before a finding's text, and indent of its continuation lines.

@@ -45,7 +45,6 @@ fn without_a_path_it_examines_this_machine_and_the_files_of_the_folder() {
     assert!(has("bad   file        postern-old.toml: a gateway would not start", "nonsense"), "{ended:#?}");
     assert!(has("bad   issuer      gateway.toml: ", "http://127.0.0.1:1/ cannot be fetched"), "{ended:#?}");
     assert!(has("                  cost: a gateway that has no saved keys answers every request 503", ""));
-    assert!(has("well  disk        ", "postern-data (the data of postern up) has "), "{ended:#?}");
     assert!(has("", " machine ") && has("", " kernel "), "{ended:#?}");
     assert!(!ended.stdout.contains("other.toml"), "{ended:#?}");
     assert!(ended.stderr.contains(" bad: each has its remedy above"), "{ended:#?}");

@@ -2,15 +2,11 @@
 
 use crate::running::{Running, Unusable};
 use postern_daemon::examination::{Examinations, Finding};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 
 /// Default admin ports: of a gateway and of `postern up`, of an issuer, of an agent; those in the files of `postern init --fleet`.
 pub(crate) const ADMIN_PORTS: [u16; 7] = [9090, 9091, 9092, 9190, 9191, 9192, 9193];
-/// Default ports of `postern up`, each with the argument that changes it.
-const UP_PORTS: [(u16, &str); 4] =
-    [(8118, "--client"), (8080, "--gateway"), (8081, "--issuer"), (9090, "--admin")];
-
 /// A process that answers at an admin address.
 pub(super) struct Process {
     pub(super) admin: SocketAddr,
@@ -92,19 +88,4 @@ async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)>
     });
     let findings = std::iter::once(state).chain(other).collect();
     Some((Some(running), findings))
-}
-
-/// Checks that the default ports of `postern up` are free. For a machine on which nothing runs.
-pub(super) fn ports_of_up() -> Finding {
-    let taken = |(port, _): &&(u16, &str)| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err();
-    let taken: Vec<&(u16, &str)> = UP_PORTS.iter().filter(taken).collect();
-    if taken.is_empty() {
-        return Finding::well("process", "nothing of Postern runs here; postern up starts a whole system");
-    }
-    let ports: Vec<String> = taken.iter().map(|(port, _)| port.to_string()).collect();
-    let others: Vec<String> =
-        taken.iter().map(|(_, argument)| format!("{argument} 127.0.0.1:PORT")).collect();
-    Finding::look("process", format!("nothing of Postern runs here, and port {} is taken", ports.join(", ")))
-        .costs("postern up does not start with its defaults")
-        .remedy(format!("postern up {}", others.join(" ")))
 }
