@@ -394,33 +394,3 @@ fn every_command_explains_itself() {
     }
     assert!(run(["--version"]).stdout.starts_with("postern "));
 }
-
-/// With a display the page is handed to the desktop's opener; without one its URL is printed, and nothing else changes.
-#[test]
-fn the_live_page_is_opened_where_there_is_a_display() {
-    let home = TempDir::new().unwrap();
-    let (opener, opened) = (home.path().join("xdg-open"), home.path().join("opened"));
-    std::fs::write(&opener, format!("#!/bin/sh\necho \"$1\" > {}\n", opened.display())).unwrap();
-    std::fs::set_permissions(&opener, PermissionsExt::from_mode(0o755)).unwrap();
-    for display in ["", ":9"] {
-        let mut command = up(&home.path().join("data"), Ports::any());
-        command.arg("--open").env("PATH", format!("{}:/usr/bin:/bin", home.path().display()));
-        command.env("DISPLAY", display).env_remove("WAYLAND_DISPLAY");
-        let system = Up::of(command);
-        let page = format!("http://{}/", system.ports.admin);
-        if display.is_empty() {
-            let said =
-                format!("The live page was not opened: there is no display here. Open {page} in a browser");
-            system.process.wait_for("why", |_, stderr| stderr.contains(&said).then_some(()));
-            assert!(!opened.exists());
-        } else {
-            let deadline = Instant::now() + crate::support::PATIENCE;
-            let is_opened = || std::fs::read_to_string(&opened).is_ok_and(|text| text == format!("{page}\n"));
-            while !is_opened() {
-                assert!(Instant::now() < deadline, "xdg-open was not called with {page}");
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-        }
-        system.terminate().assert_stopped();
-    }
-}

@@ -70,13 +70,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         agent.run().await;
     });
     let banner = banner(addresses, &args.data.display().to_string(), &moved);
-    let announced = announce(process.context.readiness.clone(), banner);
-    tokio::spawn(async move {
-        announced.await;
-        if args.open {
-            open_page(addresses.admin).await;
-        }
-    });
+    tokio::spawn(announce(context.readiness.clone(), banner));
     // Reports the drain on the terminal, because `up` logs nothing below "warn".
     let serving = async {
         let gateways = first_hop.into_iter().chain([gateway]);
@@ -328,27 +322,6 @@ async fn announce(readiness: Readiness, banner: String) {
         }
         tokio::time::sleep(READY_TICK).await;
     }
-}
-
-/// Opens the live page in the browser, or prints the reason for which it was not opened.
-async fn open_page(admin: SocketAddr) {
-    let url = format!("http://{admin}/");
-    let opened = if has_display() {
-        let page = url.clone();
-        let opening = tokio::task::spawn_blocking(move || open::that_detached(page));
-        opening.await.map_err(io::Error::other).and_then(|opened| opened).map_err(|error| error.to_string())
-    } else {
-        Err("there is no display here".to_owned())
-    };
-    if let Err(reason) = opened {
-        note(format_args!("The live page was not opened: {reason}. Open {url} in a browser yourself."));
-    }
-}
-
-/// `true` if a browser can open a window. Without a display, some openers start a text browser in this terminal.
-fn has_display() -> bool {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    !cfg!(all(unix, not(target_os = "macos"))) || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
 }
 
 fn banner(addresses: Addresses, data: &str, moved: &[(SocketAddr, SocketAddr)]) -> String {

@@ -42,9 +42,6 @@ pub(crate) struct Up {
     /// Where the gateway in front listens [default: 127.0.0.1:8082]
     #[arg(long, value_name = "ADDR", value_parser = argument, requires = "two_hops")]
     pub(crate) first_hop: Option<SocketAddr>,
-    /// Open the live page in the browser once everything is ready
-    #[arg(long)]
-    pub(crate) open: bool,
     /// Let tunnels reach any address and port: by default private addresses and ports other than 80 and 443 are refused
     #[arg(long)]
     pub(crate) open_egress: bool,

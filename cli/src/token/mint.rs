@@ -4,7 +4,6 @@ use super::output::Output;
 use crate::args::Mint;
 use crate::failure::Failure;
 use crate::stdio::{note, warn_of_secret};
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use postern_client::mint::IssuerClient;
 use postern_client::{ChallengeFetchError, api_key_of, fetch_challenge, full_stop};
 use postern_config::Secret;
@@ -13,7 +12,7 @@ use postern_daemon::signals::{StopSignal, StopSignals};
 use postern_daemon::tls::OwnCertificate;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{TokenChallenge, TokenType};
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -23,8 +22,6 @@ use tokio::task::JoinHandle;
 
 /// Environment variable of the agent's `issuer.api_key`, which holds the same key.
 const KEY_VARIABLE: &str = "POSTERN_ISSUER_API_KEY";
-/// Former name of the variable, for `token mint` only.
-const OLD_KEY_VARIABLE: &str = "POSTERN_API_KEY";
 
 pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
     let files = args.certificate.clone().zip(args.certificate_key.clone());
@@ -40,14 +37,10 @@ pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
 
     let mut out = Output::open(&args)?;
     let (stop, second_stop) = handle_signals()?;
-    let progress = progress(args.count);
     let (mut write_error, mut written) = (None, 0);
     let minting = issuer.mint(&challenge.bytes, &key, args.count as usize, 0, |token| {
         match out.line(&format_authorization(&token)) {
-            Ok(()) => {
-                written += 1;
-                progress.inc(1);
-            }
+            Ok(()) => written += 1,
             Err(error) => write_error = write_error.take().or(Some(error)),
         }
         // Tokens in flight are still written: the issuer has counted them.
@@ -61,7 +54,6 @@ pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
         minted = minting => Some(minted),
         _ = second_stop => None,
     };
-    progress.finish_and_clear();
     out.close(written);
     let reason = match (minted, write_error, stop.get().copied()) {
         _ if written == args.count => return Ok(()),
@@ -96,13 +88,6 @@ fn api_key(args: &Mint) -> Result<Option<Secret>, Failure> {
     let given = args.api_key.as_ref().filter(|key| !key.is_empty());
     if given.is_some() && std::env::var(KEY_VARIABLE).ok().as_ref() != given {
         warn_of_secret("the API key", "give --api-key-file, or set POSTERN_ISSUER_API_KEY");
-    }
-    // Without this check, the request would carry no key, and the issuer's answer would not explain it.
-    if given.is_none() && std::env::var_os(OLD_KEY_VARIABLE).is_some() {
-        return Err(Failure::usage(format_args!(
-            "the environment variable {OLD_KEY_VARIABLE} is not read: the account's key is expected in {KEY_VARIABLE}, \
-             here and in the agent. Rename the variable, or unset it"
-        )));
     }
     Ok(given.cloned().map(Secret::new))
 }
@@ -139,24 +124,6 @@ fn originless(issuer: &str) -> Result<Challenge, Failure> {
     Ok(Challenge { bytes: challenge.serialize(), token_key: None, max_age: None })
 }
 
-/// Creates a progress bar, hidden for a single token. The bar draws on terminals only.
-fn progress(count: u32) -> ProgressBar {
-    if count == 1 {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} tokens, {rate}, {eta} left")
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .with_key("rate", |state: &ProgressState, text: &mut dyn fmt::Write| {
-            let _ = text.write_str(&rate(state.per_sec())); // writing to a String cannot fail
-        });
-    ProgressBar::new(u64::from(count)).with_style(style)
-}
-
-/// Formats a rate with about two significant digits.
-fn rate(per_second: f64) -> String {
-    if per_second < 10.0 { format!("{per_second:.1}/s") } else { format!("{per_second:.0}/s") }
-}
-
 /// Starts to handle Ctrl-C and SIGTERM; before this call, a signal ends the process without any loss. Returns the first signal,
 /// after which tokens in flight are still written, and a task that ends with the second one, which stops immediately.
 fn handle_signals() -> Result<(Arc<OnceLock<StopSignal>>, JoinHandle<()>), Failure> {
@@ -173,14 +140,4 @@ fn handle_signals() -> Result<(Arc<OnceLock<StopSignal>>, JoinHandle<()>), Failu
         signals.next().await;
     });
     Ok((first, second))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_has_no_more_figures_than_a_person_reads() {
-        assert_eq!([183.2545, 9.96, 2.0, 0.0].map(rate), ["183/s", "10.0/s", "2.0/s", "0.0/s"]);
-    }
 }
