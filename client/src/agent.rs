@@ -67,15 +67,15 @@ impl Agent {
     }
 
     async fn open(config: Config, process: &ProcessContext) -> Result<Self, StartError> {
-        let (first, last) = settings(&config)?;
         let answers = Arc::new(Answers::new());
-        let first = match first {
-            Some(first) => Some(Hop::open(first, None, &answers, process).await?),
-            None => None,
-        };
-        let before = first.as_ref().map(|(hop, _)| hop.opener.clone());
-        let last = Hop::open(last, before, &answers, process).await?;
-        let opener = last.0.opener.clone();
+        let (mut hops, mut reloadable, mut before) = (Vec::new(), Vec::new(), None::<Arc<Opener>>);
+        for settings in settings(&config)? {
+            let (hop, changed) = Hop::open(settings, before, &answers, process).await?;
+            before = Some(hop.opener.clone());
+            hops.push(hop);
+            reloadable.push(changed);
+        }
+        let opener = before.expect("every configuration has a last hop");
         let listener = listen::bind(WHAT, config.listen.address).await?;
         let local = listener.local_addr().unwrap_or(config.listen.address);
         let counted = Arc::downgrade(&opener.recorder);
@@ -90,7 +90,6 @@ impl Agent {
             places: Places::default(),
             rates: Rates::default(),
         });
-        let (hops, reloadable) = first.into_iter().chain([last]).unzip();
         Ok(Self {
             listener,
             local,

@@ -107,19 +107,11 @@ impl Config {
 
     /// Returns the hops that tunnels pass through, in order.
     pub(crate) fn hops(&self) -> impl Iterator<Item = (Position, HopConfig<'_>)> {
+        let last = HopConfig { gateway: &self.gateway, issuer: &self.issuer, wallet: &self.wallet };
         let first = self.first_hop.as_ref().map(|hop| {
             (Position::First, HopConfig { gateway: &hop.gateway, issuer: &hop.issuer, wallet: &hop.wallet })
         });
-        first.into_iter().chain([(Position::Last, self.last_hop())])
-    }
-
-    /// Returns the hop that opens tunnels to targets.
-    pub(crate) fn last_hop(&self) -> HopConfig<'_> {
-        HopConfig { gateway: &self.gateway, issuer: &self.issuer, wallet: &self.wallet }
-    }
-
-    pub(crate) fn hop(&self, place: Position) -> Option<HopConfig<'_>> {
-        self.hops().find_map(|(position, hop)| (position == place).then_some(hop))
+        first.into_iter().chain([(Position::Last, last)])
     }
 
     /// Rejects hops that share a wallet or a gateway, and a second hop without https.

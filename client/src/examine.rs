@@ -3,7 +3,7 @@
 
 use crate::catalogue::Position;
 use crate::config::{Config, HopConfig, server_url};
-use crate::hop::fetch_challenge::fetch_challenge_from;
+use crate::hop::connection::fetch_challenge_from;
 use crate::hop::gateway::Gateway;
 use crate::mint::error::MintError;
 use crate::mint::issuer::{IssuerClient, Published};

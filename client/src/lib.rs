@@ -45,7 +45,7 @@ pub use config::{
 };
 #[cfg(unix)]
 pub use examine::{certificates, examine};
-pub use hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
+pub use hop::connection::{ChallengeFetchError, fetch_challenge};
 pub use hop::gateway::GatewayUrlError;
 pub use mint::compare;
 pub use reload::FIXED;

@@ -6,7 +6,7 @@ use crate::front::state::Limit;
 use crate::hop::gateway::{Gateway, HopBefore};
 use crate::hop::gateways::Gateways;
 use crate::hop::tunnel::Opener;
-use crate::settings::{HopSettings, TokenSettings, check, settings};
+use crate::settings::{TokenSettings, check, settings};
 use metrics::gauge;
 use postern_admin::ProcessContext;
 use postern_config::{Fixed, differ};
@@ -74,13 +74,19 @@ pub(crate) async fn keep(
             let reading = reloader.read(&FIXED, check);
             let new = reading.as_ref().map_or(&config, |reading| &reading.config);
             match settings(new) {
-                Ok((first, last)) => {
-                    for settings in first.into_iter().chain([last]) {
+                Ok(settings) => {
+                    for settings in settings {
                         let position = settings.position;
-                        let section = |of: &Config| of.hop(position).map(|hop| hop.gateway.clone());
+                        let section = |of: &Config| {
+                            let mut hops = of.hops();
+                            hops.find_map(|(place, hop)| (place == position).then(|| hop.gateway.clone()))
+                        };
                         let has_other_gateways = differ(&section(&config), &section(new));
                         if let Some(hop) = hops.iter_mut().find(|hop| hop.approach.position == position) {
-                            hop.apply(settings, has_other_gateways);
+                            if has_other_gateways {
+                                hop.gateways.replace(hop.approach.lead_to(settings.gateways, settings.own));
+                            }
+                            hop.settings.send_replace(settings.tokens);
                         }
                     }
                 }
@@ -103,16 +109,6 @@ pub(crate) async fn keep(
         }
     };
     shutdown.until_stopped(reloading).await;
-}
-
-impl Reloadable {
-    /// Applies other settings. Minting is retried at once, even if nothing has changed.
-    fn apply(&mut self, new: HopSettings, has_other_gateways: bool) {
-        if has_other_gateways {
-            self.gateways.replace(self.approach.lead_to(new.gateways, new.own));
-        }
-        self.settings.send_replace(new.tokens);
-    }
 }
 
 impl Approach {

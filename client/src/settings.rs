@@ -84,11 +84,10 @@ pub fn check(config: &Config) -> Result<(), StartError> {
     settings(config).map(drop)
 }
 
-/// Makes the settings of the first hop, if there are two, and of the last.
-pub(crate) fn settings(config: &Config) -> Result<(Option<HopSettings>, HopSettings), StartError> {
+/// Makes the settings of each hop, in order; the last one opens tunnels to targets.
+pub(crate) fn settings(config: &Config) -> Result<Vec<HopSettings>, StartError> {
     config.check()?;
-    let first = config.hop(Position::First).map(|hop| HopSettings::of(Position::First, hop));
-    Ok((first.transpose()?, HopSettings::of(Position::Last, config.last_hop())?))
+    config.hops().map(|(position, hop)| HopSettings::of(position, hop)).collect()
 }
 
 impl HopSettings {

@@ -1,11 +1,11 @@
-//! The HTTP proxy: CONNECT, UDP, and plain requests in absolute form.
+//! The HTTP proxy: CONNECT, plain requests in absolute form, and UDP by `Upgrade: connect-udp` (RFC 9298, section 3.2), whose capsules
+//! go on to the gateway unchanged.
 
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Body, HEADER_LIMIT, Refusal, boxed, full};
 use crate::front::forward::{ForwardError, KeptTunnels};
 use crate::front::own_pages::{self, ConnectionEnds};
-use crate::front::state::AgentState;
-use crate::front::udp::UdpStream;
+use crate::front::state::{AgentState, UDP_IDLE, UDP_PAUSE};
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
@@ -19,12 +19,13 @@ use postern_daemon::serve::h1::{Ended, Finished, Unanswered, builder, drive_http
 use postern_daemon::tls::Accepted;
 use postern_proxy::headers::{announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::plain::MOST_FIELDS;
-use postern_proxy::relay::Relay;
+use postern_proxy::relay::{Relay, TunnelEnd};
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
+use postern_proxy::udp::template::{RequestFault, Template, target_of};
 use postern_proxy::udp::{is_upgrade, set_upgraded};
 use postern_token::header::{AuthorizationError, Presentation, parse_authorization};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 /// Time limit for a request's header, and for an idle connection between requests.
@@ -194,4 +195,48 @@ async fn upgrade(
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     set_upgraded(response.headers_mut());
     Ok(response)
+}
+
+/// A stream of UDP to one target.
+struct UdpStream {
+    tunnel: Tunnel,
+    target: Target,
+    opened: Instant,
+}
+
+impl UdpStream {
+    /// Opens the stream that a request asks for.
+    async fn open(head: &Parts, state: &AgentState) -> Result<Self, Refusal> {
+        let target = target(head, state)?;
+        let (opened, tunnel) = (Instant::now(), state.opener.open(&target).await?);
+        Ok(Self { tunnel, target, opened })
+    }
+
+    /// Relays capsules until a side ends, or none come for a while. `early` has those that came with the request.
+    async fn relay(self, client: TcpStream, early: &[u8], state: &AgentState) {
+        let Self { tunnel, target, opened } = self;
+        let _open = state.answers.udp_opened();
+        let received = tunnel.received();
+        let relay = Relay::new(client, tunnel, early, Some(UDP_IDLE)).ending_together();
+        let relayed = received.keep_taking(relay).await;
+        if relayed.ended == TunnelEnd::Broken && relayed.down == 0 && opened.elapsed() < UDP_PAUSE {
+            state.opener.failed.add_broken(&target, opened);
+        }
+    }
+}
+
+/// Parses the target of a request for UDP.
+fn target(head: &Parts, state: &AgentState) -> Result<Target, Refusal> {
+    if state.limit.udp_targets() == 0 {
+        return Err(Refusal::UdpOff);
+    }
+    target_of(head, [&Template::default()]).map_err(|fault| match fault {
+        RequestFault::Content => Refusal::Request(
+            "A request for UDP has no Content-Length, Content-Type or Transfer-Encoding (RFC 9297, section 3.2)",
+        ),
+        RequestFault::Path => Refusal::Request(
+            "The path names no target for UDP: use /.well-known/masque/udp/{target_host}/{target_port}/ (RFC 9298)",
+        ),
+        RequestFault::Target(error) => Refusal::Target(error),
+    })
 }

@@ -1,5 +1,5 @@
 //! The front: HTTP and SOCKS5 on one port for the programs of this machine, and the agent's own pages. `connections` admits a
-//! connection; `http_proxy` (with `forward` and `udp`) or `socks` serves it; `answer` chooses every status.
+//! connection; `http_proxy` (with `forward`) or `socks` serves it; `answer` chooses every status.
 
 pub(crate) mod answer;
 pub(crate) mod connections;
@@ -8,4 +8,3 @@ pub(crate) mod http_proxy;
 pub(crate) mod own_pages;
 pub(crate) mod socks;
 pub(crate) mod state;
-pub(crate) mod udp;

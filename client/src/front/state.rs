@@ -13,6 +13,13 @@ use postern_daemon::readiness::Readiness;
 use postern_daemon::sources::SourceLimits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Silence after which a stream of UDP ends.
+pub(crate) const UDP_IDLE: Duration = Duration::from_mins(2);
+/// Time from a failure, or from the opening of a stream of UDP that soon ended, in which no further token is sent for a target. An
+/// unreachable port ends each stream at its first datagram.
+pub(crate) const UDP_PAUSE: Duration = Duration::from_secs(5);
 
 pub(crate) struct AgentState {
     pub(crate) opener: Arc<Opener>,

@@ -2,7 +2,6 @@
 //! it and send the token. `marks` decides which tokens a gateway is sent, and for which challenges more are signed.
 
 pub(crate) mod connection;
-pub(crate) mod fetch_challenge;
 pub(crate) mod gateway;
 pub(crate) mod gateways;
 pub(crate) mod health;

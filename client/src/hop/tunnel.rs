@@ -4,8 +4,7 @@
 //! examine the token: a token seen twice links two attempts to one client. A token that was refused, or whose fate is unknown, is
 //! replaced at most once per tunnel, and only at a gateway that serves.
 
-use super::connection::{Answer, Connection, ExchangeError, Refused};
-use super::fetch_challenge::CHALLENGE_TARGET;
+use super::connection::{Answer, CHALLENGE_TARGET, Connection, ExchangeError, Refused};
 use super::gateway::{HopBefore, RouteError};
 use super::gateways::{Endpoint, Gateways};
 use super::health::Outage;

@@ -3,7 +3,7 @@
 
 use super::string::Join;
 use crate::config::{Config, Listen};
-use crate::hop::fetch_challenge::fetch_challenge_from;
+use crate::hop::connection::fetch_challenge_from;
 use crate::hop::health::Outage;
 use crate::mint::error::MintError;
 use crate::settings::{HopSettings, StartError, check, settings};
@@ -208,7 +208,7 @@ high = 128
 /// # Errors
 /// The first obstacle to minting.
 pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
-    let (_, HopSettings { gateways, tokens, .. }) = settings(config)?;
+    let Some(HopSettings { gateways, tokens, .. }) = settings(config)?.pop() else { return Ok(()) };
     for (number, gateway) in gateways.into_iter().map(Arc::new).enumerate() {
         let fetched = timeout(PATIENCE, fetch_challenge_from(&gateway)).await;
         let challenge = fetched.unwrap_or_else(|_| Err(Outage::silent(gateway.url(), PATIENCE)))?;

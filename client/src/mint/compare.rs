@@ -1,7 +1,7 @@
 //! Comparison of the keys and challenges at several addresses: `postern token inspect --compare`.
 
 use super::consistency::{Times, ids};
-use crate::hop::fetch_challenge::{ChallengeFetchError, fetch_challenge};
+use crate::hop::connection::{ChallengeFetchError, fetch_challenge};
 use crate::mint::error::MintError;
 use crate::mint::issuer::IssuerClient;
 use postern_token::header::Challenge;

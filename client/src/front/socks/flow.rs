@@ -3,7 +3,7 @@
 use super::datagram::WHOLE;
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::Refusal;
-use crate::front::udp::{IDLE, PAUSE};
+use crate::front::state::{UDP_IDLE, UDP_PAUSE};
 use crate::hop::tunnel::Opener;
 use crate::recorder::Answers;
 use parking_lot::Mutex;
@@ -116,7 +116,7 @@ impl Flow {
             Ok(tunnel) => {
                 self.answers.count(AgentOutcome::Opened);
                 let _open = self.answers.udp_opened();
-                let until = Instant::now() + PAUSE;
+                let until = Instant::now() + UDP_PAUSE;
                 let received = tunnel.received();
                 received.keep_taking(self.relay(tunnel)).await;
                 Ended { until, refusal: None, flow: self }
@@ -124,7 +124,7 @@ impl Flow {
             Err(error) => {
                 let refusal = Refusal::from(error);
                 self.answers.count(refusal.outcome());
-                Ended { until: Instant::now() + PAUSE, refusal: Some(refusal), flow: self }
+                Ended { until: Instant::now() + UDP_PAUSE, refusal: Some(refusal), flow: self }
             }
         }
     }
@@ -137,7 +137,7 @@ impl Flow {
                 ended = self.receive(&mut reader) => ended,
             }
         };
-        let ended = Idle::new(IDLE).during(|| self.moved(), relaying).await;
+        let ended = Idle::new(UDP_IDLE).during(|| self.moved(), relaying).await;
         if let Some(Err(Fault::Malformed)) = ended {
             reader.unsplit(writer).reset_as_malformed();
         }

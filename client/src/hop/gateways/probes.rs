@@ -1,7 +1,7 @@
 //! The probes: the gateway in use and those before it in the list are asked for their challenge when they are due.
 
 use super::{Endpoint, Gateways};
-use crate::hop::fetch_challenge::fetch_challenge_from;
+use crate::hop::connection::fetch_challenge_from;
 use crate::hop::health::Outage;
 use crate::wallet::challenge::CurrentChallenge;
 use crate::wallet::supply::PATIENCE as PATIENCE_FOR_A_TOKEN;
