@@ -8,6 +8,7 @@ use crate::support::tls::Authority;
 use crate::support::{proxy, target};
 use postern_testkit::ports;
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -51,8 +52,10 @@ async fn one_string_is_all_that_an_agent_needs() {
     assert!(added.stdout.contains("it is a secret, too"), "{}", added.stdout);
 
     // All that was printed may be piped on.
+    let _taken = TcpListener::bind("127.0.0.1:8118");
     let joined = join(home.path(), &added.stdout, &["--check"]);
     joined.assert_stopped();
+    assert!(joined.stdout.contains("\n127.0.0.1:8118 is taken here"), "{joined:?}");
     assert!(
         joined.stdout.contains("It works") && joined.stdout.contains("postern client --config"),
         "{joined:?}"
@@ -63,8 +66,11 @@ async fn one_string_is_all_that_an_agent_needs() {
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
     doctor(&written).assert_can_start();
-    let free =
-        std::fs::read_to_string(&written).unwrap().replace(":8118\"", ":0\"").replace(":9092\"", ":0\"");
+    let text = std::fs::read_to_string(&written).unwrap();
+    assert!(!text.contains("127.0.0.1:8118"), "{text}");
+    let [address, admin] = ["address = ", "admin = "]
+        .map(|key| text.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("no {key}")));
+    let free = text.replace(address, "address = \"127.0.0.1:0\"").replace(admin, "admin = \"127.0.0.1:0\"");
     std::fs::write(&written, free).unwrap();
     let agent = Daemon::ready("client", &written).await;
     let echo = target::echo().await;
@@ -92,6 +98,8 @@ async fn one_string_is_all_that_an_agent_needs() {
     // Existing files stay, unless --force is given.
     join(home.path(), &added.stdout, &[]).assert_failed(2, &["client.toml is there already", "--force"]);
     join(home.path(), &added.stdout, &["--force"]).assert_stopped();
+    let replaced = std::fs::read_to_string(&written).unwrap();
+    assert!(replaced.contains("\naddress = \"127.0.0.1:0\"\n"), "its listeners stay: {replaced}");
     drop(stream);
     agent.process.terminate().assert_stopped();
 

@@ -57,6 +57,10 @@ async fn an_agent_says_what_it_has_and_what_it_does_next() {
     assert_eq!(elsewhere.code, Some(3), "{elsewhere:?}");
     assert!(elsewhere.stdout.contains("another postern has the wallet"), "{elsewhere:?}");
 
+    // Another daemon answers at the address.
+    let foreign = status(&config, gateway.admin, &[]);
+    foreign.assert_failed(1, &["this is no agent's status"]);
+
     gateway.process.terminate().assert_stopped();
     eventually("the agent knows that its gateway is away", || async {
         admin::get(agent.admin, "/readyz").await.filter(|(status, _)| *status == 503)

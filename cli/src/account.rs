@@ -58,7 +58,8 @@ pub(crate) fn run(command: AccountCommand) -> Result<(), Failure> {
                 }
             };
             let secret = out.map(SecretFile::create).transpose()?;
-            let printer = Printer::new(with_key(), Form::of(&output)).hiding(secret);
+            let mut printer = Printer::new(with_key(), Form::of(&output));
+            printer.secret = secret;
             let request = AccountRequest::RotateKey { name, grace_seconds }.into();
             return print(&load(&output.daemon.config)?, &request, printer, &others);
         }
@@ -107,7 +108,8 @@ fn add(args: NewAccount) -> Result<(), Failure> {
     let config = load(&output.daemon.config)?;
     let join = join::prepare(&config.join, joining)?; // before act_as_owner: reads certificates with the caller's rights
     let secret = out.map(SecretFile::create).transpose()?; // likewise
-    let printer = Printer::new(with_key(), Form::of(&output)).joining(join).hiding(secret);
+    let mut printer = Printer::new(with_key(), Form::of(&output));
+    (printer.join, printer.secret) = (join, secret);
     print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
 }
 

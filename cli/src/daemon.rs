@@ -7,7 +7,7 @@ mod servers;
 pub(crate) use servers::{gateway, issuer};
 
 use crate::failure::Failure;
-use crate::process::Process;
+use crate::process::{Process, log_drain};
 use postern_client::Agent;
 use postern_config::Environment;
 use postern_daemon::drain::Shutdown;
@@ -26,7 +26,8 @@ pub(crate) async fn client(path: &Path) -> Result<(), Failure> {
     tracing::info!("the agent listens on {}", agent.local_addr());
     warn_of_unclaimed();
     process.report_to_systemd(ready(()));
-    process.run(until_stopped(agent.run(), process.context.shutdown.clone()), deadline).await
+    let serving = until_stopped(agent.run(), process.context.shutdown.clone());
+    process.run(serving, deadline, log_drain).await
 }
 
 /// Runs a daemon until the drain is over: it ends before, and an end of `serving` would end the process.

@@ -55,8 +55,7 @@ fn write(place: &Place, texts: &Texts) -> Result<(), Failure> {
         }
         made.file(&place.path(name), text)?;
     }
-    for name in &texts.gateways {
-        let text = texts.files.iter().find(|(file, _)| file == name).map_or("", |(_, text)| text);
+    for (name, text) in texts.files.iter().filter(|(name, _)| name.starts_with("gateway")) {
         postern_gateway::check(&postern_config::parse(name, text, [])?)?;
     }
     add_agent(place, &mut made)?;

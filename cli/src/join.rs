@@ -6,9 +6,10 @@ pub(crate) use made::prepare;
 
 use crate::args::JoinArgs;
 use crate::failure::Failure;
+use crate::ports::Ports;
 use crate::stdio::{print_line, warn_of_secret};
 use postern_client::join::{JOIN_LIMIT, Join, JoinPlace, JoinWriteError, check_join, write_join};
-use postern_client::{Listen, full_stop};
+use postern_client::{Config, Listen, full_stop};
 use postern_config::Secret;
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,12 +28,8 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
         );
     }
     let join = Join::find(text.expose()).map_err(|error| Failure::new(postern_daemon::exit::USAGE, error))?;
-    let place = JoinPlace {
-        config: args.config.clone(),
-        data: args.data,
-        listen: Listen::default(),
-        replaces: args.force,
-    };
+    let (listen, moved) = listen(&args);
+    let place = JoinPlace { config: args.config.clone(), data: args.data, listen, replaces: args.force };
     let config = write_join(&join, &place).map_err(unwritten)?;
     let file = args.config.display();
     if args.check {
@@ -48,6 +45,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
         config.gateway.url.list().join(", "),
         join.issuers.join(", ")
     ))?;
+    moved.into_iter().try_for_each(print_line)?;
     if args.check {
         print_line(format_args!(
             "It works: the gateway gives a challenge, and the issuer has signed a token for it, which is given up."
@@ -59,6 +57,19 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
         config.listen.address
     ))?;
     Ok(())
+}
+
+/// Chooses the listeners: those of a configuration that is replaced, whose agent may run, or else free ones. Returns a sentence
+/// for each usual port that is taken.
+fn listen(args: &JoinArgs) -> (Listen, Vec<String>) {
+    let usual = Listen::default();
+    let before = args.force.then(|| postern_config::load::<Config>(&args.config, []).ok()).flatten();
+    if let Some(Config { listen, .. }) = before.filter(|config| config.listen.address.ip().is_loopback()) {
+        return (Listen { address: listen.address, admin: listen.admin, ..usual }, Vec::new());
+    }
+    let mut free = Ports::given(std::iter::empty());
+    let [address, admin] = [usual.address, usual.admin].map(|address| free.one(None, address.port()));
+    (Listen { address, admin, ..usual }, free.moved())
 }
 
 pub(crate) fn unwritten(error: JoinWriteError) -> Failure {

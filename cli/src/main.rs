@@ -15,7 +15,6 @@ mod generate;
 #[cfg(feature = "servers")]
 mod init;
 mod join;
-#[cfg(feature = "servers")]
 mod ports;
 mod process;
 mod running;

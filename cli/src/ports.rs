@@ -2,13 +2,17 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-pub(crate) const CLIENT: u16 = 8118;
-pub(crate) const GATEWAY: u16 = 8080;
-pub(crate) const ISSUER: u16 = 8081;
-/// Port of a fleet's second gateway, or of the first hop's gateway.
-pub(crate) const SECOND_GATEWAY: u16 = 8082;
-/// First admin port: the gateway's. Those of the other daemons follow.
-pub(crate) const ADMIN: u16 = 9090;
+/// The usual ports of a machine with servers.
+#[cfg(feature = "servers")]
+pub(crate) mod usual {
+    pub(crate) const CLIENT: u16 = 8118;
+    pub(crate) const GATEWAY: u16 = 8080;
+    pub(crate) const ISSUER: u16 = 8081;
+    /// Of a fleet's second gateway, or of the first hop's gateway.
+    pub(crate) const SECOND_GATEWAY: u16 = 8082;
+    /// The gateway's. Those of the other daemons follow.
+    pub(crate) const ADMIN: u16 = 9090;
+}
 
 /// A choice of distinct addresses.
 pub(crate) struct Ports {
@@ -43,15 +47,13 @@ impl Ports {
         loopback(found)
     }
 
-    /// Returns pairs of a taken address and the address used instead.
-    pub(crate) fn moved(&self) -> &[(SocketAddr, SocketAddr)] {
-        &self.moved
+    /// Returns a sentence for each taken address, with the address used instead.
+    pub(crate) fn moved(&self) -> Vec<String> {
+        let sentence = |(usual, chosen): &(SocketAddr, SocketAddr)| {
+            format!("{usual} is taken here, or a port that must follow it, so {chosen} is used in its place.")
+        };
+        self.moved.iter().map(sentence).collect()
     }
-}
-
-/// Returns the sentence for a pair of [`Ports::moved`].
-pub(crate) fn written(usual: SocketAddr, chosen: SocketAddr) -> String {
-    format!("{usual} is taken here, or a port that must follow it, so {chosen} is used in its place.")
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -78,7 +80,7 @@ mod tests {
         assert!(one.port() > first + 1, "{one}");
         let row = ports.row(None, one.port(), 3);
         assert!(row.port() > one.port(), "{row}");
-        assert_eq!(ports.moved(), [(loopback(first), one), (one, row)]);
+        assert_eq!(ports.moved, [(loopback(first), one), (one, row)]);
         drop(taken);
     }
 }

@@ -52,22 +52,9 @@ impl Process {
     }
 
     /// Runs `serving`, the daemons, until they have drained: all tracked work is done, or `deadline` has passed; then waits for
-    /// `serving`, which ends on its own. If `serving` ends before that, the process ends with its result. Logs the progress of the
-    /// drain.
+    /// `serving`, which ends on its own. If `serving` ends before that, the process ends with its result. `report` gets the
+    /// progress of the drain.
     pub(crate) async fn run(
-        &self,
-        serving: impl Future<Output = io::Result<()>> + Send + 'static,
-        deadline: Duration,
-    ) -> Result<(), Failure> {
-        let report = |level, text: &str| match level {
-            Level::WARN => tracing::warn!("{text}"),
-            _ => tracing::info!("{text}"),
-        };
-        self.run_reporting(serving, deadline, report).await
-    }
-
-    /// Runs as [`Process::run`] does, and reports the progress of the drain to `report`.
-    pub(crate) async fn run_reporting(
         &self,
         serving: impl Future<Output = io::Result<()>> + Send + 'static,
         deadline: Duration,
@@ -81,6 +68,14 @@ impl Process {
         };
         log::finish();
         served
+    }
+}
+
+/// Logs the progress of a drain.
+pub(crate) fn log_drain(level: Level, text: &str) {
+    match level {
+        Level::WARN => tracing::warn!("{text}"),
+        _ => tracing::info!("{text}"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::Up;
 use crate::failure::Failure;
-use crate::ports::{self, Ports};
+use crate::ports::{Ports, usual};
 use crate::process::Process;
 use crate::stdio::{note, print_line};
 use postern_admin::ProcessContext;
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         }
         Ok(())
     };
-    process.run_reporting(serving, DRAIN_DEADLINE, |_, text| note(text)).await
+    process.run(serving, DRAIN_DEADLINE, |_, text| note(text)).await
 }
 
 /// All daemons, each with its listener.
@@ -92,8 +92,8 @@ struct Started {
     agent: Agent,
     /// Addresses with real ports in place of 0.
     addresses: Addresses,
-    /// (taken address, address used instead)
-    moved: Vec<(SocketAddr, SocketAddr)>,
+    /// Sentences about ports that are taken.
+    moved: Vec<String>,
 }
 
 async fn start(args: &Up, data: &DataDir) -> Result<Started, Failure> {
@@ -136,8 +136,8 @@ async fn start(args: &Up, data: &DataDir) -> Result<Started, Failure> {
     Ok(Started { process, issuer, gateway, first_hop, agent, addresses, moved })
 }
 
-/// Returns the given addresses, with free ones for the rest, and the pairs of taken and chosen addresses.
-fn choose(args: &Up) -> Result<(Addresses, Vec<(SocketAddr, SocketAddr)>), Failure> {
+/// Returns the given addresses, with free ones for the rest, and a sentence for each that is taken.
+fn choose(args: &Up) -> Result<(Addresses, Vec<String>), Failure> {
     let given = [
         ("--client", args.client),
         ("--gateway", args.gateway),
@@ -159,13 +159,13 @@ fn choose(args: &Up) -> Result<(Addresses, Vec<(SocketAddr, SocketAddr)>), Failu
     }
     let mut ports = Ports::given(given.map(|(_, address)| address));
     let addresses = Addresses {
-        client: ports.one(args.client, ports::CLIENT),
-        gateway: ports.one(args.gateway, ports::GATEWAY),
-        issuer: ports.one(args.issuer, ports::ISSUER),
-        first_hop: args.two_hops.then(|| ports.one(args.first_hop, ports::SECOND_GATEWAY)),
-        admin: ports.one(args.admin, ports::ADMIN),
+        client: ports.one(args.client, usual::CLIENT),
+        gateway: ports.one(args.gateway, usual::GATEWAY),
+        issuer: ports.one(args.issuer, usual::ISSUER),
+        first_hop: args.two_hops.then(|| ports.one(args.first_hop, usual::SECOND_GATEWAY)),
+        admin: ports.one(args.admin, usual::ADMIN),
     };
-    Ok((addresses, ports.moved().to_vec()))
+    Ok((addresses, ports.moved()))
 }
 
 /// Rejects unsafe addresses. The daemons' own errors would name configuration keys, and `up` has no configuration.
@@ -324,11 +324,10 @@ async fn announce(readiness: Readiness, banner: String) {
     }
 }
 
-fn banner(addresses: Addresses, data: &str, moved: &[(SocketAddr, SocketAddr)]) -> String {
+fn banner(addresses: Addresses, data: &str, moved: &[String]) -> String {
     let Addresses { client, first_hop, issuer, admin, .. } = addresses;
     let gateway = addresses.gateway_url();
-    let moved: String =
-        moved.iter().map(|(usual, chosen)| format!("\n{}", ports::written(*usual, *chosen))).collect();
+    let moved: String = moved.iter().map(|sentence| format!("\n{sentence}")).collect();
     let (paid, in_front) = match first_hop {
         None => ("with one token", String::new()),
         Some(address) => (

@@ -36,24 +36,14 @@ pub(crate) struct Printer<W> {
     accounts: u64,
     has_said: bool,
     /// The join string to print after an API key; its `api_key` is not set yet.
-    join: Option<Join>,
+    pub(super) join: Option<Join>,
     /// The file for the API key or the join string, in place of `out`.
-    secret: Option<SecretFile>,
+    pub(super) secret: Option<SecretFile>,
 }
 
 impl<W: Write> Printer<W> {
     pub(super) fn new(out: W, form: Form) -> Self {
         Self { out, form, accounts: 0, has_said: false, join: None, secret: None }
-    }
-
-    /// Writes the API key, or the join string, to a file.
-    pub(super) fn hiding(self, secret: Option<SecretFile>) -> Self {
-        Self { secret, ..self }
-    }
-
-    /// Prints a join string after each API key.
-    pub(super) fn joining(self, join: Option<Join>) -> Self {
-        Self { join, ..self }
     }
 
     pub(super) fn begin(&mut self) -> io::Result<()> {

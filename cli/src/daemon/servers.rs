@@ -3,6 +3,7 @@
 use super::{environment, start, until_stopped, warn_of_unclaimed};
 use crate::args::Server;
 use crate::failure::Failure;
+use crate::process::log_drain;
 use postern_daemon::tls::{TlsConfig, self_signed};
 use postern_gateway::Gateway;
 use postern_issuer::Issuer;
@@ -23,7 +24,7 @@ pub(crate) async fn gateway(args: &Server) -> Result<(), Failure> {
     );
     warn_of_unclaimed();
     process.report_to_systemd(gateway.listening());
-    process.run(gateway.run(), config.drain.deadline.get()).await
+    process.run(gateway.run(), config.drain.deadline.get(), log_drain).await
 }
 
 pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
@@ -36,7 +37,8 @@ pub(crate) async fn issuer(args: &Server) -> Result<(), Failure> {
     let issuer = Issuer::bind(config, &process.context).await?.reloading(file, signed);
     warn_of_unclaimed();
     process.report_to_systemd(ready(())); // its socket is already listening
-    process.run(until_stopped(issuer.run(), process.context.shutdown.clone()), deadline).await
+    let serving = until_stopped(issuer.run(), process.context.shutdown.clone());
+    process.run(serving, deadline, log_drain).await
 }
 
 /// Fails if `--self-signed` is given and the configuration has a certificate.

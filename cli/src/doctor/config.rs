@@ -48,16 +48,6 @@ static DAEMONS: [Daemon; 3] = [
     },
 ];
 
-/// A configuration file with which its daemon would start.
-pub(super) struct Examined {
-    /// Name of the daemon, with its article.
-    pub(super) name: &'static str,
-    pub(super) config: Loaded,
-    /// Findings that need no network access: warnings that do not prevent startup, about the environment, egress rules or an HSM;
-    /// certificates that the daemon presents, and its API key.
-    pub(super) findings: Vec<Finding>,
-}
-
 #[derive(Clone)]
 pub(crate) enum Loaded {
     Gateway(Box<postern_gateway::Config>),
@@ -183,8 +173,10 @@ pub(super) fn gateway(path: &Path) -> Result<postern_gateway::Config, Failure> {
     Ok(config)
 }
 
-/// Loads the file as its daemon does and performs the daemon's checks before it listens.
-pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
+/// Loads the file as its daemon does and performs the daemon's checks before it listens. Returns the daemon's name, with its article,
+/// and the findings that need no network access: warnings that do not prevent startup, about the environment, egress rules or
+/// an HSM; certificates that the daemon presents, and its API key.
+pub(super) fn examine(path: &Path) -> Result<(&'static str, Loaded, Vec<Finding>), Failure> {
     let Daemon { name, load, .. } = *daemon_of(path)?;
     let refused = |failure: Failure| {
         let sentence = format!("{}: {name} would not start: {}", path.display(), failure.sentence);
@@ -199,7 +191,7 @@ pub(super) fn examine(path: &Path) -> Result<Examined, Failure> {
     if matches!(config, Loaded::Client(_)) && holds_api_key(path) {
         findings.extend(exposed_api_key(path));
     }
-    Ok(Examined { name, config, findings })
+    Ok((name, config, findings))
 }
 
 /// `true` if the file itself holds an agent's API key, which may also come from the environment.

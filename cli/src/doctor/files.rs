@@ -1,6 +1,6 @@
 //! Finds, reads and examines the configurations of daemons and routers on this machine.
 
-use super::config::{self, Examined, Loaded};
+use super::config::{self, Loaded};
 use super::processes::Process;
 use super::routers::{Router, garbled};
 use super::together::Configuration;
@@ -186,7 +186,7 @@ fn hold(path: &Path) -> Configured {
         };
     }
     match config::examine(path) {
-        Ok(Examined { name, config, findings }) => {
+        Ok((name, config, findings)) => {
             Configured { findings, daemon: Some((name, config)), ..Configured::default() }
         }
         Err(failure) => refused(path, &text, &failure),

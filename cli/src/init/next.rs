@@ -194,10 +194,7 @@ and the gateways with POSTERN_TRACING_ENDPOINT=http://127.0.0.1:4318 and POSTERN
 
 /// Lists the ports that are taken, and the ports used instead.
 fn ports(place: &Place) -> String {
-    let moved = place
-        .moved
-        .iter()
-        .map(|(usual, chosen)| format!("Port: {}\n", crate::ports::written(*usual, *chosen)));
+    let moved = place.moved.iter().map(|sentence| format!("Port: {sentence}\n"));
     let addresses = place.listeners().flat_map(|listener| [listener.address, listener.admin]);
     let taken = addresses.filter(|address| TcpListener::bind(address).is_err()).map(|address| {
         format!(

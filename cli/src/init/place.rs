@@ -2,7 +2,7 @@
 
 use crate::args::Init;
 use crate::failure::Failure;
-use crate::ports::{self, Ports};
+use crate::ports::{Ports, usual};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -20,8 +20,8 @@ pub(super) struct Place {
     /// Used by a fleet only, like `grafana`.
     pub(super) prometheus: SocketAddr,
     pub(super) grafana: SocketAddr,
-    /// (taken address, address used instead)
-    pub(super) moved: Vec<(SocketAddr, SocketAddr)>,
+    /// Sentences about ports that are taken.
+    pub(super) moved: Vec<String>,
 }
 
 /// A daemon's addresses.
@@ -36,12 +36,12 @@ impl Place {
         let absolute = std::path::absolute(&args.directory);
         // A trailing slash would appear in every path.
         let directory = absolute.map_err(Failure::usage)?.components().collect();
-        let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (ports::ADMIN, 3) };
+        let (first_admin, daemons) = if args.fleet { (ADMIN_PORT_OF_FLEET, 4) } else { (usual::ADMIN, 3) };
         let given = [args.client, args.gateway, args.second_gateway, args.issuer, args.admin];
         let mut free = Ports::given(given.into_iter().flatten());
-        let gateway = free.one(args.gateway, ports::GATEWAY);
-        let issuer = free.one(args.issuer, ports::ISSUER);
-        let client = free.one(args.client, ports::CLIENT);
+        let gateway = free.one(args.gateway, usual::GATEWAY);
+        let issuer = free.one(args.issuer, usual::ISSUER);
+        let client = free.one(args.client, usual::CLIENT);
         let first = free.row(args.admin, first_admin, daemons);
         let admin = |offset: u16| {
             let port = first.port().checked_add(offset);
@@ -51,7 +51,7 @@ impl Place {
         };
         let mut gateways = vec![Listener { address: gateway, admin: first }];
         if args.fleet {
-            let address = free.one(args.second_gateway, ports::SECOND_GATEWAY);
+            let address = free.one(args.second_gateway, usual::SECOND_GATEWAY);
             gateways.push(Listener { address, admin: admin(3)? });
         }
         let place = Self {
@@ -59,7 +59,7 @@ impl Place {
             gateways,
             issuer: Listener { address: issuer, admin: admin(1)? },
             client: Listener { address: client, admin: admin(2)? },
-            moved: free.moved().to_vec(),
+            moved: free.moved(),
             // Chosen after `moved` was copied: only the printed commands contain them.
             prometheus: free.one(None, PROMETHEUS_PORT),
             grafana: free.one(None, GRAFANA_PORT),

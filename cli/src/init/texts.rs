@@ -45,8 +45,6 @@ const FIRST_MEMCACHED: u16 = 11221;
 /// Files to write, by name in the folder.
 pub(super) struct Texts {
     pub(super) files: Vec<(String, String)>,
-    /// Names of the gateways' configurations in `files`.
-    pub(super) gateways: Vec<String>,
     pub(super) next: Next,
 }
 
@@ -74,7 +72,6 @@ pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure
     let issuer = issuer(Template::new("one-server/issuer.toml", ISSUER), place)?;
     Ok(Texts {
         files: vec![("gateway.toml".into(), gateway), ("issuer.toml".into(), issuer)],
-        gateways: vec!["gateway.toml".into()],
         next: Next { memcacheds: vec![(address, found)], shares },
     })
 }
@@ -135,7 +132,7 @@ pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
         }
     };
     let replicas: Vec<_> = memcacheds.iter().map(|address| vec![address.clone()]).collect();
-    let (mut files, mut gateways) = (Vec::new(), Vec::new());
+    let mut files = Vec::new();
     for (number, listener) in (1..).zip(&place.gateways) {
         let template = Template::new("fleet/gateway.toml", FLEET_GATEWAY);
         let saved = place.path(&format!("state/gateway/issuer-keys-{number}.json"));
@@ -144,9 +141,7 @@ pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
             "replicas",
             replicas.clone(),
         )?;
-        let name = format!("gateway-{number}.toml");
-        files.push((name.clone(), template.finish(&about_certificate("gateway"))));
-        gateways.push(name);
+        files.push((format!("gateway-{number}.toml"), template.finish(&about_certificate("gateway"))));
     }
     files.push(("issuer.toml".into(), issuer(Template::new("fleet/issuer.toml", FLEET_ISSUER), place)?));
     for (index, memcached) in memcacheds.iter().enumerate() {
@@ -156,7 +151,7 @@ pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
     files.extend(RULES.map(|(name, text)| (name.to_owned(), text.to_owned())));
     files.extend(grafana(place)?);
     let memcacheds = memcacheds.into_iter().map(|address| (address.clone(), look(&address))).collect();
-    Ok(Texts { files, gateways, next: Next { memcacheds, shares: true } })
+    Ok(Texts { files, next: Next { memcacheds, shares: true } })
 }
 
 /// Returns the configurations of both routers for the memcached of one replica.

@@ -34,12 +34,11 @@ pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
         Ok((_, body)) => body,
         Err(none) if none.nothing_listens => return not_running(&config, args),
         Err(none) => {
-            return Err(Failure::runtime(format_args!(
-                "{url}: {none}; is it an agent of this version that listens there?"
-            )));
+            let sentence = format_args!("{url}: {none}; is it an agent of this version that listens there?");
+            return Err(Failure::new(NOT_READY, sentence));
         }
     };
-    let unusable = |error| Failure::runtime(format_args!("{url}: this is no agent's status: {error}"));
+    let unusable = |error| Failure::new(NOT_READY, format_args!("{url}: this is no agent's status: {error}"));
     let value: Value = serde_json::from_slice(&answer).map_err(unusable)?;
     let status = Status::deserialize(&value).map_err(unusable)?;
     if let Some(other) = other_process(config.listen.admin, "wallet.path", &config.wallet.path) {

@@ -1,8 +1,11 @@
-//! Command `postern token inspect`: explains a value, or each line of a file or of standard input.
+//! Command `postern token inspect`: explains a value, or each line of a file or of standard input. With `--compare`, it compares the
+//! keys and challenges that several addresses serve.
 
 use crate::args::Inspect;
 use crate::failure::Failure;
-use crate::stdio::print;
+use crate::stdio::{print, print_line};
+use postern_client::compare::{View, differences};
+use postern_token::UnixSeconds;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::iter;
@@ -11,7 +14,7 @@ use std::path::Path;
 /// Maximum length of a line, in bytes: exceeds the longest possible challenge.
 const LINE_LIMIT: u64 = 1 << 20;
 /// Exit code for a wrong value.
-pub(super) const WRONG: u8 = 1;
+const WRONG: u8 = 1;
 
 pub(crate) fn inspect(args: Inspect) -> Result<(), Failure> {
     match (args.file, args.value) {
@@ -93,4 +96,31 @@ fn next_line(input: &mut dyn BufRead, number: &mut usize) -> io::Result<Option<(
             return Ok(Some((*number, text)));
         }
     }
+}
+
+/// Prints the view of each address, and the differences.
+pub(crate) async fn compare(args: &Inspect) -> Result<(), Failure> {
+    if args.compare.len() < 2 {
+        return Err(Failure::usage(
+            "--compare takes two addresses at least: one alone has nothing to differ from",
+        ));
+    }
+    let mut views = Vec::new();
+    for url in &args.compare {
+        let view = View::fetch(url, args.ca.as_deref()).await.map_err(Failure::runtime)?;
+        print_line(&view)?;
+        views.push(view);
+    }
+    let found = differences(&views, UnixSeconds::now());
+    if found.is_empty() {
+        return print_line("They agree.");
+    }
+    Err(Failure::new(
+        WRONG,
+        format_args!(
+            "they do not agree: {}. A key or challenge that only some are shown tells clients apart. After a change of keys a copy may be \
+             behind for some minutes; compare again, also from another network",
+            found.join("; ")
+        ),
+    ))
 }
