@@ -22,12 +22,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tokio::task::spawn_blocking;
 
-/// Folders searched for configuration files.
 const FOLDERS: [&str; 2] = [".", "/etc/postern"];
 /// Minimum number of descriptors. A tunnel takes two.
 const LEAST_DESCRIPTORS: u64 = 1024;
 
-/// Prints the findings. Fails if a finding is bad or the target is refused.
 pub(crate) async fn run(doctor: &Doctor) -> Result<(), Failure> {
     match &doctor.question {
         Some(Question::Egress(question)) => egress(question).await,
@@ -141,7 +139,6 @@ fn clock() -> Option<Finding> {
 /// Width of the columns before a finding's text, and indent of its continuation lines.
 const INDENT: usize = 18;
 
-/// Findings in print order.
 #[derive(Default)]
 struct Findings(Vec<Found>);
 
@@ -155,12 +152,10 @@ struct Found {
 }
 
 impl Findings {
-    /// Adds findings about the machine.
     fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
         self.0.extend(findings.into_iter().map(|finding| Found { file: None, finding }));
     }
 
-    /// Adds findings about a configuration.
     fn add_of(&mut self, file: &Path, findings: impl IntoIterator<Item = Finding>) {
         self.0.extend(findings.into_iter().map(|finding| Found { file: Some(file.to_owned()), finding }));
     }

@@ -40,7 +40,6 @@ impl Failure {
         Self::new(exit::RUNTIME, sentence)
     }
 
-    /// Creates the failure for an invalid command line.
     pub(crate) fn usage(sentence: impl Display) -> Self {
         Self::new(exit::USAGE, sentence)
     }
@@ -68,6 +67,12 @@ impl From<postern_gateway::StartError> for Failure {
 impl From<postern_issuer::StartError> for Failure {
     fn from(error: postern_issuer::StartError) -> Self {
         Self::of(error.exit_code(), &error)
+    }
+}
+
+impl From<postern_client::join::JoinWriteError> for Failure {
+    fn from(error: postern_client::join::JoinWriteError) -> Self {
+        Self::new(error.exit_code, error)
     }
 }
 

@@ -93,7 +93,7 @@ fn add_agent(place: &Place, made: &mut Made) -> Result<(), Failure> {
     };
     made.also(&agent.config);
     if let Some(join) = join {
-        write_join(&join, &agent).map_err(join::unwritten)?;
+        write_join(&join, &agent)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::args::JoinArgs;
 use crate::failure::Failure;
 use crate::ports::Ports;
 use crate::stdio::{print_line, warn_of_secret};
-use postern_client::join::{JOIN_LIMIT, Join, JoinPlace, JoinWriteError, check_join, write_join};
+use postern_client::join::{JOIN_LIMIT, Join, JoinPlace, check_join, write_join};
 use postern_client::{Config, Listen, full_stop};
 use postern_config::Secret;
 use std::fs::File;
@@ -18,7 +18,6 @@ use std::path::Path;
 /// Prefix of every join string.
 const BEGINNING: &str = "postern-join-";
 
-/// Writes the configuration and prints the next commands.
 pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     let text = read(&args.join)?;
     if text.expose() == args.join {
@@ -30,7 +29,7 @@ pub(crate) async fn join(args: JoinArgs) -> Result<(), Failure> {
     let join = Join::find(text.expose()).map_err(|error| Failure::new(postern_daemon::exit::USAGE, error))?;
     let (listen, moved) = listen(&args);
     let place = JoinPlace { config: args.config.clone(), data: args.data, listen, replaces: args.force };
-    let config = write_join(&join, &place).map_err(unwritten)?;
+    let config = write_join(&join, &place)?;
     let file = args.config.display();
     if args.check {
         check_join(&config).await.map_err(|error| {
@@ -72,15 +71,6 @@ fn listen(args: &JoinArgs) -> (Listen, Vec<String>) {
     (Listen { address, admin, ..usual }, free.moved())
 }
 
-pub(crate) fn unwritten(error: JoinWriteError) -> Failure {
-    match error {
-        JoinWriteError::Exists { .. } | JoinWriteError::Shared { .. } => Failure::usage(error),
-        JoinWriteError::Io { .. } => Failure::runtime(error),
-        JoinWriteError::Config(_) | JoinWriteError::Start(_) => Failure::configuration(error),
-    }
-}
-
-/// Reads the text that contains the join string.
 fn read(argument: &str) -> Result<Secret, Failure> {
     if argument.starts_with(BEGINNING) && !Path::new(argument).exists() {
         return Ok(Secret::new(argument));

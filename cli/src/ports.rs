@@ -14,7 +14,6 @@ pub(crate) mod usual {
     pub(crate) const ADMIN: u16 = 9090;
 }
 
-/// A choice of distinct addresses.
 pub(crate) struct Ports {
     used: Vec<SocketAddr>,
     moved: Vec<(SocketAddr, SocketAddr)>,

@@ -14,9 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tracing::Level;
 
-/// The process of one or several daemons.
 pub(crate) struct Process {
-    /// State shared by the daemons.
     pub(crate) context: ProcessContext,
     /// The address of the admin listener, with the real port in place of 0.
     pub(crate) admin: SocketAddr,
@@ -79,7 +77,6 @@ pub(crate) fn log_drain(level: Level, text: &str) {
     }
 }
 
-/// Returns the result of the daemons' task.
 fn served(ended: Result<io::Result<()>, tokio::task::JoinError>) -> Result<(), Failure> {
     match ended {
         Ok(Ok(())) => Ok(()),

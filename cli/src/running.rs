@@ -35,13 +35,11 @@ pub(crate) fn other_process(admin: SocketAddr, key: &str, file: &Path) -> Option
     ))
 }
 
-/// Processes cannot be looked into here.
 #[cfg(not(unix))]
 pub(crate) fn other_process(_: SocketAddr, _: &str, _: &Path) -> Option<String> {
     None
 }
 
-/// Timeout for an answer of a running process.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum size of an answer, in bytes: a snapshot has some kilobytes, `/readyz` one line per reason.
 const LIMIT: usize = 1 << 20;

@@ -13,7 +13,6 @@ pub(crate) fn print(text: impl Display) -> Result<(), Failure> {
     write!(out, "{text}").and_then(|()| out.flush()).map_err(unprinted)
 }
 
-/// Prints a text and a newline.
 pub(crate) fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }

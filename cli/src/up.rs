@@ -83,7 +83,6 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     process.run(serving, DRAIN_DEADLINE, |_, text| note(text)).await
 }
 
-/// All daemons, each with its listener.
 struct Started {
     process: Process,
     issuer: Issuer,
@@ -284,7 +283,6 @@ fn agent_config(
     config
 }
 
-/// The addresses of all listeners.
 #[derive(Clone, Copy)]
 struct Addresses {
     client: SocketAddr,

@@ -40,13 +40,11 @@ impl Answers {
         Self { outcomes: AgentOutcome::ALL.iter().map(outcome).collect(), udp_open, udp_dropped }
     }
 
-    /// Counts a stream of UDP as open.
     pub(crate) fn udp_opened(self: &Arc<Self>) -> OpenUdp {
         self.udp_open.add(1);
         OpenUdp(Arc::clone(self))
     }
 
-    /// Returns the number of open streams of UDP.
     pub(crate) fn udp_open(&self) -> i64 {
         self.udp_open.get()
     }
@@ -84,7 +82,6 @@ pub(crate) struct Minting {
     pub(crate) last_failure: Option<FailureStatus>,
 }
 
-/// The failure of the last attempt to mint.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) sentence: String,

@@ -36,9 +36,7 @@ pub const FIXED: [Fixed; 7] = [
 /// The route to a hop's gateways, and the agent's certificate for them.
 pub(crate) struct Approach {
     position: Position,
-    /// The previous hop.
     before: Option<Arc<dyn HopBefore>>,
-    /// The task that renews the agent's certificate.
     renewal: Option<AbortHandle>,
     gate: Option<Gate>,
     process: ProcessContext,

@@ -14,20 +14,18 @@ use postern_daemon::tls::OwnCertificate;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings of one hop.
 pub(crate) struct HopSettings {
     pub(crate) position: Position,
     /// The gateways in order of preference, not in use yet.
     pub(crate) gateways: Vec<Gateway>,
     /// The agent's certificate for them.
     pub(crate) own: Option<OwnCertificate>,
-    /// The wallet file.
     pub(crate) wallet: PathBuf,
     pub(crate) fsync: bool,
     pub(crate) tokens: TokenSettings,
 }
 
-/// Minting and spending settings of one hop, which a reload replaces.
+/// The settings that a reload replaces.
 #[derive(Clone, Default)]
 pub(crate) struct TokenSettings {
     /// Issuers in order of preference; none if the challenge names the issuer.

@@ -173,7 +173,6 @@ fn held_and_lost(recorder: &Recorder) -> Vec<(Tokens, u64)> {
     vec![(Tokens::Held, u64::try_from(recorder.wallet()).unwrap_or(0)), (Tokens::Lost, lost)]
 }
 
-/// Tabulates the fates of tokens since the start.
 fn fates(recorder: &Recorder) -> Table {
     let columns = [("tokens", Show::Text), ("in all", Show::Count)];
     let mut table = Table::new("Tokens since the start", "None was minted or used yet.", &columns);

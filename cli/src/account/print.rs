@@ -13,7 +13,6 @@ use postern_token::UnixSeconds;
 use serde_json::json;
 use std::io::{self, Write};
 
-/// Form of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
@@ -29,7 +28,6 @@ impl Form {
     }
 }
 
-/// Writer of answers.
 pub(crate) struct Printer<W> {
     out: W,
     form: Form,
@@ -179,7 +177,6 @@ impl<W: Write> Printer<W> {
         usage.iter().try_for_each(|row| self.usage(row))
     }
 
-    /// Prints this issuer's share of the quota.
     fn here(&mut self, here: &Here) -> io::Result<()> {
         let Here { share, quota, next } = here;
         let nothing =

@@ -30,7 +30,6 @@ impl SecretFile {
         &self.path
     }
 
-    /// Writes the secret in a line.
     pub(super) fn write(&mut self, secret: &str) -> io::Result<()> {
         writeln!(self.file, "{secret}")?;
         self.file.sync_all()?;

@@ -14,7 +14,6 @@ use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// A daemon that reads configurations.
 struct Daemon {
     /// Subcommand: `postern NAME --config FILE`.
     command: &'static str,
@@ -107,7 +106,6 @@ impl Loaded {
         }
     }
 
-    /// Performs the daemon's checks before it listens.
     fn check(&self) -> Result<(), Failure> {
         match self {
             Self::Gateway(config) => Ok(postern_gateway::check(config)?),

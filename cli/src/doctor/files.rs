@@ -137,7 +137,6 @@ fn named_in(folder: &Path, is_name: impl Fn(&str) -> bool) -> io::Result<Vec<Pat
     Ok(paths)
 }
 
-/// Reads the files concurrently.
 pub(super) async fn read(paths: Vec<PathBuf>) -> Vec<Configured> {
     let reading: Vec<_> = paths.into_iter().map(|path| tokio::spawn(read_one(path))).collect();
     let mut configured = Vec::new();
@@ -170,7 +169,6 @@ fn only(finding: Finding) -> Configured {
     Configured { findings: vec![finding], ..Configured::default() }
 }
 
-/// Reads and examines a file.
 fn hold(path: &Path) -> Configured {
     let bytes = match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

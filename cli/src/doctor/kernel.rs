@@ -63,7 +63,6 @@ impl Setting {
     }
 }
 
-/// Returns the width of a port range.
 fn span(range: &[u64]) -> u64 {
     match *range {
         [first, last] => last.saturating_sub(first),

@@ -7,7 +7,6 @@ use std::sync::mpsc;
 
 /// Default admin ports: of a gateway and of `postern up`, of an issuer, of an agent; those in the files of `postern init --fleet`.
 pub(crate) const ADMIN_PORTS: [u16; 7] = [9090, 9091, 9092, 9190, 9191, 9192, 9193];
-/// A process that answers at an admin address.
 pub(super) struct Process {
     pub(super) admin: SocketAddr,
     /// `None` for a process that is not Postern's.

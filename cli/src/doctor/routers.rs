@@ -6,7 +6,6 @@ use postern_gateway::config::StoreKind;
 use postern_spend::routes::{self, Severity};
 use std::time::Duration;
 
-/// Subject of the findings.
 pub(super) const WHAT: &str = "router";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,6 @@ impl Router {
         }
     }
 
-    /// `true` if `name` is a file name of a router's configuration.
     pub(super) fn is_name(name: &str) -> bool {
         let is_mcrouter = name.starts_with("mcrouter") && name.ends_with(".json");
         let is_yaml = name.ends_with(".yml") || name.ends_with(".yaml");
@@ -50,7 +48,6 @@ impl Router {
     }
 }
 
-/// Returns the finding for a file that is not UTF-8.
 pub(super) fn garbled() -> Finding {
     Finding::bad(
         WHAT,

@@ -13,10 +13,8 @@ pub(super) const MEMORY: u64 = 64;
 const RECORD: u64 = 96;
 /// Retention of a record, in days, by the `rotate_every` and `redeem_for` of a new issuer.
 const KEPT: u64 = 37;
-/// Timeout of an inspection.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Result of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A memcached that refuses new records when it is full; with the size of its memory in MiB.

@@ -7,12 +7,10 @@ use nix::unistd::Uid;
 use std::net::TcpListener;
 use std::path::Path;
 
-/// Name of the agent's account.
 pub(super) const ACCOUNT: &str = "agent";
 /// Folder in which the package installs the documents, at their paths in the repository.
 const DOCUMENTS: &str = "/usr/share/doc/postern";
 
-/// State of the store.
 pub(super) struct Next {
     /// Inspected memcacheds, with the result of each.
     pub(super) memcacheds: Vec<(String, Found)>,
@@ -133,7 +131,6 @@ Account: {ACCOUNT:?}, whose API key the agent has. For another agent:
     }
 }
 
-/// Lists the written files.
 fn contents(args: &Init, place: &Place, gateways: &[&str]) -> String {
     let configurations = [gateways, &["issuer.toml", "client.toml"]].concat().join(" ");
     let fleet = match args.fleet {
@@ -192,7 +189,6 @@ and the gateways with POSTERN_TRACING_ENDPOINT=http://127.0.0.1:4318 and POSTERN
     )
 }
 
-/// Lists the ports that are taken, and the ports used instead.
 fn ports(place: &Place) -> String {
     let moved = place.moved.iter().map(|sentence| format!("Port: {sentence}\n"));
     let addresses = place.listeners().flat_map(|listener| [listener.address, listener.admin]);

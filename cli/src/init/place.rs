@@ -24,7 +24,6 @@ pub(super) struct Place {
     pub(super) moved: Vec<String>,
 }
 
-/// A daemon's addresses.
 #[derive(Clone, Copy)]
 pub(super) struct Listener {
     pub(super) address: SocketAddr,

@@ -17,7 +17,6 @@ use std::path::Path;
 const GATEWAY_STATE: &str = "/var/lib/postern-gateway";
 const ISSUER_STATE: &str = "/var/lib/postern-issuer";
 
-/// The parts of a server's URL.
 struct Server {
     host: String,
     port: u16,
@@ -129,7 +128,6 @@ fn of_issuer(args: &Init, issuer: &Server, origin: &str, issuer_url: &str) -> Re
     Ok(template.finish(&[]))
 }
 
-/// Describes the use of the files.
 fn text(args: &Init, directory: &Path, gateways: &[(String, String)]) -> String {
     let names: Vec<&str> = gateways.iter().map(|(name, _)| name.as_str()).collect();
     let (names, folder) = (names.join(" "), next::quoted(directory));

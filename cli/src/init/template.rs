@@ -7,7 +7,6 @@ use crate::failure::Failure;
 use serde_json::Value;
 use std::path::Path;
 
-/// The lines of an example.
 pub(super) struct Template {
     name: &'static str,
     lines: Vec<String>,

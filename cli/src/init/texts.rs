@@ -42,7 +42,6 @@ pub(super) const REPLICAS: usize = 3;
 /// Not 11211: Debian's package starts a memcached there, which evicts.
 const FIRST_MEMCACHED: u16 = 11221;
 
-/// Files to write, by name in the folder.
 pub(super) struct Texts {
     pub(super) files: Vec<(String, String)>,
     pub(super) next: Next,
@@ -76,7 +75,6 @@ pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure
     })
 }
 
-/// Sets the keys that every gateway's file needs.
 fn gateway(template: Template, place: &Place, listener: Listener) -> Result<Template, Failure> {
     let directory = format!("{}{DIRECTORY_PATH}", place.issuer_url());
     listening(template, listener)?

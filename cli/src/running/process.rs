@@ -19,12 +19,10 @@ const LOST_SHARE: f64 = 0.05;
 /// Name for a process whose snapshot has no daemon's section.
 pub(crate) const UNKNOWN: &str = "process";
 
-/// A process with an admin listener.
 pub(crate) struct Running {
     pub(crate) is_ready: bool,
     /// Answer of `/readyz`: "ready", or the reasons, one a line.
     pub(crate) said: String,
-    /// Metrics, as text.
     pub(crate) metrics: String,
     sections: Vec<Section>,
 }
@@ -108,7 +106,6 @@ impl Running {
         rest.split_once('"').map(|(version, _)| version)
     }
 
-    /// Describes the links that lose attempts.
     pub(crate) fn lossy_links(&self) -> Vec<String> {
         let lossy = self.links().into_iter().filter(is_lossy);
         lossy
@@ -119,7 +116,6 @@ impl Running {
             .collect()
     }
 
-    /// Prints a table of the used links.
     pub(crate) fn print_links(&self) -> Result<(), Failure> {
         let rows = self.links();
         if rows.is_empty() {

@@ -68,7 +68,6 @@ fn text(status: &Status) -> String {
     format!("{first}\n{first_hop}{}", hop("agent", &status.agent))
 }
 
-/// Describes the state of a hop.
 fn hop(name: &str, hop: &HopStatus) -> String {
     let gateways = hop.gateways.iter();
     let gateways: String =

@@ -27,7 +27,6 @@ struct Daemon {
     daemon: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<PathBuf>,
-    /// URL of the live page.
     page: String,
     state: State,
     /// Reasons from `/readyz` for which the daemon is not ready, or is degraded.
@@ -76,7 +75,6 @@ pub(crate) async fn status(args: &Status) -> Result<(), Failure> {
     judge(&found, files.is_empty())
 }
 
-/// Prints the daemon of one admin listener, and its links.
 async fn of_address(admin: &str, as_json: bool) -> Result<(), Failure> {
     let admin = admin.trim_end_matches('/');
     let (daemon, running) = ask(admin, None).await;
@@ -178,7 +176,6 @@ async fn next_replica_later(url: &str, before: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the values of a metric's series.
 fn values(metrics: &str, name: &str) -> Vec<f64> {
     let series = metrics.lines().filter_map(|line| line.strip_prefix(name)?.split_once(' '));
     let of_name = series.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));

@@ -23,7 +23,6 @@ const MOST_MIRRORS: usize = 8;
 #[error("{0}")]
 pub struct ConfigProblem(String);
 
-/// Fails with a message, unless `is_right`.
 pub(super) fn require(is_right: bool, problem: impl FnOnce() -> String) -> Result<(), ConfigProblem> {
     if is_right { Ok(()) } else { Err(ConfigProblem(problem())) }
 }
@@ -66,7 +65,6 @@ pub(crate) fn each_once(urls: &[String], most: usize) -> bool {
 }
 
 impl HopConfig<'_> {
-    /// Checks the section of the hop at `position`.
     pub(super) fn check(&self, position: Position) -> Result<(), ConfigProblem> {
         let (Self { gateway, issuer, wallet }, of) = (*self, position.section());
         let (low, high, gateways, issuers) = (wallet.low, wallet.high, gateway.url.list(), issuer.urls());
@@ -190,7 +188,6 @@ impl From<String> for Urls {
 }
 
 impl GatewayConfig {
-    /// Loads the certificate for a gateway that requires one.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)
     }
@@ -204,7 +201,6 @@ fn own_certificate(
     files.map(|(certificate, key)| OwnCertificate::load(certificate, key)).transpose()
 }
 
-/// Returns a duration, for defaults.
 fn seconds<const NUMBER: u64>() -> ConfigDuration {
     ConfigDuration::secs(NUMBER)
 }
@@ -253,7 +249,6 @@ impl IssuerConfig {
         self.url.as_ref().map_or(&[], Urls::list)
     }
 
-    /// Loads the certificate for an issuer that requires one.
     pub(crate) fn own_certificate(&self) -> Result<Option<OwnCertificate>, TlsError> {
         own_certificate(&self.certificate, &self.key)
     }

@@ -36,22 +36,17 @@ pub(crate) fn boxed(body: Full<Bytes>) -> Body {
 /// target.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// The request names no valid target.
     #[error("{0}")]
     Target(#[from] TargetError),
-    /// No tunnel could be opened.
     #[error("{0}")]
     NoTunnel(#[from] OpenError),
     /// A tunnel was opened, and the target's answer to a plain request cannot be passed on.
     #[error("{0}; check the target, or try again. This attempt has spent its token")]
     Upstream(#[from] AnswerFault),
-    /// The request is not one for a proxy.
     #[error("{0}")]
     Request(&'static str),
-    /// The request's head is too large.
     #[error("the request's head has more than {MOST_FIELDS} fields or {} KiB: send fewer or shorter fields", HEADER_LIMIT / 1024)]
     HeaderTooLarge,
-    /// UDP, which the agent's configuration forbids.
     #[error("UDP is off in this agent ([listen] udp_targets); no token was sent")]
     UdpOff,
     /// A TRACE or OPTIONS that must not be forwarded.
@@ -77,7 +72,6 @@ pub(crate) enum Reply {
 }
 
 impl Refusal {
-    /// Returns the row of the table for this refusal.
     fn row(&self) -> Row {
         use AgentOutcome::{BadRequest, GatewayFailed, NoToken, TargetFailed, TokensRefused};
         use OpenError as E;

@@ -29,7 +29,6 @@ const MOST_KEPT: usize = 4;
 #[derive(Default)]
 pub(crate) struct KeptTunnels(Mutex<Vec<(Target, Upstream)>>);
 
-/// A tunnel to a target that speaks HTTP.
 struct Upstream {
     sender: SendRequest<Body>,
     /// Limits the head of the awaited answer.

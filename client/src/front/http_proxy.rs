@@ -205,7 +205,6 @@ struct UdpStream {
 }
 
 impl UdpStream {
-    /// Opens the stream that a request asks for.
     async fn open(head: &Parts, state: &AgentState) -> Result<Self, Refusal> {
         let target = target(head, state)?;
         let (opened, tunnel) = (Instant::now(), state.opener.open(&target).await?);
@@ -225,7 +224,6 @@ impl UdpStream {
     }
 }
 
-/// Parses the target of a request for UDP.
 fn target(head: &Parts, state: &AgentState) -> Result<Target, Refusal> {
     if state.limit.udp_targets() == 0 {
         return Err(Refusal::UdpOff);

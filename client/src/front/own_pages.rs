@@ -94,7 +94,6 @@ pub(crate) fn answer<B>(
     response
 }
 
-/// Explains how to use the agent at `address`.
 fn how_to_use(address: SocketAddr) -> Response<Full<Bytes>> {
     let body = format!(
         "This is a Postern agent: an HTTP and SOCKS5 proxy on one port.\n\n\

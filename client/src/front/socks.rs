@@ -29,9 +29,7 @@ const NO_ACCEPTABLE_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 const UDP_ASSOCIATE: u8 = 3;
 
-/// Time limit for a client's request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the request of a rejected client.
 const TURNED_AWAY_TIMEOUT: Duration = Duration::from_secs(2);
 /// SOCKS4's "request rejected or failed": version 0, code 91, six bytes that mean nothing.
 const SOCKS4_REJECTED: [u8; 8] = [0, 91, 0, 0, 0, 0, 0, 0];
@@ -106,7 +104,6 @@ pub(crate) async fn turn_away(mut stream: TcpStream) {
     }
 }
 
-/// Rejects a SOCKS4 client in its own protocol.
 pub(crate) async fn refuse_version_4(stream: TcpStream) {
     part(stream, &SOCKS4_REJECTED).await;
 }
@@ -167,7 +164,6 @@ fn response(reply: Reply) -> [u8; 10] {
     [VERSION, reply as u8, 0, IPV4, 0, 0, 0, 0, 0, 0]
 }
 
-/// Formats the reply that names the socket of an association.
 fn associated(address: SocketAddr) -> Vec<u8> {
     [&[VERSION, Reply::Succeeded as u8, 0][..], &written(address)].concat()
 }

@@ -39,29 +39,23 @@ pub(crate) struct Connection {
 /// The reason why a sent request has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    /// The connection ended or broke before the answer was whole.
     #[error("the gateway {url} broke the connection off before it answered: {reason}; try again")]
     Broken { url: String, reason: String },
-    /// The shared connection does not answer probes.
     #[error(
         "the connection to the gateway {url} died before it answered: it hangs, or the way to it does; try again"
     )]
     Dead { url: String },
-    /// The answer did not come in time.
     #[error("the gateway {url} did not answer within {limit:?}; it or the target is slow: try again")]
     Silent { url: String, limit: Duration },
-    /// The answer is not HTTP, or too large.
     #[error(
         "the gateway {url} gave an answer that is not HTTP/1.1 ({reason}); is this the address of a gateway?"
     )]
     NotHttp { url: String, reason: HeadError },
 }
 
-/// The gateway's answer to a request for a tunnel.
 pub(crate) enum Answer {
     /// 2xx: the connection is now the tunnel (RFC 9110, section 9.3.6). For UDP, 101 over HTTP/1.1.
     Opened(Tunnel),
-    /// Any other status.
     Refused(Refused),
 }
 

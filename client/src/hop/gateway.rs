@@ -26,7 +26,6 @@ const IDLE: Duration = Duration::from_secs(30);
 /// The same for connections that cost a token of the previous hop; less than a gateway's `limits.idle_timeout`.
 const PAID_IDLE: Duration = Duration::from_mins(5);
 
-/// The gateway and its connection settings.
 pub(crate) struct Gateway {
     url: String,
     /// Host without brackets.
@@ -57,9 +56,7 @@ struct Tls {
 }
 
 enum Route {
-    /// Over TCP.
     Direct(Lookup),
-    /// Through the previous hop.
     Through(Arc<dyn HopBefore>),
 }
 
@@ -69,7 +66,6 @@ pub(crate) trait HopBefore: Send + Sync {
     fn open_way<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Tunnel, RouteError>>;
 }
 
-/// The reason why a route cannot be opened.
 pub(crate) enum RouteError {
     Io(io::Error),
     FirstHop(Outage),
@@ -152,7 +148,6 @@ impl Gateway {
         self
     }
 
-    /// Returns `true` if a connection costs a token of the previous hop.
     pub(crate) fn costs_a_token(&self) -> bool {
         matches!(self.route, Route::Through(_))
     }

@@ -28,7 +28,6 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 /// Silence after which a request makes its gateway doubtful.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The gateways, shared by all connections.
 pub(crate) struct Gateways {
     /// In order of preference. A reload replaces the list.
     list: ArcSwap<Vec<Arc<Endpoint>>>,

@@ -49,7 +49,6 @@ pub struct Health {
     failures: u32,
     /// Start of the last probe.
     probed: Option<Instant>,
-    /// `true` if a probe is under way.
     pub(crate) is_probing: bool,
     /// Number of probes that succeeded or failed.
     pub(crate) outcomes: u64,

@@ -25,7 +25,6 @@ const AGAIN: &str = "The agent gives this answer of a few seconds ago again, and
 pub(crate) struct FailedTargets(Mutex<VecDeque<(Instant, Target, Refused)>>);
 
 impl FailedTargets {
-    /// Returns the gateway's recent answer about this target.
     pub(crate) fn answer(&self, target: &Target, now: Instant) -> Option<Refused> {
         let targets = self.0.lock();
         let (.., refused) = targets.iter().find(|(at, failed, _)| failed == target && is_recent(*at, now))?;
@@ -38,7 +37,6 @@ impl FailedTargets {
         self.add(target, &Refused::broken_udp(), at);
     }
 
-    /// Remembers the gateway's answer about this target.
     pub(crate) fn add(&self, target: &Target, refused: &Refused, now: Instant) {
         let mut targets = self.0.lock();
         targets.retain(|(at, failed, _)| failed != target && is_recent(*at, now));

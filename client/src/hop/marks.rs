@@ -54,7 +54,6 @@ pub struct Marks {
     longer: Duration,
 }
 
-/// A challenge, with or without a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KnownChallenge {
     digest: ChallengeDigest,
@@ -64,7 +63,6 @@ struct KnownChallenge {
     seen: UnixSeconds,
     /// Time at which it was counted as a new one.
     counted: Option<UnixSeconds>,
-    /// `true` if its tokens are no longer sent.
     is_given_up: bool,
     refused_in_a_row: u32,
     /// `true` if one of its tokens has opened a tunnel.
@@ -82,64 +80,11 @@ pub struct Trial {
 
 /// The reason why no token is signed for a challenge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MarksRefused {
-    #[error(
-        "the gateway {gateway} names another challenge, after {count} new ones within an hour. It may be set up anew \
-         again and again, or it tries to tell clients apart by them, or to use up the issuer's quota. No token is signed for \
-         it for {} s; one that is known already is taken again at once. Ask the gateway's operator, or use another gateway \
-         (gateway.url)", left.as_secs()
-    )]
-    /// A new challenge too soon after others, from a gateway without marks.
-    ChallengeTooSoon {
-        /// The gateway's URL.
-        gateway: String,
-        /// New challenges in the last hour.
-        count: usize,
-        /// Time until a token may be signed for another challenge.
-        left: Duration,
-    },
-    #[error(
-        "the gateway {gateway} names another mark, after {count} new ones within an hour. Either it tries to tell clients \
-         apart by them, or its store of spent tokens keeps losing records. No token is signed for it for {} s; a mark that \
-         is known already is taken again at once. Ask the gateway's operator, or use another gateway (gateway.url)",
-        left.as_secs()
-    )]
-    /// A new mark too soon after others.
-    MarkTooSoon {
-        /// The gateway's URL.
-        gateway: String,
-        /// New marks in the last hour.
-        count: usize,
-        /// Time until a token may be signed for another mark.
-        left: Duration,
-    },
-    #[error(
-        "the gateway {gateway} changes from one mark to another and back, {changes} times within an hour. Either the \
-         gateways behind that address do not share one store of spent tokens, or it tries to tell clients apart. No \
-         token is signed for {} s, and none ahead of need. Ask the gateway's operator, or use another gateway (gateway.url)",
-        left.as_secs()
-    )]
-    /// More changes from one mark to another than gateways of one fleet make.
-    Alternating {
-        /// The gateway's URL.
-        gateway: String,
-        /// Changes in the last hour.
-        changes: usize,
-        /// Time until the next token may be signed.
-        left: Duration,
-    },
-}
-
-impl MarksRefused {
-    /// Returns the time until the same challenge is accepted.
-    #[must_use]
-    pub const fn left(&self) -> Duration {
-        match self {
-            Self::ChallengeTooSoon { left, .. }
-            | Self::MarkTooSoon { left, .. }
-            | Self::Alternating { left, .. } => *left,
-        }
-    }
+#[error("{sentence}. Ask the gateway's operator, or use another gateway (gateway.url)")]
+pub struct MarksRefused {
+    sentence: String,
+    /// Time until the same challenge is accepted.
+    pub left: Duration,
 }
 
 impl Marks {
@@ -232,11 +177,20 @@ impl Marks {
         let pause = count.checked_sub(WITHOUT_PAUSE).map(|over| PAUSES.pause(over as u32));
         let left = pause.and_then(|pause| pause.checked_sub(last)).filter(|left| !left.is_zero());
         let Some(left) = left else { return Ok(()) };
-        let gateway = gateway.to_owned();
-        Err(match self.is_used() {
-            true => MarksRefused::MarkTooSoon { gateway, count, left },
-            false => MarksRefused::ChallengeTooSoon { gateway, count, left },
-        })
+        let seconds = left.as_secs();
+        let sentence = match self.is_used() {
+            true => format!(
+                "the gateway {gateway} names another mark, after {count} new ones within an hour. Either it tries to tell clients \
+                 apart by them, or its store of spent tokens keeps losing records. No token is signed for it for {seconds} s; a mark \
+                 that is known already is taken again at once"
+            ),
+            false => format!(
+                "the gateway {gateway} names another challenge, after {count} new ones within an hour. It may be set up anew \
+                 again and again, or it tries to tell clients apart by them, or to use up the issuer's quota. No token is signed for \
+                 it for {seconds} s; one that is known already is taken again at once"
+            ),
+        };
+        Err(MarksRefused { sentence, left })
     }
 
     /// Fails during a pause between tokens, for a gateway that changes its mark too often.
@@ -247,7 +201,13 @@ impl Marks {
         let pause = ALTERNATING.pause(over as u32);
         let left = pause.checked_sub(signed.until(now)).filter(|left| !left.is_zero());
         left.map_or(Ok(()), |left| {
-            Err(MarksRefused::Alternating { gateway: gateway.to_owned(), changes, left })
+            let sentence = format!(
+                "the gateway {gateway} changes from one mark to another and back, {changes} times within an hour. Either the \
+                 gateways behind that address do not share one store of spent tokens, or it tries to tell clients apart. No \
+                 token is signed for {} s, and none ahead of need",
+                left.as_secs()
+            );
+            Err(MarksRefused { sentence, left })
         })
     }
 

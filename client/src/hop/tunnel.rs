@@ -29,7 +29,6 @@ pub const OLDER_TOKENS: usize = 2;
 /// Maximum choices of a gateway for one token of a request.
 const CHOICES: usize = 4;
 
-/// Opens tunnels.
 pub(crate) struct Opener {
     pub(crate) gateways: Arc<Gateways>,
     pub(crate) supply: Arc<Supply>,
@@ -49,35 +48,26 @@ pub(crate) enum OpenError {
     /// The gateway's own answer, which is passed on.
     #[error("the gateway answered {}", .0.status)]
     Passed(Refused),
-    /// No gateway serves. No token was sent.
     #[error("{} No token was sent", full_stop(.0))]
     Outage(Outage),
-    /// The gateway does not offer UDP over HTTP/2.
     #[error(
         "the gateway {0} carries no UDP over HTTP/2 (its SETTINGS do not allow extended CONNECT): ask its operator, or use \
          another gateway. No token was sent"
     )]
     NoUdp(String),
-    /// The first hop opened no tunnel to the gateway.
     #[error("{0}")]
     FirstHop(Outage),
     /// The gateway did not answer; after a broken connection, it did not answer the replacement either.
     #[error("{} The token that was sent is given up", full_stop(.0))]
     Exchange(ExchangeError),
-    /// A token and its replacement were refused.
     #[error(
         "the gateway refused two tokens, one after the other{}. If this goes on, the gateway and the issuer do not \
          belong together, or do not agree on a key",
         message_of(reason)
     )]
-    TokensRefused {
-        /// The gateway's message.
-        reason: String,
-    },
-    /// No token is available.
+    TokensRefused { reason: String },
     #[error("{0}")]
     Shortage(#[from] Shortage),
-    /// The limit of tokens per minute is reached.
     #[error(
         "programs on this machine send tokens faster than the agent's configuration allows ([wallet] most_per_minute); no token was sent"
     )]
@@ -136,7 +126,6 @@ impl HopBefore for Opener {
     }
 }
 
-/// The outcome of sending one token.
 enum Attempt {
     Opened(Tunnel),
     /// Another token may succeed.

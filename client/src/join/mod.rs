@@ -6,4 +6,4 @@ mod tests;
 mod write;
 
 pub use string::{JOIN_LIMIT, Join, JoinError, certificates};
-pub use write::{JoinCheckError, JoinPlace, JoinWriteError, check_join, write_join};
+pub use write::{JoinPlace, JoinWriteError, check_join, write_join};

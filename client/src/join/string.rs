@@ -47,7 +47,6 @@ pub struct Join {
     pub api_key: Option<Secret>,
 }
 
-/// The JSON object.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
@@ -68,20 +67,17 @@ struct Fields {
 
 /// The reason why a text is not a usable join string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what happened")]
 pub enum JoinError {
-    /// No word of the text has the prefix.
     #[error("there is no join string: it is one word that begins with \"{PREFIX}{VERSION}.\"")]
     Missing,
-    /// The text is too long to be read.
     #[error("the join string is longer than {JOIN_LIMIT} bytes, which none is: is this the right file?")]
     TooLong,
-    /// Another version of the format.
     #[error(
         "the join string is of format {0}, and this version of postern reads format {VERSION}: update postern, or ask for a \
          join string of format {VERSION}"
     )]
     Version(u32),
-    /// The end is missing.
     #[error("the join string is not whole, its end is missing: copy all of it, on one line")]
     Truncated,
     /// A character that is not allowed, at this position, counted from 1.
@@ -89,33 +85,23 @@ pub enum JoinError {
         "character {0} of the join string is none that it can have: copy it again, without quotes or line breaks"
     )]
     Character(usize),
-    /// The checksum does not match.
     #[error(
         "the join string has been changed: its checksum does not match, so a character in it is missing, added or mistyped. \
          Copy it again"
     )]
     Checksum,
-    /// The checksum matches, but the contents cannot be read.
     #[error(
         "the join string holds no settings that can be read: make another one with `postern issuer account add --join`"
     )]
     Contents,
-    /// A field of a later version.
     #[error(
         "the join string has a field {0} that this version of postern does not know, so a newer one made it: update postern"
     )]
     UnknownField(String),
-    /// A required field is missing.
     #[error("the join string has no {0}: make another one with `postern issuer account add --join`")]
     NoField(&'static str),
-    /// A value that cannot be used.
     #[error("the join string's {field} cannot be used: {reason}")]
-    Field {
-        /// The name of the field.
-        field: &'static str,
-        /// The requirement.
-        reason: &'static str,
-    },
+    Field { field: &'static str, reason: &'static str },
 }
 
 impl Join {

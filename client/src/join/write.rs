@@ -7,7 +7,7 @@ use crate::hop::connection::fetch_challenge_from;
 use crate::hop::health::Outage;
 use crate::mint::error::MintError;
 use crate::settings::{HopSettings, StartError, check, settings};
-use postern_config::ConfigError;
+use postern_daemon::exit;
 use postern_daemon::files::{private_directory, write_private};
 use std::io;
 use std::ops::ControlFlow;
@@ -32,57 +32,25 @@ pub struct JoinPlace {
     pub replaces: bool,
 }
 
-/// The reason why no configuration was written.
+/// The reason why no configuration was written: what happened and what to do, and the command's exit code.
 #[derive(Debug, thiserror::Error)]
-pub enum JoinWriteError {
-    /// A file exists already.
-    #[error(
-        "{} is there already and has been left as it is: choose another name with --config and --data, or replace it with \
-         --force. Tokens in the wallet are kept either way", path.display()
-    )]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Every user may write to a folder.
-    #[error(
-        "every user of this machine may write in {} (mode {mode:o}), and so put another key, wallet or configuration there: run \
-         chmod 700 on it, or choose another folder with --config and --data", path.display()
-    )]
-    Shared {
-        /// The folder.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// A system call failed.
-    #[error("cannot write {}: {source}; check the disk, and that this user may write there", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The generated configuration does not parse.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// An agent would not start with the configuration.
-    #[error("an agent cannot start with this join string: {0}")]
-    Start(#[from] StartError),
+#[error("{sentence}")]
+pub struct JoinWriteError {
+    sentence: String,
+    /// One of [`postern_daemon::exit`].
+    pub exit_code: u8,
 }
 
-/// The reason why an agent would get no tokens.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinCheckError {
-    /// An agent would not start with the configuration.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// A gateway gives no challenge.
-    #[error(transparent)]
-    Gateway(#[from] Outage),
-    /// The issuer or its keys cannot be used.
-    #[error(transparent)]
-    Mint(#[from] MintError),
+impl JoinWriteError {
+    fn usage(sentence: String) -> Self {
+        Self { sentence, exit_code: exit::USAGE }
+    }
+
+    /// Returns the error of a join string with which no agent starts.
+    fn start(error: impl Into<StartError>) -> Self {
+        let sentence = format!("an agent cannot start with this join string: {}", error.into());
+        Self { sentence, exit_code: exit::CONFIG }
+    }
 }
 
 /// Writes the files of the agent, and returns its configuration. The configuration is written last, so that an existing one is
@@ -104,14 +72,20 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     let files = attached.each_ref().map(|file| file.as_ref().map(|(path, _)| path));
     let mut all = [Some(&path)].into_iter().chain(files).flatten();
     if let Some(there) = all.find(|path| !place.replaces && path.exists()) {
-        return Err(JoinWriteError::Exists { path: there.clone() });
+        return Err(JoinWriteError::usage(format!(
+            "{} is there already and has been left as it is: choose another name with --config and --data, or replace it with \
+             --force. Tokens in the wallet are kept either way",
+            there.display()
+        )));
     }
     for folder in [Some(data.as_path()), path.parent()].into_iter().flatten() {
         refuse_shared(folder)?;
     }
     let text = text(join, &place.listen, &path, files, &data.join("wallet"));
-    let config: Config = postern_config::parse(&path.display().to_string(), &text, [])?;
-    config.check().map_err(StartError::from)?;
+    let parsed = postern_config::parse::<Config>(&path.display().to_string(), &text, []);
+    let config =
+        parsed.map_err(|error| JoinWriteError { sentence: error.to_string(), exit_code: exit::CONFIG })?;
+    config.check().map_err(JoinWriteError::start)?;
     let make = |directory: &Path| private_directory().create(directory).map_err(failed(directory));
     make(&data)?;
     path.parent().map_or(Ok(()), make)?;
@@ -119,13 +93,18 @@ pub fn write_join(join: &Join, place: &JoinPlace) -> Result<Config, JoinWriteErr
     for (path, text) in attached.iter().flatten() {
         put(path, &format!("{}\n", text.trim_end()))?;
     }
-    check(&config)?;
+    check(&config).map_err(JoinWriteError::start)?;
     put(&path, &text)?;
     Ok(config)
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> JoinWriteError {
-    move |source| JoinWriteError::Io { path: path.to_owned(), source }
+    move |error| {
+        let path = path.display();
+        let sentence =
+            format!("cannot write {path}: {error}; check the disk, and that this user may write there");
+        JoinWriteError { sentence, exit_code: exit::RUNTIME }
+    }
 }
 
 /// Refuses a folder in which every user may replace files.
@@ -134,7 +113,14 @@ fn refuse_shared(folder: &Path) -> Result<(), JoinWriteError> {
     use std::os::unix::fs::MetadataExt;
     let mode = std::fs::metadata(folder).map_or(0, |metadata| metadata.mode() & 0o7777);
     let is_shared = mode & 0o002 != 0 && mode & 0o1000 == 0; // with the sticky bit, only a file's owner replaces it
-    if is_shared { Err(JoinWriteError::Shared { path: folder.to_owned(), mode }) } else { Ok(()) }
+    if !is_shared {
+        return Ok(());
+    }
+    Err(JoinWriteError::usage(format!(
+        "every user of this machine may write in {} (mode {mode:o}), and so put another key, wallet or configuration there: run \
+         chmod 700 on it, or choose another folder with --config and --data",
+        folder.display()
+    )))
 }
 
 #[cfg(not(unix))]
@@ -206,17 +192,21 @@ high = 128
 /// discarded: no other request shows whether the API key is accepted.
 ///
 /// # Errors
-/// The first obstacle to minting.
-pub async fn check_join(config: &Config) -> Result<(), JoinCheckError> {
-    let Some(HopSettings { gateways, tokens, .. }) = settings(config)?.pop() else { return Ok(()) };
+/// The first obstacle to minting, as a sentence.
+pub async fn check_join(config: &Config) -> Result<(), String> {
+    let hops = settings(config).map_err(|error| error.to_string())?;
+    let Some(HopSettings { gateways, tokens, .. }) = hops.into_iter().next_back() else { return Ok(()) };
     for (number, gateway) in gateways.into_iter().map(Arc::new).enumerate() {
         let fetched = timeout(PATIENCE, fetch_challenge_from(&gateway)).await;
-        let challenge = fetched.unwrap_or_else(|_| Err(Outage::silent(gateway.url(), PATIENCE)))?;
+        let fetched = fetched.unwrap_or_else(|_| Err(Outage::silent(gateway.url(), PATIENCE)));
+        let challenge = fetched.map_err(|outage| outage.to_string())?;
         for issuer in &tokens.issuers {
-            let key = issuer.key_for(&challenge).await?;
-            if number == 0 {
-                issuer.mint(&challenge.bytes, &key, 1, 0, |_| ControlFlow::Continue(())).await?;
-            }
+            let minting = async {
+                let key = issuer.key_for(&challenge).await?;
+                let count = usize::from(number == 0);
+                issuer.mint(&challenge.bytes, &key, count, 0, |_| ControlFlow::Continue(())).await
+            };
+            minting.await.map_err(|error: MintError| error.to_string())?;
         }
     }
     Ok(())

@@ -34,7 +34,6 @@ const OLDEST_COPY: Duration = Duration::from_hours(2);
 pub(crate) struct Consistency {
     /// Next to the wallet, with nothing secret in it.
     file: FileBeside,
-    /// The contents of the file.
     saved: Seen,
     seen: Seen,
     /// Keys that another mirror has confirmed stay confirmed.
@@ -162,7 +161,6 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Looks up a key's times in a directory.
     pub(crate) fn of(directory: &Directory, key: TokenKeyId) -> Option<Self> {
         ids(directory).find_map(|(listed, times)| (listed == key).then_some(times))
     }
@@ -186,7 +184,6 @@ pub(crate) fn ids(directory: &Directory) -> impl Iterator<Item = (TokenKeyId, Ti
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Seen {
-    /// The directory's URL.
     issuer: String,
     /// Time of the last comparison.
     looked: Option<UnixSeconds>,
@@ -205,10 +202,8 @@ struct KnownKey {
     is_confirmed: bool,
 }
 
-/// New facts in a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
-    /// Keys whose times have changed.
     pub(crate) changed: Vec<TokenKeyId>,
     /// Keys whose time began well before the last comparison, in which they were absent.
     pub(crate) unannounced: Vec<TokenKeyId>,

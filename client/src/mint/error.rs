@@ -10,121 +10,68 @@ use std::time::Duration;
 
 /// The reason why no tokens were minted: a message with the URL and the remedy.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what happened")]
 pub enum MintError {
-    /// The issuer's address is invalid.
     #[error(
         "the issuer's address \"{0}\" must be http://host:port or https://host, without a user or a query"
     )]
     Url(String),
-    /// The API key file cannot be used.
     #[error(
         "the API key cannot be read from {} (issuer.api_key_file): {reason}; the file holds the key that the issuer's operator gave you, and \
          nothing else",
         path.display()
     )]
-    KeyFile {
-        /// The file.
-        path: PathBuf,
-        /// A description of the fault.
-        reason: String,
-    },
-    /// The HTTP client or its certificates cannot be used.
+    KeyFile { path: PathBuf, reason: String },
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The issuer did not answer.
     #[error("the issuer {url} cannot be reached: {reason}")]
-    Unreachable {
-        /// The requested URL.
-        url: Url,
-        /// The cause and the remedy.
-        reason: String,
-    },
-    /// An answer with an error status.
+    Unreachable { url: Url, reason: String },
     #[error("the issuer {url} answered {status}{}{}", quoted(text), advice(*status))]
     Status {
-        /// The requested URL.
         url: Url,
-        /// The status.
         status: StatusCode,
         /// The issuer's message, cut to one line.
         text: String,
-        /// The issuer's `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// An answer that cannot be used.
     #[error(
         "the issuer {url} gave an answer that cannot be used: {reason}; is this the address of a Privacy Pass issuer?"
     )]
-    Unusable {
-        /// The requested URL.
-        url: Url,
-        /// A description of the fault.
-        reason: String,
-    },
+    Unusable { url: Url, reason: String },
     /// The directory sends requests to another host, which would receive the API key.
     #[error(
         "the issuer {url} wants requests for tokens sent to {elsewhere}, another host, and the API key is for the issuer alone: set \
          issuer.url (or --issuer) to that host if it is the issuer's, or leave the key out if it needs none"
     )]
-    Elsewhere {
-        /// The issuer's URL.
-        url: Url,
-        /// The URL for requests in its directory.
-        elsewhere: Url,
-    },
+    Elsewhere { url: Url, elsewhere: Url },
     /// An issuer that only the gateway's challenge names has no public address.
     #[error(
         "the issuer {url}, which only the gateway's challenge names, is at no public address, so no connection was made: a \
          gateway could find out in this way what this machine can reach. If this is your issuer, set issuer.url (or --issuer)"
     )]
-    NotPublic {
-        /// The requested URL.
-        url: Url,
-    },
-    /// The challenge's key is not among the issuer's.
+    NotPublic { url: Url },
     #[error(
         "the gateway requires tokens of a key that the issuer's directory {url} does not list. Such a key could be one \
          that only some clients are shown, to distinguish them, so nothing is minted for it; does the gateway use this \
          issuer, and has it fetched its keys lately?"
     )]
-    Unlisted {
-        /// The directory's URL.
-        url: Url,
-    },
+    Unlisted { url: Url },
     /// The challenge's key has retired, or the challenge names none and no key is left.
     #[error(
         "the key to use is retired, by the issuer's directory {url}: the gateway has to fetch the directory again, or \
          the issuer to publish a newer key{}", clock(*skew)
     )]
-    Retired {
-        /// The directory's URL.
-        url: Url,
-        /// The difference between this machine's clock and the issuer's.
-        skew: Skew,
-    },
+    Retired { url: Url, skew: Skew },
     /// The challenge's key is published ahead of its time (RFC 9578, section 4: not before its `not-before`).
     #[error(
         "the key to use takes over in {} s, by the issuer's directory {url}: tokens are minted from then on{}",
         wait.as_secs(), clock(*skew)
     )]
-    NotYet {
-        /// The directory's URL.
-        url: Url,
-        /// Time until the key takes over.
-        wait: Duration,
-        /// The difference between this machine's clock and the issuer's.
-        skew: Skew,
-    },
-    /// The key is unusable, or the issuer did not sign with it.
+    NotYet { url: Url, wait: Duration, skew: Skew },
     #[error(
         "the issuer {url} gave no signature that can be used: {source}; does it hold the key that the gateway requires?"
     )]
-    Blind {
-        /// The requested URL.
-        url: Url,
-        /// The failed operation.
-        source: BlindError,
-    },
+    Blind { url: Url, source: BlindError },
 }
 
 impl MintError {

@@ -71,7 +71,7 @@ impl AttemptError {
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Mint(error) => error.retry_after(),
-            Self::Marks(error) => Some(error.left()),
+            Self::Marks(error) => Some(error.left),
             Self::Gateway(_) | Self::Wallet(_) | Self::Consistency(_) => None,
         }
     }

@@ -26,7 +26,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum size of a directory, in bytes.
 const DIRECTORY_LIMIT: usize = 256 * 1024;
 
 /// A client of one issuer, with an account there. Cheap to clone.
@@ -39,7 +38,6 @@ pub struct IssuerClient {
     /// Recorder of requests, each answered when the whole answer has arrived, whatever the status; `None` in commands that run
     /// once.
     attempts: Option<Link>,
-    /// The addresses that requests may go to.
     allows: fn(IpAddr) -> bool,
     /// No batches are requested before this time: the issuer refused one, and then gave a single token.
     pub(super) singly_until: Arc<Mutex<Option<Instant>>>,
@@ -52,7 +50,6 @@ pub struct MintKey {
     pub key: IssuerKey,
     /// End of its validity, if the directory has it.
     pub not_after: Option<UnixSeconds>,
-    /// The URL for token requests.
     pub(super) request_url: Url,
     /// The directory's limit on tokens in a batch.
     pub(super) batch_limit: Option<u32>,
@@ -107,7 +104,6 @@ impl IssuerClient {
         Self { attempts: link, ..self }
     }
 
-    /// Returns the host and port of its address.
     pub(crate) fn address(&self) -> String {
         let port = self.url.port_or_known_default().unwrap_or(443);
         format!("{}:{port}", self.url.host_str().unwrap_or_default())

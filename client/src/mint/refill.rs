@@ -24,7 +24,6 @@ use tokio::time::{Instant, sleep_until};
 /// Interval between removals of useless tokens.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// The state of the task.
 pub(crate) struct Refill {
     supply: Arc<Supply>,
     gateways: Arc<Gateways>,

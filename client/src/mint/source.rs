@@ -54,7 +54,6 @@ impl TokenSource {
         self.issuers.len().max(1)
     }
 
-    /// Chooses the issuer for a challenge.
     pub(crate) fn of(&mut self, current: &CurrentChallenge) -> Result<IssuerClient, MintError> {
         if let Some(client) = self.issuers.choose(Instant::now()) {
             return Ok(client.clone());
@@ -92,7 +91,6 @@ struct ListedIssuer<T> {
     away: Option<Away>,
 }
 
-/// The reason why an issuer is skipped, and until when.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Away {
     cause: Cause,
@@ -101,9 +99,7 @@ struct Away {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The issuer does not serve.
     Outage,
-    /// The account's quota there is used up for now.
     Spent,
 }
 

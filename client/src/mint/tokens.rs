@@ -23,9 +23,7 @@ const SINGLY_FOR: Duration = Duration::from_secs(3_600);
 
 /// The meaning of a refused batch, if the issuer signs a single token after it.
 enum BatchRefusal {
-    /// The issuer does not support batches.
     NoBatches,
-    /// The batch was too large.
     TooMany,
 }
 
@@ -83,7 +81,6 @@ impl IssuerClient {
         self.singly_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Mints one token, in a separate request.
     async fn mint_one(&self, challenge: ChallengeDigest, key: MintKey) -> Result<Token, MintError> {
         let url = self.request_url(&key)?;
         let (issuer_key, token_type) = (key.key.clone(), key.key.token_type());
@@ -97,7 +94,6 @@ impl IssuerClient {
         off_workers(url, BlindError::BadResponse, move || pending.finalize(&response)).await
     }
 
-    /// Mints up to `size` tokens in one request.
     async fn mint_batch(
         &self,
         challenge: ChallengeDigest,
@@ -167,7 +163,6 @@ impl BatchRefusal {
     }
 }
 
-/// The state of one call of [`IssuerClient::mint`].
 struct Minting<'m, F> {
     issuer: &'m IssuerClient,
     key: &'m MintKey,

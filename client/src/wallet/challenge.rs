@@ -103,7 +103,6 @@ pub(crate) struct SavedChallenges {
 }
 
 impl SavedChallenges {
-    /// Reads the file next to `wallet`.
     pub(crate) fn read(wallet: &Path) -> Self {
         let losses = [
             "The gateway's challenge is fetched before the first tunnel",

@@ -28,7 +28,6 @@ impl Skew {
         self.0 != 0
     }
 
-    /// Returns the difference in words.
     pub(crate) fn apart(self) -> String {
         let direction = if self.0 > 0 { "ahead of" } else { "behind" };
         format!("this machine's clock is {} {direction} the issuer's", rough(self.0.unsigned_abs()))

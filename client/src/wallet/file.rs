@@ -34,7 +34,6 @@ struct Contents {
     file: File,
     held: Vec<Held>,
     free: Vec<u64>,
-    /// Number of slots in the file.
     slots: u64,
 }
 
@@ -194,7 +193,6 @@ impl Wallet {
         Ok(())
     }
 
-    /// Drops the tokens for which `gone` is true.
     fn drop_where(&self, gone: impl Fn(&Held) -> bool) -> Dropped {
         let mut contents = self.contents.lock();
         let (dropped, kept): (Vec<_>, Vec<_>) = contents.held.drain(..).partition(gone);
@@ -310,7 +308,6 @@ impl Contents {
     }
 }
 
-/// Converts the result of an attempt to lock the file.
 fn locked(path: &Path, taken: Result<(), TryLockError>) -> Result<(), WalletError> {
     taken.map_err(|error| match error {
         TryLockError::WouldBlock => WalletError(format!(

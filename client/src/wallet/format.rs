@@ -31,7 +31,6 @@ pub(crate) struct Unspent {
     pub(crate) not_after: Option<UnixSeconds>,
 }
 
-/// The contents of a slot.
 #[derive(Debug)]
 pub(crate) enum Slot {
     Free,

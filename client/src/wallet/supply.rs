@@ -52,7 +52,6 @@ struct SupplyState {
     doubted: BTreeSet<TokenKeyId>,
 }
 
-/// The tokens that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// All, those of older marks first.
@@ -76,7 +75,6 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Counts the tokens that may be sent.
     pub(crate) fn held(&self) -> usize {
         self.level + self.older
     }
@@ -87,21 +85,16 @@ impl Demand {
     }
 }
 
-/// The reason why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Shortage {
-    /// The gateway gave no challenge.
     #[error("{0}")]
     Gateway(String),
-    /// The issuer gave no token.
     #[error("there is no token left, and minting failed: {sentence}")]
     Issuer { sentence: String, retry_after: Duration },
-    /// No token came in time.
     #[error(
         "there is no token left, and none was minted within {PATIENCE:?}; the issuer may be slow: try again"
     )]
     Slow,
-    /// The wallet file failed.
     #[error("{0}; no token was sent")]
     Wallet(#[from] WalletError),
 }

@@ -56,7 +56,6 @@ impl<'a> Association<'a> {
         Ok(Self { state, socket, announced, program: None, targets, flows })
     }
 
-    /// Returns the address to which the program sends its datagrams.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

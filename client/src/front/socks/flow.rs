@@ -51,11 +51,9 @@ pub(super) struct Ended {
     pub(super) flow: Arc<Flow>,
     /// Time before which no further stream may be opened to the target.
     pub(super) until: Instant,
-    /// The reason why there was no stream.
     pub(super) refusal: Option<Refusal>,
 }
 
-/// Reasons why a stream ends irregularly.
 enum Fault {
     Malformed,
     Broken,
@@ -105,12 +103,10 @@ impl Flow {
         self.arrived.notify_one();
     }
 
-    /// Returns the time of the last datagram in either direction.
     pub(super) fn moved(&self) -> Instant {
         self.waiting.lock().moved
     }
 
-    /// Opens a stream, and relays datagrams until it ends.
     pub(super) async fn run(self: Arc<Self>, opener: Arc<Opener>) -> Ended {
         match opener.open(&self.target).await {
             Ok(tunnel) => {

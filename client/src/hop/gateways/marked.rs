@@ -27,7 +27,6 @@ impl Gateways {
         Ok(())
     }
 
-    /// Records a token that paid for a tunnel.
     pub(crate) fn accepted(&self, chosen: &Endpoint, digest: ChallengeDigest) {
         self.with_marks(chosen, |marks| marks.accepted(digest));
     }
@@ -75,7 +74,6 @@ impl Gateways {
         self.offering(current, look).unwrap_or(Ok(false))
     }
 
-    /// Returns the trial of `current`, while it lasts.
     pub(crate) fn trial(&self, current: &CurrentChallenge) -> Option<Trial> {
         self.offering(current, |marks, _| marks.trial(current.digest, UnixSeconds::now())).flatten()
     }
@@ -86,7 +84,6 @@ impl Gateways {
             .unwrap_or(false)
     }
 
-    /// Describes the state of a challenge.
     pub(crate) fn describe(&self, current: &CurrentChallenge) -> String {
         if let Err(refused) = self.may_sign(current) {
             return refused.to_string();

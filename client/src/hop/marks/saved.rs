@@ -11,7 +11,6 @@ use std::path::Path;
 /// The marks of all gateways, by origin name or address.
 pub(crate) type Ledger = BTreeMap<String, Marks>;
 
-/// The `.marks` file.
 pub(crate) struct SavedMarks(FileBeside);
 
 #[derive(Default, Deserialize, Serialize)]
@@ -43,7 +42,6 @@ struct SavedChallenge {
 }
 
 impl SavedMarks {
-    /// Reads the file next to `wallet`.
     pub(crate) fn read(wallet: &Path) -> (Self, Ledger) {
         let losses = [
             "The challenges of gateways are counted anew",
