@@ -1,26 +1,24 @@
 //! Commands `postern issuer account`, `key`, `usage` and `backup`.
 
 mod print;
-mod secret_file;
 
 use crate::args::{
-    AccountCommand, Change, KeyCommand, NewAccount, One, Output, Pace, UsageArgs, UsageFormat,
+    AccountCommand, Change, Joining, KeyCommand, NewAccount, One, Output, Pace, UsageArgs, UsageFormat,
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
-use crate::join;
 use crate::stdio::{Stdout, note, print_line, unprinted};
 use nix::unistd::{Gid, Uid, setegid, seteuid};
+use postern_client::join::{Join, certificates};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
 use postern_issuer::control::{
     self, AccountRequest, AccountsFile, Edit, Exported, KeyRequest, Line, Refused, Request, Terms,
 };
-use postern_issuer::{Burst, Config};
+use postern_issuer::{Burst, Config, JoinConfig};
 use postern_token::UnixSeconds;
-use print::{Form, Printer};
-use secret_file::SecretFile;
+use print::{Form, Printer, SecretFile};
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -106,11 +104,57 @@ fn add(args: NewAccount) -> Result<(), Failure> {
     let terms = Terms { quota, burst: limit(&pace), tier, expires_at };
     let certificates = certificate.iter().map(|file| public_key(file)).collect::<Result<_, _>>()?;
     let config = load(&output.daemon.config)?;
-    let join = join::prepare(&config.join, joining)?; // before act_as_owner: reads certificates with the caller's rights
+    let join = prepare_join(&config.join, joining)?; // before act_as_owner: reads certificates with the caller's rights
     let secret = out.map(SecretFile::create).transpose()?; // likewise
     let mut printer = Printer::new(with_key(), Form::of(&output));
     (printer.join, printer.secret) = (join, secret);
     print(&config, &AccountRequest::Add { name, terms, certificates }.into(), printer, "")
+}
+
+/// Prepares the join string of a new account, without its API key. Reports every error before the account is created.
+pub(crate) fn prepare_join(config: &JoinConfig, args: Joining) -> Result<Option<Join>, Failure> {
+    if !args.join {
+        return Ok(None);
+    }
+    let missing = |key: &str, flag: &str, example: &str| {
+        Failure::usage(format_args!(
+            "a join string needs {key}, and neither the command line nor [join] of the issuer's configuration has it: add {flag}, \
+             or {key} = {example} under [join]. No account was made"
+        ))
+    };
+    let gateways = if args.gateways.is_empty() { config.gateways.clone() } else { args.gateways };
+    if gateways.is_empty() {
+        return Err(missing("gateways", "--gateway URL", "[\"https://proxy.example\"]"));
+    }
+    let issuers = if args.issuers.is_empty() { config.issuers.clone() } else { args.issuers };
+    if issuers.is_empty() {
+        return Err(missing("issuers", "--issuer URL", "[\"https://issuer.example\"]"));
+    }
+    let join = Join {
+        gateways,
+        origin: args.origin.or_else(|| config.origin.clone()),
+        gateway_ca: trusted_certificates(args.gateway_ca.as_ref().or(config.gateway_ca.as_ref()))?,
+        issuers,
+        issuer_ca: trusted_certificates(args.issuer_ca.as_ref().or(config.issuer_ca.as_ref()))?,
+        api_key: None,
+    };
+    join.format().map_err(|error| Failure::usage(format_args!("{error}. No account was made")))?;
+    Ok(Some(join))
+}
+
+/// Reads the certificates of a PEM file.
+fn trusted_certificates(path: Option<&PathBuf>) -> Result<Option<String>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let refused = |reason: String| {
+        Failure::configuration(format_args!(
+            "{} cannot go into a join string: {reason}. No account was made",
+            path.display()
+        ))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let found = certificates(&text)
+        .ok_or_else(|| refused("it holds no whole PEM certificate (BEGIN CERTIFICATE)".to_owned()))?;
+    Ok(Some(found))
 }
 
 fn change(args: Change) -> Result<(AccountRequest, Output), Failure> {

@@ -11,10 +11,10 @@ mod servers;
 mod template;
 mod texts;
 
+use crate::account;
 use crate::args::{Init, Joining};
 use crate::failure::Failure;
 use crate::stdio::print;
-use crate::{account, join};
 use files::{Made, refuse_existing};
 use next::ACCOUNT;
 use place::Place;
@@ -68,7 +68,7 @@ fn add_agent(place: &Place, made: &mut Made) -> Result<(), Failure> {
     // The environment is ignored: it may belong to another installation.
     let config: postern_issuer::Config = postern_config::load(&place.path("issuer.toml"), [])?;
     postern_issuer::check(&config)?;
-    let join = join::prepare(&config.join, Joining { join: true, ..Joining::default() })?;
+    let join = account::prepare_join(&config.join, Joining { join: true, ..Joining::default() })?;
     let terms = Terms {
         quota: Some(QUOTA.parse().map_err(Failure::runtime)?),
         burst: None,

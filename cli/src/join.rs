@@ -1,8 +1,4 @@
-#[cfg(feature = "servers")]
-mod made;
-
-#[cfg(feature = "servers")]
-pub(crate) use made::prepare;
+//! Command `postern client join`.
 
 use crate::args::JoinArgs;
 use crate::failure::Failure;

@@ -51,5 +51,4 @@ pub use mint::compare;
 pub use reload::FIXED;
 pub use sentence::full_stop;
 pub use settings::{StartError, check};
-pub use wallet::clock::Skew;
 pub use wallet::file::{KeyTokens, WalletError, wallet_by_key};

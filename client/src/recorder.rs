@@ -85,11 +85,24 @@ pub(crate) struct Minting {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) sentence: String,
-    /// `true` if the gateway gave no challenge, without which there is no tunnel.
-    pub(crate) is_gateway: bool,
-    /// `true` if the gateway's marks are the cause. Another challenge may be acceptable, and a retry costs nothing.
-    pub(crate) is_of_marks: bool,
+    pub(crate) kind: FailureKind,
     pub(crate) next_attempt: Instant,
+}
+
+/// The category of a failure, which decides the pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// The gateway gave no challenge, without which there is no tunnel.
+    Gateway,
+    /// Gateway and issuer do not agree on a key.
+    Key,
+    /// The gateway's challenge comes too soon after others; the error contains the pause. Another one may be acceptable, and a retry
+    /// costs nothing.
+    Mark,
+    /// The failure passes without intervention.
+    Passing,
+    /// An operator must repair something first.
+    Lasting,
 }
 
 /// A failure to mint, in the status report.

@@ -201,6 +201,7 @@ fn minting(trouble: Option<(Failure, bool)>) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::FailureKind;
     use crate::wallet::challenge::tests::named;
     use std::time::Duration;
 
@@ -221,14 +222,14 @@ mod tests {
         assert_eq!(said(&Demand { waiting: 1, ..demand(12) }, None), "mints 88 tokens now");
         let next_attempt = now + Duration::from_millis(42_100);
         let sentence = "the issuer is away".to_owned();
-        let failure = Some(Failure { sentence, is_gateway: false, is_of_marks: false, next_attempt });
+        let failure = Some(Failure { sentence, kind: FailureKind::Passing, next_attempt });
         assert_eq!(
             said(&Demand { failure, ..demand(99) }, None),
             "nothing to do: 99 of 100 kept, mints again below 20"
         );
         let failed = Demand { waiting: 1, ..demand(0) };
         let sentence = String::new();
-        let failure = Some(Failure { sentence, is_gateway: false, is_of_marks: false, next_attempt });
+        let failure = Some(Failure { sentence, kind: FailureKind::Passing, next_attempt });
         assert_eq!(
             said(&Demand { failure, ..failed.clone() }, None),
             "waits 43 s, then tries again to mint 100 tokens"

@@ -1,9 +1,11 @@
-//! Prints accounts, usage and token keys as text, JSON or CSV.
+//! Prints accounts, usage and token keys as text, JSON or CSV, and writes a secret that is shown once to a file.
 
-use super::secret_file::SecretFile;
 use crate::args::Output;
+use crate::failure::Failure;
+use nix::unistd::{getuid, seteuid};
 use postern_client::join::Join;
 use postern_config::Secret;
+use postern_daemon::files::private_file;
 use postern_daemon::utc;
 use postern_issuer::control::{
     AccountChange, AccountView, CertificateView, Here, KeptIn, Line, TierTerm, TokenKeyView, UsageRow,
@@ -11,7 +13,9 @@ use postern_issuer::control::{
 use postern_issuer::{Burst, Quota};
 use postern_token::UnixSeconds;
 use serde_json::json;
+use std::fs::File;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -219,6 +223,46 @@ fn field(text: &str) -> String {
     let text =
         if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+/// A file that only the caller can read. Without a secret in it, it is removed again.
+pub(super) struct SecretFile {
+    path: PathBuf,
+    file: File,
+    is_written: bool,
+}
+
+impl SecretFile {
+    /// Creates the file, which must not exist: before the request, because a key that cannot be written would be lost.
+    pub(super) fn create(path: PathBuf) -> Result<Self, Failure> {
+        match private_file().write(true).create_new(true).open(&path) {
+            Ok(file) => Ok(Self { path, file, is_written: false }),
+            Err(error) => Err(Failure::usage(format_args!(
+                "cannot create {}: {error}; name a file that does not exist. Nothing was changed",
+                path.display()
+            ))),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn write(&mut self, secret: &str) -> io::Result<()> {
+        writeln!(self.file, "{secret}")?;
+        self.file.sync_all()?;
+        self.is_written = true;
+        Ok(())
+    }
+}
+
+impl Drop for SecretFile {
+    fn drop(&mut self) {
+        if !self.is_written {
+            let _ = seteuid(getuid()); // root may have become the issuer's user, who cannot remove it
+            let _ = std::fs::remove_file(&self.path); // an empty file is a nuisance, and no harm
+        }
+    }
 }
 
 #[cfg(test)]

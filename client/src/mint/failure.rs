@@ -4,7 +4,7 @@ use super::consistency::Inconsistent;
 use super::error::MintError;
 use crate::hop::health::Outage;
 use crate::hop::marks::MarksRefused;
-use crate::recorder::{FailureStatus, Recorder};
+use crate::recorder::{FailureKind, FailureStatus, Recorder};
 use crate::wallet::clock::Skew;
 use crate::wallet::file::WalletError;
 use crate::wallet::supply::{Demand, Failure};
@@ -40,20 +40,6 @@ pub(crate) enum AttemptError {
     Marks(#[from] MarksRefused),
     #[error(transparent)]
     Consistency(#[from] Inconsistent),
-}
-
-/// The category of a failure, which decides the pause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureKind {
-    Gateway,
-    /// Gateway and issuer do not agree on a key.
-    Key,
-    /// The gateway's challenge comes too soon after others; the error contains the pause.
-    Mark,
-    /// The failure passes without intervention.
-    Passing,
-    /// An operator must repair something first.
-    Lasting,
 }
 
 impl AttemptError {
@@ -98,9 +84,9 @@ impl MintingStatus {
         }
         match failure {
             // `gateways` reports outages of gateways.
-            Some(failure) if failure.is_gateway => {}
+            Some(failure) if failure.kind == FailureKind::Gateway => {}
             Some(failure) => {
-                if failure.is_of_marks {
+                if failure.kind == FailureKind::Mark {
                     self.recorder.marks_refused.increment(1);
                 }
                 let cause = without_numbers(&failure.sentence);
@@ -129,7 +115,7 @@ impl MintingStatus {
     /// Publishes readiness. An empty wallet is normal `on_demand`, and for a while `on_trial`.
     pub(crate) fn publish(&self, demand: &Demand, skew: Skew, on_demand: bool, on_trial: bool) {
         let is_stocked = demand.is_stocked();
-        let failure = demand.failure.as_ref().filter(|failure| !failure.is_gateway);
+        let failure = demand.failure.as_ref().filter(|failure| failure.kind != FailureKind::Gateway);
         self.recorder.minting.lock().trouble = failure.map(|failure| (failure.clone(), is_stocked));
         match failure {
             Some(failure) if is_stocked => self.gate.set_degraded(format!(

@@ -53,8 +53,6 @@ pub struct MintKey {
     pub(super) request_url: Url,
     /// The directory's limit on tokens in a batch.
     pub(super) batch_limit: Option<u32>,
-    /// The difference between this machine's clock and the issuer's.
-    pub skew: Skew,
 }
 
 impl IssuerClient {
@@ -230,7 +228,7 @@ impl Published {
         let key =
             IssuerKey::from_public_key(token_type, &public_key).map_err(|error| self.unusable(error))?;
         let batch_limit = self.directory.batch_limit;
-        Ok(MintKey { key, not_after: listed.not_after, request_url, batch_limit, skew })
+        Ok(MintKey { key, not_after: listed.not_after, request_url, batch_limit })
     }
 
     /// Returns the issuer's preferred key of the challenge's token type.

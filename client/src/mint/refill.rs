@@ -2,7 +2,7 @@
 //! issuer's keys, and backs off from a failing issuer. [`Stock`] computes the number of tokens to mint.
 
 use super::consistency::Consistency;
-use super::failure::{AttemptError, FailureKind, MintingStatus, pause};
+use super::failure::{AttemptError, MintingStatus, pause};
 use super::issuer::{IssuerClient, Published};
 use super::source::TokenSource;
 use crate::hop::gateways::Gateways;
@@ -279,12 +279,7 @@ impl Refill {
             self.source.issuers.back_in(Instant::now()).filter(|_| matches!(error, AttemptError::Mint(_)));
         let retry_after = error.retry_after().map(|said| back_in.map_or(said, |back| said.min(back)));
         let pause = pause(self.failures_in_a_row, error.kind(), retry_after, rand::random());
-        Failure {
-            sentence: error.to_string(),
-            is_gateway: error.kind() == FailureKind::Gateway,
-            is_of_marks: matches!(error, AttemptError::Marks(_)),
-            next_attempt: Instant::now() + pause,
-        }
+        Failure { sentence: error.to_string(), kind: error.kind(), next_attempt: Instant::now() + pause }
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`refill`](crate::mint::refill) fills the wallet; this module serves the tunnels.
 
 pub(crate) use crate::recorder::Failure;
-use crate::recorder::{Fate, Recorder};
+use crate::recorder::{FailureKind, Fate, Recorder};
 use crate::wallet::challenge::CurrentChallenge;
 use crate::wallet::clock::Clock;
 use crate::wallet::file::{Dropped, Wallet, WalletError};
@@ -174,7 +174,7 @@ impl Supply {
         let Some(failure) = &state.failure else { return Ok(()) };
         // A new waiter makes the refill try again immediately, so an older failure is not final.
         let is_old = failure.is_retried_on_demand() && state.attempts == attempts_before;
-        match !is_old && (failure.is_gateway || failure.next_attempt >= deadline) {
+        match !is_old && (failure.kind == FailureKind::Gateway || failure.next_attempt >= deadline) {
             true => Err(failure.shortage()),
             false => Ok(()),
         }
@@ -209,7 +209,7 @@ impl Supply {
     pub(crate) fn adopt(&self, current: Arc<CurrentChallenge>, older: Vec<ChallengeDigest>, is_taken: bool) {
         let mut state = self.state.lock();
         state.older = older;
-        state.failure.take_if(|failure| failure.is_of_marks && is_taken);
+        state.failure.take_if(|failure| failure.kind == FailureKind::Mark && is_taken);
         state.doubted.retain(|key| Some(*key) != current.key);
         let present = state.current.replace(current.clone());
         if present.as_ref().is_some_and(|present| present.is_same_as(&current)) {
@@ -329,12 +329,12 @@ impl Supply {
 impl Failure {
     /// Returns `true` if a new request triggers a retry at once.
     pub(crate) fn is_retried_on_demand(&self) -> bool {
-        self.is_gateway || self.is_of_marks
+        matches!(self.kind, FailureKind::Gateway | FailureKind::Mark)
     }
 
     fn shortage(&self) -> Shortage {
         let sentence = self.sentence.clone();
-        if self.is_gateway {
+        if self.kind == FailureKind::Gateway {
             return Shortage::Gateway(sentence);
         }
         let retry_after = self.next_attempt.saturating_duration_since(Instant::now());
