@@ -40,7 +40,7 @@ async fn what_is_minted_opens_tunnels_and_is_kept_private() {
     assert_eq!(std::fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(&out).unwrap();
     let refused = mint(&to_file);
-    let advice = "add --append to write behind what is in it, or name a file that does not exist";
+    let advice = "name a file that does not exist";
     refused.assert_failed(2, &[&format!("cannot create {path}"), advice]);
     assert_eq!(std::fs::read_to_string(&out).unwrap(), text, "nothing is written over");
 
@@ -135,7 +135,7 @@ async fn a_certificate_that_is_not_trusted_is_reported_with_the_switch_that_help
 
 /// An issuer whose answers are held back, so that there is time to interrupt.
 struct Slow {
-    home: TempDir,
+    _home: TempDir,
     _issuer: Daemon,
     relay: Relay,
     out: PathBuf,
@@ -148,7 +148,7 @@ impl Slow {
         let relay = Relay::to(&[issuer.address.port()]);
         relay.hold_replies(Duration::from_millis(100));
         let out = home.path().join("tokens");
-        Self { home, _issuer: issuer, relay, out }
+        Self { _home: home, _issuer: issuer, relay, out }
     }
 
     fn mint(&self, more: &[&str]) -> Postern {
@@ -183,7 +183,7 @@ async fn an_interrupted_mint_reports_how_many_tokens_there_are_and_how_to_contin
         let path = slow.out.display();
         let output = format!(
             "postern: stopped by {name}: {written} of 1000 tokens were written to {path}; for the rest run the command \
-             again with --count {} --append\n",
+             again with --count {}, to another file\n",
             1000 - written
         );
         assert_eq!(ended.code, Some(70), "{ended:#?}");
@@ -192,9 +192,6 @@ async fn an_interrupted_mint_reports_how_many_tokens_there_are_and_how_to_contin
             ended.stderr.starts_with(&format!("{name}: writing the tokens that are under way")),
             "{ended:#?}"
         );
-
-        slow.mint(&["--count", "2", "--append"]).ended().assert_stopped();
-        assert_eq!(slow.written(), written + 2);
     }
 }
 
@@ -214,43 +211,6 @@ async fn a_second_signal_does_not_wait_for_an_issuer_that_is_silent() {
         ended.stderr.contains("stopped at once by a second signal") && ended.stderr.contains(&output),
         "{ended:#?}"
     );
-}
-
-/// `kill -9`, a crash or a full disk can leave a part of a line.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn appending_removes_the_part_of_a_line_that_a_kill_left() {
-    let slow = Slow::start().await;
-    slow.relay.hold_replies(Duration::ZERO);
-    let append = |count: &str| slow.mint(&["--count", count, "--append"]).ended();
-    append("2").assert_stopped(); // it need not be there
-    assert_eq!(std::fs::metadata(&slow.out).unwrap().permissions().mode() & 0o777, 0o600);
-    let whole = std::fs::read_to_string(&slow.out).unwrap();
-    let first = whole.lines().next().unwrap();
-    for length in [1, 12, 20, 100, first.len() - 1] {
-        std::fs::write(&slow.out, format!("{whole}{}", &first[..length])).unwrap();
-        let ended = append("1");
-        ended.assert_stopped();
-        assert!(ended.stderr.contains("was written in part only"), "{length}: {ended:#?}");
-        assert!(std::fs::read_to_string(&slow.out).unwrap().starts_with(&whole));
-        assert_eq!(slow.written(), 3, "{length} bytes of a line");
-    }
-    // A last line that only lacks its end is a token.
-    std::fs::write(&slow.out, first).unwrap();
-    let ended = append("1");
-    ended.assert_stopped();
-    assert_eq!((slow.written(), ended.stderr.as_str()), (2, ""));
-
-    for other in ["something else\n", &format!("{whole}something else"), "P\n"] {
-        std::fs::write(&slow.out, other).unwrap();
-        append("1").assert_failed(2, &["does not hold tokens", "name another file"]);
-        assert_eq!(std::fs::read_to_string(&slow.out).unwrap(), other, "nothing is changed");
-    }
-    std::fs::write(&slow.out, &whole).unwrap();
-    let other_process = std::fs::File::open(&slow.out).unwrap();
-    other_process.lock().unwrap();
-    append("1").assert_failed(70, &["another process writes to"]);
-    run(["token", "mint", "--issuer", "http://127.0.0.1:1", "--append"]).assert_failed(2, &["--out"]);
-    drop(slow.home);
 }
 
 fn inspect(value: &str) -> Ended {
@@ -277,9 +237,7 @@ async fn tokens_and_challenges_are_explained_and_broken_ones_pointed_at() {
     let file = home.path().join("tokens");
     let path = file.to_str().unwrap();
     std::fs::write(&file, format!("{value}\n")).unwrap();
-    for args in [&["token", "inspect", path][..], &["token", "inspect", "--file", path]] {
-        assert_eq!(run(args).stdout, token.stdout);
-    }
+    assert_eq!(inspect(path).stdout, token.stdout);
     let several = tokens::mint(&issuer.http(), &gateway.http(), 3).join("\n");
     std::fs::write(&file, &several).unwrap();
     let numbered = inspect(path);
@@ -300,7 +258,6 @@ async fn tokens_and_challenges_are_explained_and_broken_ones_pointed_at() {
     assert!(wrong.iter().all(|part| mixed.stderr.contains(part)), "{mixed:#?}");
     let missing = home.path().join("missing.txt");
     inspect(missing.to_str().unwrap()).assert_failed(1, &["if it names a file, there is none of this name"]);
-    run(["token", "inspect", "--file", missing.to_str().unwrap()]).assert_failed(2, &["cannot read"]);
 
     let mut stream = proxy::dial(gateway.address).await.unwrap();
     let head = proxy::connect(&mut stream, "example.com:443", None).await.unwrap();

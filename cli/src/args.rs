@@ -160,9 +160,6 @@ pub(crate) struct Mint {
     /// Write to this new file, readable by its owner only, instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// With --out: append to the file if it exists
-    #[arg(long, requires = "out")]
-    pub(crate) append: bool,
     /// PEM file with the certificates to trust for issuer and gateway instead of the platform's
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
@@ -177,14 +174,11 @@ pub(crate) struct Mint {
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
     /// The value of Proxy-Authorization or Proxy-Authenticate, a bare token or challenge, or the name of a file with
-    /// one a line; read from standard input by default
+    /// one a line, such as `token mint --out` writes; read from standard input by default
     pub(crate) value: Option<String>,
-    /// A file with one value a line, such as `token mint --out` writes
-    #[arg(long, value_name = "FILE", conflicts_with = "value")]
-    pub(crate) file: Option<PathBuf>,
     /// Fetch the directory of an issuer or mirror, or the challenge of a gateway, from each URL: do they agree? Exit code 0 when
     /// they do, 1 when something differs, 70 when one gives neither
-    #[arg(long, value_name = "URL", num_args = 1.., conflicts_with_all = ["value", "file"])]
+    #[arg(long, value_name = "URL", num_args = 1.., conflicts_with = "value")]
     pub(crate) compare: Vec<String>,
     /// With --compare: PEM file with the certificates to trust instead of the platform's
     #[arg(long, value_name = "FILE", requires = "compare")]

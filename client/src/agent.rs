@@ -84,7 +84,6 @@ impl Agent {
             opener,
             answers,
             shutdown: process.shutdown.clone(),
-            readiness: process.readiness.clone(),
             limit: Limit::new(&config.listen, process.descriptors),
             sources: SourceLimits { handshakes: 0, refusals: 0, ..SourceLimits::default() },
             places: Places::default(),
@@ -130,7 +129,7 @@ impl Agent {
             let limit = self.state.limit.clone();
             tokio::spawn(reload::keep(reloader, self.config, self.reloadable, limit, shutdown.clone()));
         }
-        let keep = |hop: Hop| hop.keep(self.state.readiness.clone(), shutdown.clone());
+        let keep = |hop: Hop| hop.keep(self.process.readiness.clone(), shutdown.clone());
         let keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();
         // Fails only for connections that wait.
         let _ =
@@ -174,6 +173,7 @@ impl Hop {
             (saved_challenges, saved_marks),
             changes,
             MintingStatus::new(process.readiness.gate(tokens_gate), opener.recorder.clone()),
+            process.shutdown.clone(),
         );
         let reloadable = Reloadable { gateways: opener.gateways.clone(), approach, settings };
         Ok((Self { opener, refill }, reloadable))
@@ -181,7 +181,7 @@ impl Hop {
 
     /// Runs the refill and the probes of the gateways until the stop.
     async fn keep(self, readiness: Readiness, shutdown: Shutdown) {
-        let refilling = tokio::spawn(self.refill.run(shutdown.clone()));
+        let refilling = tokio::spawn(self.refill.run());
         let keeping = tokio::spawn(self.opener.gateways.clone().keep(readiness, shutdown));
         // A panic is already in the log.
         let _ = join!(refilling, keeping);

@@ -17,11 +17,10 @@ const LINE_LIMIT: u64 = 1 << 20;
 const WRONG: u8 = 1;
 
 pub(crate) fn inspect(args: Inspect) -> Result<(), Failure> {
-    match (args.file, args.value) {
-        (Some(path), _) => lines(open(&path)?),
-        (None, Some(value)) if is_file(&value) => lines(open(Path::new(&value))?),
-        (None, Some(value)) => one(value.trim(), !is_named_like_a_file(&value)),
-        (None, None) => lines(Box::new(BufReader::new(io::stdin()))),
+    match args.value {
+        Some(value) if is_file(&value) => lines(Box::new(BufReader::new(open(&value)?))),
+        Some(value) => one(value.trim(), !is_named_like_a_file(&value)),
+        None => lines(Box::new(BufReader::new(io::stdin()))),
     }
 }
 
@@ -35,10 +34,8 @@ fn is_named_like_a_file(value: &str) -> bool {
     value.len() < 255 && !value.contains([' ', '"', '=']) && !value.is_empty()
 }
 
-fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
-    let file = File::open(path)
-        .map_err(|error| Failure::usage(format_args!("cannot read {}: {error}", path.display())))?;
-    Ok(Box::new(BufReader::new(file)))
+fn open(path: &str) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::usage(format_args!("cannot read {path}: {error}")))
 }
 
 fn one(value: &str, is_value: bool) -> Result<(), Failure> {

@@ -1,6 +1,5 @@
 //! Command `postern token mint`. Each token is written as soon as it is minted, so the output of an interrupted run is valid.
 
-use super::output::Output;
 use crate::args::Mint;
 use crate::failure::Failure;
 use crate::stdio::{note, warn_of_secret};
@@ -8,15 +7,16 @@ use postern_client::mint::IssuerClient;
 use postern_client::{ChallengeFetchError, api_key_of, fetch_challenge, full_stop};
 use postern_config::Secret;
 use postern_daemon::exit;
+use postern_daemon::files::private_file;
 use postern_daemon::signals::{StopSignal, StopSignals};
 use postern_daemon::tls::OwnCertificate;
 use postern_token::header::{Challenge, format_authorization};
 use postern_token::{TokenChallenge, TokenType};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::task::JoinHandle;
 
@@ -35,7 +35,7 @@ pub(crate) async fn mint(args: Mint) -> Result<(), Failure> {
     };
     let key = issuer.key_for(&challenge).await.map_err(Failure::runtime)?;
 
-    let mut out = Output::open(&args)?;
+    let mut out = Output::open(args.out.clone())?;
     let (stop, second_stop) = handle_signals()?;
     let (mut write_error, mut written) = (None, 0);
     let minting = issuer.mint(&challenge.bytes, &key, args.count as usize, 0, |token| {
@@ -75,10 +75,70 @@ fn rest(reason: &str, out: &Output, written: u32, count: u32) -> String {
         return format!("{}o token was written", if reason.ends_with(": ") { "n" } else { "N" });
     }
     let verb = if written == 1 { "was" } else { "were" };
+    let to = if matches!(out, Output::File { .. }) { ", to another file" } else { "" };
+    let left = count - written;
     format!(
-        "{written} of {count} tokens {verb} written to {out}; for the rest run the command again with {}",
-        out.go_on(count - written)
+        "{written} of {count} tokens {verb} written to {out}; for the rest run the command again with --count {left}{to}"
     )
+}
+
+/// The destination of the tokens.
+enum Output {
+    Stdout,
+    File { file: File, path: PathBuf },
+}
+
+impl Output {
+    /// Creates the file at `path`. Never overwrites one: tokens are worth money, and a repeated mint costs quota.
+    fn open(path: Option<PathBuf>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(Self::Stdout) };
+        match private_file().write(true).create_new(true).open(&path) {
+            Ok(file) => Ok(Self::File { file, path }),
+            Err(error) => {
+                let advice = match error.kind() {
+                    ErrorKind::AlreadyExists => "name a file that does not exist",
+                    _ => "name a file in a directory that exists and that you may write to",
+                };
+                Err(Failure::usage(format_args!("cannot create {}: {error}; {advice}", path.display())))
+            }
+        }
+    }
+
+    /// Writes a line, unbuffered and in one piece.
+    fn line(&mut self, value: &str) -> io::Result<()> {
+        let line = format!("{value}\n");
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout();
+                out.write_all(line.as_bytes())?;
+                out.flush()
+            }
+            Self::File { file, .. } => {
+                let end = file.stream_position()?;
+                file.write_all(line.as_bytes()).inspect_err(|_| {
+                    let _ = file.set_len(end); // a full disk accepts part of a line, and the file holds whole tokens
+                })
+            }
+        }
+    }
+
+    /// Removes a file that is empty: the next run would fail because it exists.
+    fn close(&self, written: u32) {
+        if let Self::File { path, .. } = self
+            && written == 0
+        {
+            let _ = std::fs::remove_file(path); // an empty file does no harm
+        }
+    }
+}
+
+impl Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("standard output"),
+            Self::File { path, .. } => path.display().fmt(f),
+        }
+    }
 }
 
 fn api_key(args: &Mint) -> Result<Option<Secret>, Failure> {

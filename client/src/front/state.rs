@@ -9,7 +9,6 @@ use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
-use postern_daemon::readiness::Readiness;
 use postern_daemon::sources::SourceLimits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +24,6 @@ pub(crate) struct AgentState {
     pub(crate) opener: Arc<Opener>,
     pub(crate) answers: Arc<Answers>,
     pub(crate) shutdown: Shutdown,
-    pub(crate) readiness: Readiness,
     pub(crate) limit: Limit,
     pub(crate) sources: SourceLimits,
     pub(crate) places: Places,

@@ -39,6 +39,8 @@ pub(crate) struct Refill {
     asked_about: Option<TokenKeyId>,
     failures_in_a_row: u32,
     next_tidy: Instant,
+    /// During a drain, tokens are minted for waiting requests only.
+    shutdown: Shutdown,
 }
 
 impl Refill {
@@ -48,6 +50,7 @@ impl Refill {
         (saved_challenges, saved_marks): (SavedChallenges, SavedMarks),
         settings: watch::Receiver<TokenSettings>,
         status: MintingStatus,
+        shutdown: Shutdown,
     ) -> Self {
         Self {
             supply: opener.supply.clone(),
@@ -62,18 +65,20 @@ impl Refill {
             asked_about: None,
             failures_in_a_row: 0,
             next_tidy: Instant::now(),
+            shutdown,
         }
     }
 
-    /// Runs until the state of `shutdown` is *stopped*. During a drain, mints for waiting requests only.
-    pub(crate) async fn run(mut self, shutdown: Shutdown) {
+    /// Runs until the state of the process is *stopped*.
+    pub(crate) async fn run(mut self) {
+        let shutdown = self.shutdown.clone();
         let work = async {
             loop {
-                self.until_needed(&shutdown).await;
+                self.until_needed().await;
                 self.supply.begin_attempt();
                 // A drain waits for tokens that are being signed: the issuer has counted them.
                 let _minting = shutdown.tracker().token();
-                let result = self.attempt(&shutdown).await;
+                let result = self.attempt().await;
                 let failure = result.err().map(|error| self.failure(&error));
                 self.failures_in_a_row =
                     if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
@@ -85,7 +90,7 @@ impl Refill {
     }
 
     /// Completes when there are tokens to mint or doubts to settle, and the pause after a failure is over.
-    async fn until_needed(&mut self, shutdown: &Shutdown) {
+    async fn until_needed(&mut self) {
         loop {
             let now = Instant::now();
             if self.next_tidy <= now {
@@ -106,7 +111,7 @@ impl Refill {
                 self.settings.borrow().low == 0,
                 trial.is_some(),
             );
-            let is_needed = demand.has_doubts || self.count(&demand, shutdown.is_draining()) > 0;
+            let is_needed = demand.has_doubts || self.count(&demand) > 0;
             let put_off = self.put_off(&demand, is_needed, now);
             let until = match &demand.failure {
                 None if is_needed => match put_off {
@@ -147,17 +152,17 @@ impl Refill {
     }
 
     /// Counts the tokens to mint; none without a challenge.
-    fn count(&self, demand: &Demand, is_draining: bool) -> usize {
+    fn count(&self, demand: &Demand) -> usize {
         let Some(current) = &demand.current else { return 0 };
         let stock = Stock::of(demand, &self.settings.borrow());
-        stock.to_mint(self.gateways.trial(current), !current.has_context && !is_draining)
+        stock.to_mint(self.gateways.trial(current), !current.has_context && !self.shutdown.is_draining())
     }
 
     /// Tries the issuers in turn, until one works or an error applies to all of them.
-    async fn attempt(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+    async fn attempt(&mut self) -> Result<(), AttemptError> {
         let mut left = self.source.tries();
         loop {
-            let ended = self.attempt_once(shutdown).await;
+            let ended = self.attempt_once().await;
             left -= 1;
             match &ended {
                 Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {}
@@ -170,14 +175,14 @@ impl Refill {
         }
     }
 
-    async fn attempt_once(&mut self, shutdown: &Shutdown) -> Result<(), AttemptError> {
+    async fn attempt_once(&mut self) -> Result<(), AttemptError> {
         let Some(mut current) = self.supply.current() else { return Ok(()) };
         // A gateway whose challenge comes too soon may have returned to a known one.
         let is_refused = self.gateways.may_sign(&current).is_err();
         if is_refused || !current.is_fresh() || self.gateways.is_to_be_confirmed(&current) {
             current = self.gateways.fetch_challenge().await?;
         }
-        let first = match self.mint_for(&mut current, shutdown).await {
+        let first = match self.mint_for(&mut current).await {
             Err(AttemptError::Mint(error)) if error.is_of_key() => error,
             ended => return ended,
         };
@@ -186,19 +191,15 @@ impl Refill {
         if present.is_same_as(&current) {
             return Err(first.into());
         }
-        self.mint_for(&mut present, shutdown).await
+        self.mint_for(&mut present).await
     }
 
     /// Mints the tokens needed for `current`. If the issuer has a newer key, of which the gateway may not know, replaces
     /// `current` with the gateway's present challenge.
-    async fn mint_for(
-        &mut self,
-        current: &mut Arc<CurrentChallenge>,
-        shutdown: &Shutdown,
-    ) -> Result<(), AttemptError> {
+    async fn mint_for(&mut self, current: &mut Arc<CurrentChallenge>) -> Result<(), AttemptError> {
         self.saved_challenges.save(&self.gateways.challenges()).await;
         self.saved_marks.save(&self.gateways.marks()).await;
-        if self.count(&self.supply.demand(), shutdown.is_draining()) > 0 {
+        if self.count(&self.supply.demand()) > 0 {
             self.gateways.may_sign(current)?; // before anything is sent to the issuer
         }
         let mut issuer = self.source.of(current)?;
@@ -217,11 +218,11 @@ impl Refill {
         // A gateway that requires the issuer's preferred key is up to date.
         let is_up_to_date = current.key.is_none() || current.key == published.preferred(&current.challenge);
         self.supply.settle_doubts(current.digest, is_up_to_date, |key| published.redeems(key));
-        let count = self.count(&self.supply.demand(), shutdown.is_draining());
+        let count = self.count(&self.supply.demand());
         if count == 0 {
             return Ok(());
         }
-        self.mint(&issuer, &published, current, count, shutdown).await
+        self.mint(&issuer, &published, current, count).await
     }
 
     /// Returns `true` if the issuer has a newer key than `current` names, and the challenge was not fetched since.
@@ -239,7 +240,6 @@ impl Refill {
         published: &Published,
         current: &CurrentChallenge,
         count: usize,
-        shutdown: &Shutdown,
     ) -> Result<(), AttemptError> {
         let key = published.key_for(&current.challenge)?;
         self.consistency.check(published, key.key.id()).await?;
@@ -247,7 +247,7 @@ impl Refill {
             return Ok(());
         }
         // A mark may be the first one of the key that its challenge claims, but not of the key that the issuer publishes.
-        let count = count.min(self.count(&self.supply.demand(), shutdown.is_draining()));
+        let count = count.min(self.count(&self.supply.demand()));
         if count == 0 {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Refill {
             if let Err(error) = self.supply.add(Unspent { token, not_after: key.not_after }) {
                 unwritten.get_or_insert(error); // tokens that were requested still arrive, and may be written
             }
-            let is_wanted = !shutdown.is_draining() || self.supply.demand().waiting > 0;
+            let is_wanted = !self.shutdown.is_draining() || self.supply.demand().waiting > 0;
             let is_current = self.supply.current().is_some_and(|present| present.digest == current.digest);
             if unwritten.is_none() && is_current && is_wanted {
                 ControlFlow::Continue(())
@@ -269,8 +269,7 @@ impl Refill {
         };
         let minted = issuer.mint(&current.challenge.bytes, &key, count, urgent, keep).await;
         unwritten.map_or(Ok(()), Err)?;
-        minted?;
-        Ok(())
+        Ok(minted.map(drop)?)
     }
 
     fn failure(&self, error: &AttemptError) -> Failure {
