@@ -24,7 +24,6 @@ use postern_config::Secret;
 use postern_daemon::tls::self_signed;
 use postern_issuer::control::{self, AccountRequest, Line, Terms};
 pub(crate) use texts::EXAMPLES;
-use texts::Texts;
 
 const QUOTA: &str = "10000/1d";
 
@@ -34,28 +33,29 @@ pub(crate) fn run(args: &Init) -> Result<(), Failure> {
         return servers::run(args, origin);
     }
     let place = Place::of(args)?;
-    let texts = if args.fleet { texts::of_fleet(args, &place)? } else { texts::of_one_server(args, &place)? };
-    let mut names: Vec<String> = texts.files.iter().map(|(name, _)| name.clone()).collect();
+    let (files, next) =
+        if args.fleet { texts::of_fleet(args, &place)? } else { texts::of_one_server(args, &place)? };
+    let mut names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
     names.extend(["client.toml", "tls", "state"].map(str::to_owned));
     refuse_existing(&place.directory, &names)?;
-    write(&place, &texts)?;
-    print(texts.next.text(args, &place))
+    write(&place, &files)?;
+    print(next.text(args, &place))
 }
 
 /// Writes all files. Removes them again on failure.
-fn write(place: &Place, texts: &Texts) -> Result<(), Failure> {
+fn write(place: &Place, files: &[(String, String)]) -> Result<(), Failure> {
     let mut made = Made::default();
     made.folder(&place.path("state/gateway"))?;
     made.also(&place.path("tls"));
     let address = place.issuer.address.ip(); // loopback, like the gateways' addresses
     self_signed(&place.path("tls"), address).map_err(Failure::runtime)?;
-    for (name, text) in &texts.files {
+    for (name, text) in files {
         if let Some((folder, _)) = name.rsplit_once('/') {
             made.folder(&place.path(folder))?;
         }
         made.file(&place.path(name), text)?;
     }
-    for (name, text) in texts.files.iter().filter(|(name, _)| name.starts_with("gateway")) {
+    for (name, text) in files.iter().filter(|(name, _)| name.starts_with("gateway")) {
         postern_gateway::check(&postern_config::parse(name, text, [])?)?;
     }
     add_agent(place, &mut made)?;

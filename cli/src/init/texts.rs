@@ -42,10 +42,8 @@ pub(super) const REPLICAS: usize = 3;
 /// Not 11211: Debian's package starts a memcached there, which evicts.
 const FIRST_MEMCACHED: u16 = 11221;
 
-pub(super) struct Texts {
-    pub(super) files: Vec<(String, String)>,
-    pub(super) next: Next,
-}
+/// Texts of the files to write, by name in the folder, and what to do next.
+pub(super) type Texts = (Vec<(String, String)>, Next);
 
 pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure> {
     let (address, found) = match args.memcached.as_slice() {
@@ -69,10 +67,8 @@ pub(super) fn of_one_server(args: &Init, place: &Place) -> Result<Texts, Failure
     }
     let gateway = template.finish(&about_certificate("gateway"));
     let issuer = issuer(Template::new("one-server/issuer.toml", ISSUER), place)?;
-    Ok(Texts {
-        files: vec![("gateway.toml".into(), gateway), ("issuer.toml".into(), issuer)],
-        next: Next { memcacheds: vec![(address, found)], shares },
-    })
+    let files = vec![("gateway.toml".into(), gateway), ("issuer.toml".into(), issuer)];
+    Ok((files, Next { memcacheds: vec![(address, found)], shares }))
 }
 
 fn gateway(template: Template, place: &Place, listener: Listener) -> Result<Template, Failure> {
@@ -149,7 +145,7 @@ pub(super) fn of_fleet(args: &Init, place: &Place) -> Result<Texts, Failure> {
     files.extend(RULES.map(|(name, text)| (name.to_owned(), text.to_owned())));
     files.extend(grafana(place)?);
     let memcacheds = memcacheds.into_iter().map(|address| (address.clone(), look(&address))).collect();
-    Ok(Texts { files, next: Next { memcacheds, shares: true } })
+    Ok((files, Next { memcacheds, shares: true }))
 }
 
 /// Returns the configurations of both routers for the memcached of one replica.

@@ -6,6 +6,7 @@ use crate::front::answer::{Body, HEADER_LIMIT, Refusal, boxed, full};
 use crate::front::forward::{ForwardError, KeptTunnels};
 use crate::front::own_pages::{self, ConnectionEnds};
 use crate::front::state::{AgentState, UDP_IDLE, UDP_PAUSE};
+use crate::hop::connection::Refused;
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
@@ -219,7 +220,7 @@ impl UdpStream {
         let relay = Relay::new(client, tunnel, early, Some(UDP_IDLE)).ending_together();
         let relayed = received.keep_taking(relay).await;
         if relayed.ended == TunnelEnd::Broken && relayed.down == 0 && opened.elapsed() < UDP_PAUSE {
-            state.opener.failed.add_broken(&target, opened);
+            state.opener.failed.add(&target, &Refused::broken_udp(), opened);
         }
     }
 }

@@ -32,11 +32,6 @@ impl FailedTargets {
         Some(Refused { body: body.into(), ..refused.clone() })
     }
 
-    /// Remembers a target of UDP whose stream, opened at `at`, broke before a datagram came: its port may be unreachable.
-    pub(crate) fn add_broken(&self, target: &Target, at: Instant) {
-        self.add(target, &Refused::broken_udp(), at);
-    }
-
     pub(crate) fn add(&self, target: &Target, refused: &Refused, now: Instant) {
         let mut targets = self.0.lock();
         targets.retain(|(at, failed, _)| failed != target && is_recent(*at, now));

@@ -11,7 +11,7 @@ use postern_proxy::idle::Idle;
 use postern_proxy::reset::Reset;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
-use postern_proxy::udp::capsule::{Decoder, MAX_HEAD, MAX_PAYLOAD, Malformed, encode};
+use postern_proxy::udp::capsule::{Decoder, MAX_HEAD, MAX_PAYLOAD, encode};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,23 +52,6 @@ pub(super) struct Ended {
     /// Time before which no further stream may be opened to the target.
     pub(super) until: Instant,
     pub(super) refusal: Option<Refusal>,
-}
-
-enum Fault {
-    Malformed,
-    Broken,
-}
-
-impl From<Malformed> for Fault {
-    fn from(_: Malformed) -> Self {
-        Self::Malformed
-    }
-}
-
-impl From<io::Error> for Fault {
-    fn from(_: io::Error) -> Self {
-        Self::Broken
-    }
 }
 
 impl Flow {
@@ -134,13 +117,13 @@ impl Flow {
             }
         };
         let ended = Idle::new(UDP_IDLE).during(|| self.moved(), relaying).await;
-        if let Some(Err(Fault::Malformed)) = ended {
+        if let Some(Ok(true)) = ended {
             reader.unsplit(writer).reset_as_malformed();
         }
     }
 
     /// Sends the program's datagrams to the gateway, as fast as it takes them.
-    async fn send(&self, writer: &mut (impl AsyncWrite + Unpin)) -> Result<(), Fault> {
+    async fn send(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<bool> {
         loop {
             let capsules = {
                 let mut waiting = self.waiting.lock();
@@ -156,17 +139,22 @@ impl Flow {
         }
     }
 
-    /// Sends the target's datagrams to the program until the gateway ends the stream.
-    async fn receive(&self, reader: &mut (impl AsyncRead + Unpin)) -> Result<(), Fault> {
+    /// Sends the target's datagrams to the program until the gateway ends the stream; returns true if the stream is malformed.
+    async fn receive(&self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<bool> {
         let (mut decoder, mut room) = (Decoder::new(MAX_PAYLOAD), vec![0; READ]);
         let (mut answer, (socket, program)) = (self.header.clone(), &self.path);
         loop {
             let read = reader.read(&mut room).await?;
             let mut input = &room[..read];
             if read == 0 {
-                return if decoder.is_between() { Ok(()) } else { Err(Fault::Malformed) };
+                return Ok(!decoder.is_between());
             }
-            while let Some(payload) = decoder.next(&mut input)? {
+            loop {
+                let payload = match decoder.next(&mut input) {
+                    Ok(Some(payload)) => payload,
+                    Ok(None) => break,
+                    Err(_) => return Ok(true),
+                };
                 answer.truncate(self.header.len());
                 answer.extend_from_slice(payload);
                 self.waiting.lock().moved = Instant::now();
@@ -248,12 +236,12 @@ mod tests {
         encode(b"one", &mut stream);
         stream.extend([0, 0]); // a datagram without a context
         far.write_all(&stream).await.unwrap();
-        assert!(matches!(flow.receive(&mut near).await, Err(Fault::Malformed)));
+        assert!(matches!(flow.receive(&mut near).await, Ok(true)));
         let (mut room, (socket, _)) = ([0; 32], &flow.path);
         let length = socket.recv(&mut room).await.unwrap();
         assert_eq!(&room[..length], b"\0\0\0\x03\x01x\0\x35one");
         far.write_all(&[0, 9]).await.unwrap();
         drop(far);
-        assert!(matches!(flow.receive(&mut near).await, Err(Fault::Malformed)), "it is cut off");
+        assert!(matches!(flow.receive(&mut near).await, Ok(true)), "it is cut off");
     }
 }
