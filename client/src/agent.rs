@@ -47,7 +47,6 @@ struct Hop {
 /// The local agent, listening but not yet serving.
 pub struct Agent {
     listener: TcpListener,
-    local: SocketAddr,
     state: Arc<AgentState>,
     hops: Vec<Hop>,
     reloadable: Vec<Reloadable>,
@@ -77,7 +76,6 @@ impl Agent {
         }
         let opener = before.expect("every configuration has a last hop");
         let listener = listen::bind(WHAT, config.listen.address).await?;
-        let local = listener.local_addr().unwrap_or(config.listen.address);
         let counted = Arc::downgrade(&opener.recorder);
         process.shutdown.count_tunnels(move || counted.upgrade().map_or(0, |recorder| recorder.tunnels()));
         let state = Arc::new(AgentState {
@@ -89,16 +87,7 @@ impl Agent {
             places: Places::default(),
             rates: Rates::default(),
         });
-        Ok(Self {
-            listener,
-            local,
-            state,
-            hops,
-            reloadable,
-            config,
-            process: process.clone(),
-            reloader: None,
-        })
+        Ok(Self { listener, state, hops, reloadable, config, process: process.clone(), reloader: None })
     }
 
     /// Rereads `file`, the source of the configuration, on SIGHUP.
@@ -111,7 +100,7 @@ impl Agent {
     /// Returns the listener's address, with the actual port if the configuration has port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.listener.local_addr().unwrap_or(self.config.listen.address)
     }
 
     /// Accepts connections until the drain begins, and returns after the stop, when nothing holds the wallets open. Connections

@@ -11,9 +11,11 @@
 
 pub(crate) mod saved;
 
+use crate::wallet::beside::{digest_in_hex, key_in_hex};
 use crate::wallet::challenge::CurrentChallenge;
 use postern_daemon::backoff::Backoff;
 use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// New challenges in an hour that are accepted without a pause, in addition to the first one of each token key.
@@ -36,36 +38,49 @@ const REFUSED_IN_A_ROW: u32 = 5;
 /// Maximum remembered challenges: far more than have tokens.
 const KEPT: usize = 64;
 
-/// The challenges that one gateway has offered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The challenges that one gateway has offered. What is not in the file begins anew with each run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Marks {
     /// The gateway's names in marked challenges; `None` if it uses no marks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<String>,
     /// Challenges for which tokens were signed, oldest first.
     known: Vec<KnownChallenge>,
     /// An offered challenge for which no token was signed yet.
+    #[serde(skip)]
     pending: Option<KnownChallenge>,
+    #[serde(skip)]
     current: Option<ChallengeDigest>,
     /// Times of changes from one known challenge to another.
+    #[serde(skip)]
     changes: Vec<UnixSeconds>,
     /// Time of the last token signed while the challenge changed too often.
+    #[serde(skip)]
     signed: Option<UnixSeconds>,
     /// This agent's random addition to [`TRIAL`].
+    #[serde(skip)]
     longer: Duration,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct KnownChallenge {
+    #[serde(rename = "challenge", with = "digest_in_hex")]
     digest: ChallengeDigest,
+    #[serde(default, with = "key_in_hex")]
     key: Option<TokenKeyId>,
     /// First (`since`) and last (`seen`) time that it was offered.
     since: UnixSeconds,
     seen: UnixSeconds,
     /// Time at which it was counted as a new one.
     counted: Option<UnixSeconds>,
+    #[serde(rename = "given_up")]
     is_given_up: bool,
+    #[serde(skip)]
     refused_in_a_row: u32,
     /// `true` if one of its tokens has opened a tunnel.
+    #[serde(skip)]
     is_proven: bool,
 }
 

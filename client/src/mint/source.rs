@@ -88,13 +88,8 @@ pub(crate) struct Issuers<T> {
 struct ListedIssuer<T> {
     issuer: T,
     failures: u32,
-    away: Option<Away>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Away {
-    cause: Cause,
-    until: Instant,
+    /// The reason why it is skipped, and until when.
+    away: Option<(Cause, Instant)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,12 +99,8 @@ enum Cause {
 }
 
 impl<T> ListedIssuer<T> {
-    fn away(&self, now: Instant) -> Option<Away> {
-        self.away.filter(|away| now < away.until)
-    }
-
-    fn is_away(&self, now: Instant) -> bool {
-        self.away(now).is_some()
+    fn away(&self, now: Instant) -> Option<(Cause, Instant)> {
+        self.away.filter(|(_, until)| now < *until)
     }
 }
 
@@ -128,8 +119,8 @@ impl<T> Issuers<T> {
     pub(crate) fn choose(&mut self, now: Instant) -> Option<&T> {
         let rank = |listed: &ListedIssuer<T>| match listed.away(now) {
             None => (0, None),
-            Some(Away { cause: Cause::Outage, .. }) => (1, None),
-            Some(Away { cause: Cause::Spent, until }) => (2, Some(until)),
+            Some((Cause::Outage, _)) => (1, None),
+            Some((Cause::Spent, until)) => (2, Some(until)),
         };
         let first = self.list.iter().enumerate().min_by_key(|(_, listed)| rank(listed));
         self.in_use = first.map_or(0, |(place, _)| place);
@@ -150,15 +141,15 @@ impl<T> Issuers<T> {
                 }
                 Cause::Spent => asked.unwrap_or(PAUSES.first).min(LONGEST_SPENT),
             };
-            listed.away = Some(Away { cause, until: now + pause });
+            listed.away = Some((cause, now + pause));
         }
-        self.list.iter().any(|listed| !listed.is_away(now))
+        self.list.iter().any(|listed| listed.away(now).is_none())
     }
 
     /// Returns the time until the first issuer is available again.
     pub(crate) fn back_in(&self, now: Instant) -> Option<Duration> {
         let left = |listed: &ListedIssuer<T>| {
-            listed.away(now).map_or(Duration::ZERO, |away| away.until.saturating_duration_since(now))
+            listed.away(now).map_or(Duration::ZERO, |(_, until)| until.saturating_duration_since(now))
         };
         self.list.iter().map(left).min()
     }

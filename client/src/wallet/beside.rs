@@ -63,3 +63,38 @@ impl FileBeside {
         !self.complained
     }
 }
+
+/// A challenge digest as 64 hexadecimal digits.
+pub(crate) mod digest_in_hex {
+    use postern_token::ChallengeDigest;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(crate) fn serialize<S: Serializer>(digest: &ChallengeDigest, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&hex::encode(digest.0))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(text: D) -> Result<ChallengeDigest, D::Error> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(String::deserialize(text)?, &mut bytes).map_err(D::Error::custom)?;
+        Ok(ChallengeDigest(bytes))
+    }
+}
+
+/// A key's id as 64 hexadecimal digits, or null.
+pub(crate) mod key_in_hex {
+    use postern_token::TokenKeyId;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::{Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(key: &Option<TokenKeyId>, out: S) -> Result<S::Ok, S::Error> {
+        key.map(TokenKeyId::to_hex).serialize(out)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(text: D) -> Result<Option<TokenKeyId>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(text)? else { return Ok(None) };
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(D::Error::custom)?;
+        Ok(Some(TokenKeyId(bytes)))
+    }
+}

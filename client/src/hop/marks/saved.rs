@@ -1,9 +1,8 @@
 //! The gateways' challenges in a file next to the wallet, so that a restart neither resets the counts nor treats a known
 //! challenge as new.
 
-use super::{KnownChallenge, Marks};
+use super::Marks;
 use crate::wallet::beside::FileBeside;
-use postern_token::{ChallengeDigest, TokenKeyId, UnixSeconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,32 +12,10 @@ pub(crate) type Ledger = BTreeMap<String, Marks>;
 
 pub(crate) struct SavedMarks(FileBeside);
 
-#[derive(Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    gateways: BTreeMap<String, SavedGateway>,
-}
-
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct SavedGateway {
-    /// Present if the gateway uses marks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    names: Option<String>,
-    /// Oldest first.
-    known: Vec<SavedChallenge>,
-}
-
-/// One challenge; digests and ids are in hexadecimal.
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct SavedChallenge {
-    challenge: String,
-    key: Option<String>,
-    since: UnixSeconds,
-    seen: UnixSeconds,
-    counted: Option<UnixSeconds>,
-    given_up: bool,
+struct Document<T> {
+    gateways: T,
 }
 
 impl SavedMarks {
@@ -58,12 +35,8 @@ impl SavedMarks {
 }
 
 fn format(ledger: &Ledger) -> String {
-    let entry = |(gateway, marks): (&String, &Marks)| {
-        let known = marks.known.iter().map(SavedChallenge::of).collect();
-        (gateway.clone(), SavedGateway { names: marks.names.clone(), known })
-    };
     let has_something = |(_, marks): &(&String, &Marks)| marks.names.is_some() || !marks.known.is_empty();
-    let gateways: BTreeMap<_, _> = ledger.iter().filter(has_something).map(entry).collect();
+    let gateways: BTreeMap<_, _> = ledger.iter().filter(has_something).collect();
     if gateways.is_empty() {
         return String::new();
     }
@@ -72,43 +45,6 @@ fn format(ledger: &Ledger) -> String {
 }
 
 fn parse(text: &str) -> Result<Ledger, String> {
-    let document: Document = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let marks = |(gateway, entry): (String, SavedGateway)| {
-        let known = entry.known.iter().map(SavedChallenge::known).collect::<Option<_>>();
-        let known = known.ok_or("a challenge or key in it is not 64 hexadecimal digits")?;
-        Ok((gateway, Marks { names: entry.names, known, ..Marks::default() }))
-    };
-    document.gateways.into_iter().map(marks).collect()
-}
-
-impl SavedChallenge {
-    fn of(known: &KnownChallenge) -> Self {
-        Self {
-            challenge: hex::encode(known.digest.0),
-            key: known.key.map(|key| hex::encode(key.0)),
-            since: known.since,
-            seen: known.seen,
-            counted: known.counted,
-            given_up: known.is_given_up,
-        }
-    }
-
-    fn known(&self) -> Option<KnownChallenge> {
-        let key = match &self.key {
-            Some(text) => Some(TokenKeyId(bytes(text)?)),
-            None => None,
-        };
-        Some(KnownChallenge {
-            seen: self.seen,
-            counted: self.counted,
-            is_given_up: self.given_up,
-            ..KnownChallenge::new(ChallengeDigest(bytes(&self.challenge)?), key, self.since)
-        })
-    }
-}
-
-fn bytes(digits: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    hex::decode_to_slice(digits, &mut bytes).ok()?;
-    Some(bytes)
+    let document: Document<Ledger> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    Ok(document.gateways)
 }

@@ -328,6 +328,12 @@ async fn counts_and_marks_survive_a_restart() {
         minted(marks, number, KEY, 10).unwrap();
     }
     saved.save(&ledger).await;
+    let text = std::fs::read_to_string(directory.path().join("wallet.marks")).unwrap();
+    for (number, part) in
+        [(1, "\"names\": \"proxy.example\""), (5, "\"given_up\": false"), (5, "\"challenge\": \"")]
+    {
+        assert_eq!(text.matches(part).count(), number, "{part} in {text}");
+    }
     let (_, mut again) = SavedMarks::read(&wallet);
     let marks = again.get_mut(GATEWAY).unwrap();
     assert!(minted(marks, 5, KEY, 10).is_err());
