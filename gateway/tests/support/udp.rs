@@ -10,8 +10,8 @@ use postern_proxy::target::Target;
 use postern_proxy::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
 use postern_proxy::udp::template::Template;
 use std::fmt::Display;
-use std::net::SocketAddr;
-use tokio::net::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddr};
+use tokio::net::{ToSocketAddrs, UdpSocket};
 use tokio::time::timeout;
 
 pub(crate) fn any_port(config: &mut Config) {
@@ -20,7 +20,12 @@ pub(crate) fn any_port(config: &mut Config) {
 
 /// Sends back every datagram.
 pub(crate) async fn echo() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    echo_at((Ipv4Addr::LOCALHOST, 0)).await
+}
+
+/// The same at another address.
+pub(crate) async fn echo_at(address: impl ToSocketAddrs) -> SocketAddr {
+    let socket = UdpSocket::bind(address).await.unwrap();
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {
         let mut room = vec![0; MAX_PAYLOAD];

@@ -31,4 +31,5 @@ mod tunnel;
 mod udp;
 mod udp_attacks;
 mod udp_hops;
+mod udp_sizes;
 mod unread;

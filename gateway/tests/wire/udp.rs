@@ -55,22 +55,6 @@ async fn datagrams_go_both_ways_whole_and_a_token_opens_one_stream() {
 }
 
 #[tokio::test]
-async fn many_datagrams_of_one_burst_arrive_one_by_one_in_their_order() {
-    let (gateway, target) = (start().await, echo().await);
-    let mut client = Http2::connect(gateway.address).await;
-    let mut flow = open(&mut client, target).await;
-    for round in 0..20_u8 {
-        let sizes = [1200, 1200, 1200, 700, 1200, 1200, 0, 0, 5, 5];
-        let sent: Vec<Vec<u8>> = sizes.iter().zip(0..).map(|(&size, at)| vec![round ^ at; size]).collect();
-        let stream: Vec<u8> = sent.iter().flat_map(|payload| capsule(payload)).collect();
-        flow.tunnel.send(&stream).await.unwrap();
-        for payload in sent {
-            assert!(flow.next().await == Some(payload), "round {round}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn http1_upgrades_to_capsules_also_to_those_that_were_sent_ahead() {
     let (gateway, target) = (start().await, echo().await);
     for authorization in ["Proxy-Authorization", "Authorization"] {
