@@ -1,5 +1,5 @@
 //! 200 tokens, each presented by 64 connections at once to a real gateway: exactly 200 tunnels. And never more, nor one
-//! token twice, when the gateway is killed and restarted in the middle.
+//! token twice, when the gateway is killed and restarted in the middle. Every other presentation over HTTP/2 asks for UDP.
 
 use crate::support::admin::Metrics;
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
@@ -8,7 +8,8 @@ use crate::support::ledger::{Answer, Outage, Record, Summary, judge};
 use crate::support::process::run;
 use crate::support::proxy::Head;
 use crate::support::tokens::present;
-use crate::support::{PATIENCE, proxy, target, tokens};
+use crate::support::udp::capsule;
+use crate::support::{PATIENCE, association, proxy, target, tokens};
 use std::fs::DirBuilder;
 use std::io;
 use std::net::SocketAddr;
@@ -177,6 +178,7 @@ struct Scene {
     config: PathBuf,
     tokens: Vec<String>,
     target: SocketAddr,
+    udp_target: SocketAddr,
     /// `None` while there is none to be sent to.
     gateway: watch::Sender<Option<SocketAddr>>,
     book: Book,
@@ -190,7 +192,7 @@ type Shared = tokio::sync::Mutex<Option<(SocketAddr, Connection)>>;
 enum Way {
     /// Each on its own connection.
     Http1,
-    /// Each on a stream of one of these connections, which are opened when they are needed.
+    /// Each on a stream of one of these connections, which are opened when they are needed; those of every other turn for UDP.
     Http2 { connections: Vec<Shared>, turn: AtomicUsize },
 }
 
@@ -207,7 +209,7 @@ impl Scene {
     async fn new(fsync: &str, way: Way) -> Arc<Self> {
         let home = TempDir::new().unwrap();
         let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-        let config = gateway_config(home.path(), &issuer.http(), "", fsync, "");
+        let config = gateway_config(home.path(), &issuer.http(), "", fsync, "udp = \"any\"\n");
         let gateway = Daemon::ready("gateway", &config).await;
         let tokens = tokens::mint(&issuer.http(), &gateway.http(), TOKENS);
         assert_eq!(tokens.len(), TOKENS);
@@ -218,6 +220,7 @@ impl Scene {
             config,
             tokens,
             target: target::echo().await,
+            udp_target: association::echo().await,
             gateway: watch::Sender::new(None),
             book: Book::new(),
             way,
@@ -273,8 +276,11 @@ impl Scene {
         match &self.way {
             Way::Http1 => self.exchange_alone(gateway, token, together).await,
             Way::Http2 { connections, turn } => {
-                let connection = &connections[turn.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
-                self.exchange_on(connection, gateway, token, together).await
+                let turn = turn.fetch_add(1, Ordering::Relaxed);
+                let connection = &connections[turn % CONNECTIONS];
+                // Both kinds come on each connection.
+                let is_udp = (turn + turn / CONNECTIONS).is_multiple_of(2);
+                self.exchange_on(connection, gateway, token, together, is_udp).await
             }
         }
     }
@@ -304,6 +310,7 @@ impl Scene {
         gateway: SocketAddr,
         token: usize,
         together: Option<Arc<Barrier>>,
+        is_udp: bool,
     ) -> Answer {
         let connection = async {
             let mut shared = shared.lock().await;
@@ -317,8 +324,14 @@ impl Scene {
             barrier.wait().await;
         }
         let Ok(connection) = connection else { return Answer::Broken };
-        match connection.connect(&self.target.to_string(), &self.tokens[token]).await {
-            Ok((_, Some(mut tunnel))) => opened(tunnel.echoes(&paid(token)).await),
+        let (sent, authorization) = (paid(token), &self.tokens[token]);
+        let (answer, sent) = if is_udp {
+            (connection.udp(self.udp_target, authorization).await, capsule(&sent))
+        } else {
+            (connection.connect(&self.target.to_string(), authorization).await, sent)
+        };
+        match answer {
+            Ok((_, Some(mut tunnel))) => opened(tunnel.echoes(&sent).await),
             Ok((head, None)) => refused(&head),
             Err(_) => Answer::Broken,
         }

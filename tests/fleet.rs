@@ -1,6 +1,7 @@
-//! Four gateway processes over one store of spent tokens: tokens, each presented eight times at once at random gateways and once more afterwards, while connections are cut and memcacheds are frozen and killed. Never two tunnels
-//! for a token. Every answer is written to a file, which a checker reads that had no part in the run; stores that are
-//! broken on purpose show that it catches them.
+//! Four gateway processes over one store of spent tokens: tokens, each presented eight times at once at random gateways and once more
+//! afterwards, while connections are cut and memcacheds are frozen and killed. A third of the presentations ask for UDP. Never two
+//! tunnels for a token. Every answer is written to a file, which a checker reads that had no part in the run; stores that are broken
+//! on purpose show that it catches them.
 
 mod blind;
 mod broken;

@@ -4,7 +4,7 @@
 use crate::support::admin::{Metrics, metrics_when};
 use crate::support::association::{Program, echo};
 use crate::support::proxy::{self, Head, read_head};
-use crate::support::udp::{Stage, Way, edit, tokens};
+use crate::support::udp::{Stage, Way, capsule, edit, path, request, tokens};
 use crate::support::{PATIENCE, eventually, in_time};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,28 +14,6 @@ use tokio::time::timeout;
 
 /// Time in which an agent sends one token for a target that fails.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// A DATAGRAM capsule of context 0 (RFC 9297, section 3.5; RFC 9298, section 5).
-fn capsule(payload: &[u8]) -> Vec<u8> {
-    let length = payload.len() as u64 + 1;
-    let length = match length {
-        0..0x40 => vec![length as u8],
-        0x40..0x4000 => (length as u16 | 0x4000).to_be_bytes().to_vec(),
-        _ => (length as u32 | 0x8000_0000).to_be_bytes().to_vec(),
-    };
-    [&[0], &length[..], &[0], payload].concat()
-}
-
-/// A request for a target, whose path is also a URL's in some clients.
-fn request(uri: &str, fields: &str) -> String {
-    format!(
-        "GET {uri} HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n{fields}\r\n"
-    )
-}
-
-fn path(target: SocketAddr) -> String {
-    format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port())
-}
 
 /// Sends a request and bytes behind it; returns the connection and the answer's head.
 async fn ask(agent: SocketAddr, request: &str, behind: &[u8]) -> (BufReader<TcpStream>, Head) {

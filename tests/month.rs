@@ -1,7 +1,7 @@
 //! A month in minutes: keys that live for seconds, and everything that happens to an installation in a month:
 //! rotations, restarts and kills of each daemon, outages of the store and of the issuer, a store that forgets all records,
 //! full disks, reloads with good and with bad files, a forced rotation. Tokens are bound to the memory that records them,
-//! and agents follow its marks. Users see only the refusals that had to be; readiness agrees with what they
+//! and agents follow its marks. Users, who ask for UDP in every fourth request, see only the refusals that had to be; readiness agrees with what they
 //! get; and every token is accounted for: issued = spent + held + lost.
 //!
 //! One number, which is printed, decides the events and their order. The default is fixed.

@@ -7,6 +7,7 @@ use crate::support::in_time;
 use crate::support::process::resident;
 use crate::support::tls::Authority;
 use crate::support::tokens::mint;
+use crate::support::udp::capsule;
 use postern_testkit::ports;
 use std::net::SocketAddr;
 use tempfile::TempDir;
@@ -73,11 +74,6 @@ impl Stage {
 async fn open(connection: &Connection, target: SocketAddr, token: &str) -> Tunnel {
     let (head, tunnel) = connection.udp(target, token).await.unwrap();
     tunnel.unwrap_or_else(|| panic!("{head:?}"))
-}
-
-fn capsule(payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(payload.len() + 1).unwrap() | 0x4000;
-    [&[0][..], &length.to_be_bytes(), &[0], payload].concat()
 }
 
 /// Floods streams whose client does not read: the gateway keeps a burst of 64 KiB for each.

@@ -7,11 +7,13 @@ use super::minted::Turn;
 use super::seed::Seed;
 use crate::support::daemon::Daemon;
 use crate::support::tokens::present;
-use crate::support::{eventually, proxy, target};
+use crate::support::udp::{capsule, upgrade};
+use crate::support::{association, eventually, proxy, target};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::Barrier;
@@ -19,6 +21,8 @@ use tokio::task::JoinSet;
 
 /// Simultaneous presentations of each token.
 pub const PRESENTERS: usize = 8;
+/// One presentation of this many asks for UDP.
+const UDP_SHARE: usize = 3;
 /// Tokens that are raced for at the same time.
 const AT_A_TIME: usize = 16;
 /// After a race that an outage decided, so that a short outage does not use up all tokens.
@@ -62,6 +66,8 @@ pub struct Fleet {
     pub home: TempDir,
     tokens: Vec<String>,
     target: SocketAddr,
+    udp_target: SocketAddr,
+    presented: AtomicUsize,
 }
 
 impl Fleet {
@@ -81,6 +87,8 @@ impl Fleet {
             home,
             tokens,
             target: target::echo().await,
+            udp_target: association::echo().await,
+            presented: AtomicUsize::new(0),
         })
     }
 
@@ -151,14 +159,19 @@ impl Fleet {
             barrier.wait().await;
         }
         let Ok(mut stream) = connected else { return Answer::Broken };
-        match proxy::connect(&mut stream, &self.target.to_string(), Some(&self.tokens[token])).await {
-            Ok(head) if head.status == 200 => {
-                let sent = format!("token {token} paid for this");
-                match proxy::echoes(&mut stream, sent.as_bytes()).await {
-                    Ok(()) => Answer::Opened,
-                    Err(_) => Answer::OpenedAndLost,
-                }
-            }
+        let (sent, authorization) =
+            (format!("token {token} paid for this").into_bytes(), Some(&*self.tokens[token]));
+        let presented = self.presented.fetch_add(1, Ordering::Relaxed);
+        let (answer, sent) = if self.seed.draw("udp", presented, UDP_SHARE) == 0 {
+            (upgrade(&mut stream, self.udp_target, authorization).await, capsule(&sent))
+        } else {
+            (proxy::connect(&mut stream, &self.target.to_string(), authorization).await, sent)
+        };
+        match answer {
+            Ok(head) if matches!(head.status, 101 | 200) => match proxy::echoes(&mut stream, &sent).await {
+                Ok(()) => Answer::Opened,
+                Err(_) => Answer::OpenedAndLost,
+            },
             Ok(head) if head.says_spent() => Answer::AlreadySpent,
             Ok(head) if head.says_void() => Answer::Void,
             Ok(head) if head.status == 503 => {
@@ -222,7 +235,7 @@ pub fn config(turn: &Turn, home: &Path, index: usize, route: &Route) -> PathBuf 
 [store.memcached]\n{servers}\ntransport = \"{transport}\"
 timeout = \"500ms\"\npool_size = 16
 {more}
-[egress]\nprivate = true\nports = \"any\"\n"
+[egress]\nprivate = true\nports = \"any\"\nudp = \"any\"\n"
     );
     let path = home.join(format!("gateway-{index}.toml"));
     std::fs::write(&path, text).unwrap();

@@ -8,10 +8,10 @@ use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
 use crate::support::router::Router;
 use crate::support::site::{AgentPlan, Plan, Site};
-use crate::support::target;
 use crate::support::unit::Unit;
 use crate::support::users::{Program, Users};
 use crate::support::windows::Windows;
+use crate::support::{association, target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -84,7 +84,8 @@ impl Month {
         for unit in site.units() {
             unit.start_ready().await;
         }
-        let (site, users) = (Arc::new(site), Users::of(target::echo().await));
+        let (site, users) =
+            (Arc::new(site), Users::of(target::echo().await).with_udp(association::echo().await));
         let seen = Arc::new(Seen::default());
         let looking = tokio::spawn(seen.clone().keep_looking(site.clone(), users.clone()));
         let mut month = Self {

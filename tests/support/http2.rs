@@ -2,6 +2,7 @@
 
 use super::in_time;
 use super::proxy::Head;
+use super::udp::path;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::ext::Protocol;
@@ -56,9 +57,9 @@ impl Connection {
 
     /// An extended CONNECT for datagrams (RFC 9298, section 3.4).
     pub async fn udp(&self, target: SocketAddr, authorization: &str) -> io::Result<(Head, Option<Tunnel>)> {
-        let path = format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port());
         let request = Request::builder().version(Version::HTTP_2).method(Method::CONNECT);
-        let request = request.uri(format!("https://proxy.example{path}")).header("capsule-protocol", "?1");
+        let request =
+            request.uri(format!("https://proxy.example{}", path(target))).header("capsule-protocol", "?1");
         let request = request.extension(Protocol::from_static("connect-udp"));
         let request =
             request.header("proxy-authorization", authorization).body(()).map_err(io::Error::other)?;

@@ -238,6 +238,7 @@ timeout = \"1s\"
 [egress]
 private = true
 ports = \"any\"
+udp = \"any\"
 [drain]
 deadline = \"5s\"
 ",

@@ -1,13 +1,50 @@
-//! An agent whose programs use UDP, the way to its gateway, and the gateway.
+//! Requests for UDP, capsules; and an agent whose programs use UDP, the way to its gateway, and the gateway.
 
 use super::admin::{Metrics, metrics_when};
 use super::association::Program;
 use super::daemon::{Daemon, client_config, gateway_config, issuer_config};
-use super::eventually;
+use super::proxy::{Head, read_head};
 use super::tls::Authority;
+use super::{eventually, in_time};
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+
+/// A DATAGRAM capsule of context 0 (RFC 9297, section 3.5; RFC 9298, section 5).
+pub fn capsule(payload: &[u8]) -> Vec<u8> {
+    let length = payload.len() as u64 + 1;
+    let length = match length {
+        0..0x40 => vec![length as u8],
+        0x40..0x4000 => (length as u16 | 0x4000).to_be_bytes().to_vec(),
+        _ => (length as u32 | 0x8000_0000).to_be_bytes().to_vec(),
+    };
+    [&[0], &length[..], &[0], payload].concat()
+}
+
+/// The path that names a target (RFC 9298, section 3).
+pub fn path(target: SocketAddr) -> String {
+    format!("/.well-known/masque/udp/{}/{}/", target.ip(), target.port())
+}
+
+/// A request over HTTP/1.1 with this path, which is also a URL's in some clients, and these fields.
+pub fn request(uri: &str, fields: &str) -> String {
+    format!(
+        "GET {uri} HTTP/1.1\r\nHost: proxy.example\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n{fields}\r\n"
+    )
+}
+
+/// Asks for UDP with the value of Proxy-Authorization, if there is one, and reads the answer's head.
+pub async fn upgrade<S>(stream: &mut S, target: SocketAddr, authorization: Option<&str>) -> io::Result<Head>
+where
+    S: AsyncBufReadExt + AsyncWrite + Unpin,
+{
+    let field = authorization.map_or(String::new(), |value| format!("Proxy-Authorization: {value}\r\n"));
+    in_time(stream.write_all(request(&path(target), &field).as_bytes())).await?;
+    in_time(read_head(stream)).await
+}
 
 /// The way from the agent to the gateway.
 #[derive(Clone, Copy, Debug)]

@@ -1,19 +1,29 @@
 //! Users of agents: programs that open one tunnel after another, and what each of them got.
 
-use super::proxy::{connect, dial, echoes};
+use super::proxy::{Head, connect, dial, echoes};
+use super::udp::{capsule, upgrade};
 use super::unit::Unit;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 /// Longer than any deadline of an agent: its user has an answer by then.
 const LONGEST: Duration = Duration::from_secs(90);
+/// With a target of UDP, one request of this many asks for it.
+const UDP_SHARE: usize = 4;
+/// A busy machine may lose a datagram, so it is sent again.
+const DATAGRAMS: usize = 4;
+const ECHOED: Duration = Duration::from_secs(2);
+/// The agent's answer for a target whose last stream broke: a program goes on over TCP, as browsers do.
+const AGAIN: &str = "of a few seconds ago again";
 
 /// A user's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +67,8 @@ impl fmt::Display for Attempt {
 pub struct Users {
     clock: Instant,
     target: SocketAddr,
+    udp_target: Option<SocketAddr>,
+    requests: Arc<AtomicUsize>,
     attempts: Arc<Mutex<Vec<Attempt>>>,
 }
 
@@ -69,7 +81,18 @@ pub struct Program {
 impl Users {
     /// Users whose tunnels lead to the echo at `target`. Moments are counted from now.
     pub fn of(target: SocketAddr) -> Self {
-        Self { clock: Instant::now(), target, attempts: Arc::default() }
+        Self {
+            clock: Instant::now(),
+            target,
+            udp_target: None,
+            requests: Arc::default(),
+            attempts: Arc::default(),
+        }
+    }
+
+    /// The same users, some of whose requests lead to the echo of UDP at `target`.
+    pub fn with_udp(self, target: SocketAddr) -> Self {
+        Self { udp_target: Some(target), ..self }
     }
 
     pub fn now(&self) -> Duration {
@@ -83,7 +106,17 @@ impl Users {
 
     async fn request_at(&self, name: &str, agent: SocketAddr) -> Attempt {
         let began = self.now();
-        let got = match timeout(LONGEST, tunnel(agent, self.target)).await {
+        let is_udp = self.requests.fetch_add(1, Ordering::Relaxed).is_multiple_of(UDP_SHARE);
+        let attempting = async {
+            match self.udp_target.filter(|_| is_udp) {
+                Some(udp_target) => match stream(agent, udp_target).await? {
+                    Got::Refusal(_, why) if why.contains(AGAIN) => tunnel(agent, self.target).await,
+                    got => Ok(got),
+                },
+                None => tunnel(agent, self.target).await,
+            }
+        };
+        let got = match timeout(LONGEST, attempting).await {
             Ok(Ok(got)) => got,
             Ok(Err(error)) => Got::Nothing(error.to_string()),
             Err(_) => Got::Nothing(format!("not within {LONGEST:?}")),
@@ -164,13 +197,37 @@ async fn tunnel(agent: SocketAddr, target: SocketAddr) -> io::Result<Got> {
     let mut stream = dial(agent).await?;
     let head = connect(&mut stream, &target.to_string(), None).await?;
     if head.status != 200 {
-        let length = head.value("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await?;
-        return Ok(Got::Refusal(head.status, String::from_utf8_lossy(&body).trim().to_owned()));
+        return refusal(&head, &mut stream).await;
     }
     Ok(match echoes(&mut stream, b"there and back").await {
         Ok(()) => Got::Tunnel,
         Err(error) => Got::Broken(error.to_string()),
     })
+}
+
+/// Datagrams to `target` by an upgrade, used once.
+async fn stream(agent: SocketAddr, target: SocketAddr) -> io::Result<Got> {
+    let mut stream = dial(agent).await?;
+    let head = upgrade(&mut stream, target, None).await?;
+    if head.status != 101 {
+        return refusal(&head, &mut stream).await;
+    }
+    let mut echoed = Err(io::ErrorKind::TimedOut.into());
+    for _ in 0..DATAGRAMS {
+        if let Ok(ended) = timeout(ECHOED, echoes(&mut stream, &capsule(b"there and back"))).await {
+            echoed = ended;
+            break;
+        }
+    }
+    Ok(match echoed {
+        Ok(()) => Got::Tunnel,
+        Err(error) => Got::Broken(error.to_string()),
+    })
+}
+
+async fn refusal(head: &Head, stream: &mut BufReader<TcpStream>) -> io::Result<Got> {
+    let length = head.value("content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await?;
+    Ok(Got::Refusal(head.status, String::from_utf8_lossy(&body).trim().to_owned()))
 }
