@@ -50,10 +50,11 @@ def issuer(address, admin, keys):
     return ISSUER.format(address=address, admin=admin, keys=keys)
 
 
-def gateway(address, admin, issuer, store, workers=1, limits=None, tls=None):
+def gateway(address, admin, issuer, store, workers=1, limits=None, tls=None, udp=False):
     """`issuer` is a URL, `store` the section `[store]`; by default it has one worker and the limits of the default.
-    `tls` are the keys of `[tls]`."""
+    `tls` are the keys of `[tls]`; with `udp`, it carries UDP to any port."""
     text = GATEWAY.format(address=address, admin=admin, workers=workers, issuer=issuer)
+    text += 'udp = "any"\n' if udp else ""
     text += section("tls", tls) if tls else ""
     return text + (section("limits", limits) if limits else "") + store
 

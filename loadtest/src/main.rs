@@ -5,6 +5,7 @@ mod http2;
 mod target;
 mod tls;
 mod tunnel;
+mod udp;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, Subcommand};
@@ -13,7 +14,7 @@ use std::io::stdin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use target::{Direction, Target, send, take};
+use target::{Direction, send, take};
 use tunnel::{Opener, Through, Tunnel, echo, print_line};
 
 /// Number of idle tunnels that are opened concurrently.
@@ -53,6 +54,26 @@ enum Work {
         #[arg(long, value_enum, default_value = "down")]
         direction: Direction,
     },
+    /// Datagrams in bursts through few UDP tunnels
+    Datagrams {
+        #[command(flatten)]
+        through: Through,
+        /// Datagrams, shared out among the tunnels
+        #[arg(long, default_value_t = 100_000)]
+        count: usize,
+        /// Bytes of a datagram
+        #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u16).range(5..))]
+        size: u16,
+        /// Datagrams of a burst; the next one is sent when it has arrived
+        #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
+        burst: u16,
+        /// Number of tunnels at once
+        #[arg(long, default_value_t = 4)]
+        tunnels: usize,
+        /// Direction of the datagrams
+        #[arg(long, value_enum, default_value = "down")]
+        direction: Direction,
+    },
     /// Tunnels that are opened and then left alone until a line, or the end, comes on standard input
     Idle {
         #[command(flatten)]
@@ -69,6 +90,9 @@ fn main() -> Result<()> {
         Work::Bulk { through, mebibytes, tunnels, direction } => {
             bulk(&through, mebibytes, tunnels, direction)
         }
+        Work::Datagrams { through, count, size, burst, tunnels, direction } => {
+            datagrams(&through, tunnels, direction, (count, size.into(), burst.into()))
+        }
         Work::Idle { through, count } => idle(&through, count),
     }
 }
@@ -83,7 +107,7 @@ struct Times {
 /// Opens many short tunnels, each with one byte in either direction.
 fn short(through: &Through, count: usize, clients: usize) -> Result<()> {
     // A proxy may close late, so the target serves more connections than there are clients.
-    let target = Target::start(through.target, clients * 4 + 16, false)?;
+    let target = through.target(clients * 4 + 16, false)?;
     let opener = Opener::new(through, target.address, count)?;
     through.begin()?;
     let next = AtomicUsize::new(0);
@@ -91,6 +115,7 @@ fn short(through: &Through, count: usize, clients: usize) -> Result<()> {
     let times = on_threads(0..clients, |_| client(&opener, &next, count))?;
     let seconds = began.elapsed().as_secs_f64();
     target.wait_until_left()?;
+    opener.wait_until_ended()?;
     let times = times.concat();
     let answered = Percentiles::of(times.iter().map(|times| times.answered));
     let echoed = Percentiles::of(times.iter().map(|times| times.echoed));
@@ -115,7 +140,7 @@ fn client(opener: &Opener, next: &AtomicUsize, count: usize) -> Result<Vec<Times
 
 /// Transfers many bytes through few tunnels, which are open before the clock starts.
 fn bulk(through: &Through, mebibytes: u64, tunnels: usize, direction: Direction) -> Result<()> {
-    let target = Target::start(through.target, tunnels + 4, false)?;
+    let target = through.target(tunnels + 4, false)?;
     let opener = Opener::new(through, target.address, tunnels)?;
     let open = (0..tunnels).map(|number| opener.open(number).map(|opened| opened.stream));
     let mut open = open.collect::<Result<Vec<_>>>()?;
@@ -141,9 +166,29 @@ fn transfer(mut stream: &mut dyn Tunnel, direction: Direction, length: u64) -> R
     Ok(())
 }
 
+/// Sends datagrams through few tunnels, which are open before the clock starts.
+fn datagrams(
+    through: &Through,
+    tunnels: usize,
+    direction: Direction,
+    (count, size, burst): (usize, usize, usize),
+) -> Result<()> {
+    let target = through.target(0, false)?;
+    let opener = Opener::new(through, target.address, tunnels)?;
+    let mut open = (0..tunnels).map(|number| opener.open_udp(number)).collect::<Result<Vec<_>>>()?;
+    let each = count.checked_div(tunnels).context("no tunnels")?;
+    through.begin()?;
+    let began = Instant::now();
+    let tallies = on_threads(&mut open, |tunnel| udp::transfer(tunnel, direction, (each, size, burst)))?;
+    let seconds = began.elapsed().as_secs_f64();
+    let sent = tallies.iter().map(|tally| tally.sent).sum::<usize>();
+    let delivered = tallies.iter().map(|tally| tally.delivered).sum::<usize>();
+    print_line(&format!(r#"{{"sent":{sent},"delivered":{delivered},"seconds":{seconds:.6}}}"#))
+}
+
 /// Opens tunnels that stay open and idle until a line arrives on standard input.
 fn idle(through: &Through, count: usize) -> Result<()> {
-    let target = Target::start(through.target, OPENERS, true)?;
+    let target = through.target(OPENERS, true)?;
     let opener = Opener::new(through, target.address, count)?;
     through.begin()?;
     let open_one = |number| -> Result<Box<dyn Tunnel>> {

@@ -70,6 +70,11 @@ impl Target {
         Ok(target)
     }
 
+    /// Returns a target that is served elsewhere.
+    pub(crate) fn elsewhere(address: SocketAddr) -> Self {
+        Self { address, open: Arc::default(), kept: None }
+    }
+
     /// Waits until the proxy has closed every connection, so that closing is part of the measurement.
     pub(crate) fn wait_until_left(&self) -> Result<()> {
         let began = Instant::now();

@@ -1,8 +1,9 @@
 //! The client's side of a tunnel.
 
 use crate::http2::Connections;
-use crate::target::PATIENCE;
+use crate::target::{PATIENCE, Target};
 use crate::tls::{self, Tls};
+use crate::udp::{self, Capsules};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustls::ClientConfig;
@@ -34,6 +35,9 @@ pub(crate) struct Through {
     /// Close these tunnels by a reset, not by the end of the stream
     #[arg(long, requires = "http2")]
     pub(crate) reset: bool,
+    /// The tunnels carry UDP
+    #[arg(long, requires = "http2")]
+    pub(crate) udp: bool,
     /// One Proxy-Authorization value a line, each used for one tunnel
     #[arg(long, value_name = "FILE", conflicts_with = "authorization")]
     pub(crate) tokens: Option<PathBuf>,
@@ -56,6 +60,15 @@ impl Through {
             ensure!(stdin().read_line(&mut String::new())? > 0, "standard input ended before the work began");
         }
         Ok(())
+    }
+
+    /// Starts the target: see [`Target::start`].
+    pub(crate) fn target(&self, most: usize, keeps: bool) -> Result<Target> {
+        if self.udp {
+            Ok(Target::elsewhere(udp::serve(self.target)?))
+        } else {
+            Target::start(self.target, most, keeps)
+        }
     }
 
     fn authorizations(&self, count: usize) -> Result<Vec<String>> {
@@ -85,6 +98,7 @@ pub(crate) fn print_line(line: &str) -> Result<()> {
 pub(crate) struct Opener {
     way: Way,
     target: SocketAddr,
+    is_udp: bool,
     /// Values of Proxy-Authorization: one for all tunnels, or one for each; none if no request is sent to the proxy.
     authorizations: Vec<String>,
 }
@@ -115,7 +129,8 @@ impl Way {
         let tls = through.ca.as_deref().map(|ca| tls::config(ca, protocols)).transpose()?;
         match through.http2 {
             Some(connections) => {
-                Ok(Self::Shared(Connections::new(through.proxy, tls, connections, through.reset)?))
+                let ways = (through.reset, through.udp);
+                Ok(Self::Shared(Connections::new(through.proxy, tls, connections, ways)?))
             }
             None => Ok(Self::Own { proxy: through.proxy, tls }),
         }
@@ -125,15 +140,33 @@ impl Way {
 impl Opener {
     /// Creates an opener for up to `count` tunnels to `target`.
     pub(crate) fn new(through: &Through, target: SocketAddr, count: usize) -> Result<Self> {
-        Ok(Self { way: Way::of(through)?, target, authorizations: through.authorizations(count)? })
+        let authorizations = through.authorizations(count)?;
+        Ok(Self { way: Way::of(through)?, target, is_udp: through.udp, authorizations })
+    }
+
+    /// Opens the tunnel `number` for UDP.
+    pub(crate) fn open_udp(&self, number: usize) -> Result<Capsules> {
+        let Way::Shared(connections) = &self.way else { bail!("UDP needs --http2 and --udp") };
+        let stream = connections.open(number, self.target, self.authorization(number).unwrap_or_default())?;
+        Ok(Capsules::new(stream))
+    }
+
+    fn authorization(&self, number: usize) -> Option<&str> {
+        let index = number.checked_rem(self.authorizations.len())?;
+        Some(&self.authorizations[index])
+    }
+
+    /// Waits until the proxy has ended the streams of all tunnels that were left.
+    pub(crate) fn wait_until_ended(&self) -> Result<()> {
+        if let Way::Shared(connections) = &self.way { connections.wait_until_ended() } else { Ok(()) }
     }
 
     /// Opens the tunnel `number`. With tokens, each number may be used once.
     pub(crate) fn open(&self, number: usize) -> Result<Opened> {
         let began = Instant::now();
-        let index = number.checked_rem(self.authorizations.len());
-        let authorization = index.map(|index| self.authorizations[index].as_str());
+        let authorization = self.authorization(number);
         let stream: Box<dyn Tunnel> = match &self.way {
+            Way::Shared(_) if self.is_udp => Box::new(self.open_udp(number)?),
             Way::Shared(connections) => {
                 Box::new(connections.open(number, self.target, authorization.unwrap_or_default())?)
             }
@@ -192,6 +225,7 @@ fn is_refusal(head: &[u8]) -> bool {
 /// Sends one byte to the target and reads its echo.
 pub(crate) fn echo(stream: &mut dyn Tunnel) -> Result<()> {
     stream.write_all(b"x")?;
+    stream.flush()?;
     let mut echoed = [0];
     stream.read_exact(&mut echoed)?;
     ensure!(echoed == *b"x", "another byte came back");

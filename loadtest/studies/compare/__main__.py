@@ -1,6 +1,6 @@
 """The cost of a tunnel in Postern and in other proxies, side by side on this machine, with one driver.
 
-usage: loadtest/run compare [--over plain|tls] [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR]
+usage: loadtest/run compare [--over plain|tls|udp] [--rounds N] [--tunnels N] [--only NAME,NAME] [--workers N] [--out DIR]
                             [--quick]
 
 Starts each proxy that is installed, gives all of them equal work in interleaved rounds, and writes DATE-compare.md and
@@ -10,7 +10,7 @@ only into --out. The gateway is POSTERN_BINARY (target/release/postern), the dri
 loadtest/README.md describes what is compared, how, and what it does not show. Python's standard library is enough.
 """
 
-import argparse, datetime, os, platform, subprocess, sys, tempfile, types
+import argparse, datetime, os, platform, sys, tempfile, types
 
 import measure, proxies, report
 from proxies.postern import Issuer
@@ -18,16 +18,18 @@ from rig import binaries, certificates, reading
 from rig.net import free_port
 from rig.programs import many_files, stop_on_sigterm
 from rig.report import RESULTS, command
+from running import Running, log, mint
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--over", choices=proxies.ALL, default="plain", help="TCP, or TLS with HTTP/1.1 and HTTP/2")
+    parser.add_argument("--over", choices=proxies.ALL, default="plain", help="TCP; TLS with HTTP/1.1 and HTTP/2; or UDP over both")
     parser.add_argument("--rounds", type=int, default=8, help="interleaved rounds; 0 measures idle memory alone")
     parser.add_argument("--tunnels", type=int, default=3000, help="short tunnels in each round")
     parser.add_argument("--alone", type=int, default=500, help="short tunnels of a single client in each round")
     parser.add_argument("--clients", type=int, default=16, help="clients at once")
     parser.add_argument("--mebibytes", type=int, default=1024, help="relayed in each direction in each round")
+    parser.add_argument("--datagrams", type=int, default=200_000, help="of each kind in each round")
     parser.add_argument("--bulk-tunnels", type=int, default=4, help="tunnels that share them")
     parser.add_argument("--idle", type=int, default=1000, help="idle tunnels whose memory is measured")
     parser.add_argument("--idle-rounds", type=int, default=3, help="fresh starts for that")
@@ -42,7 +44,7 @@ def arguments():
     given.warm_up = 200
     if given.quick:
         given.rounds, given.tunnels, given.alone, given.mebibytes = 1, 200, 20, 64
-        given.idle, given.idle_rounds, given.traced, given.warm_up = 50, 1, 0, 20
+        given.idle, given.idle_rounds, given.traced, given.warm_up, given.datagrams = 50, 1, 0, 20, 5000
     return given
 
 
@@ -50,7 +52,8 @@ def setup_of(given, work):
     """The settings that every part needs."""
     settings = types.SimpleNamespace(**vars(given), work=work, driver=binaries.driver(), target_port=free_port())
     settings.lineup = proxies.ALL[given.over]
-    settings.certificate = certificates.make(os.path.join(work, "tls")) if given.over == "tls" else None
+    is_tls = any(kind.tls for kind in settings.lineup.kinds)
+    settings.certificate = certificates.make(os.path.join(work, "tls")) if is_tls else None
     return settings
 
 
@@ -62,45 +65,6 @@ def choose(setup):
         sys.exit(f"no proxy is called {', '.join(sorted(unknown))}: {', '.join(known)}")
     wanted = [proxy for name, proxy in known.items() if not names or name in names]
     return [p for p in wanted if p.found()], [p for p in wanted if not p.found()]
-
-
-def log(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-class Running:
-    """Starts fresh proxies, and stops all that it started."""
-
-    def __init__(self, setup):
-        self.setup, self.count, self.started = setup, 0, []
-
-    def start(self, kind):
-        self.count += 1
-        proxy = kind(self.setup, self.count)
-        self.started.append(proxy)
-        proxy.start()
-        return proxy
-
-    def stop(self, *some):
-        for proxy in some or self.started:
-            proxy.stop()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
-
-
-def mint(setup, gateway, count):
-    """Tokens for this gateway alone: they are bound to its store."""
-    log(f"minting {count} tokens for {gateway.name}")
-    gateway.tokens = os.path.join(setup.work, f"tokens-{gateway.port}")
-    trust = ["--ca", setup.certificate.ca] if gateway.tls else []
-    url = f"http{'s' * gateway.tls}://127.0.0.1:{gateway.port}"
-    addresses = ["--issuer", setup.issuer, "--gateway", url, *trust]
-    command = [binaries.postern(), "token", "mint", *addresses, "--count", str(count), "--out", gateway.tokens]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
 def timings(setup, started, result):
@@ -134,7 +98,7 @@ def compare(setup, result):
         started = [running.start(kind) for kind in result.kinds]
         for proxy in started:
             result.configurations[proxy.name] = report.without_paths(proxy, setup)
-        timed = setup.warm_up + setup.rounds * (setup.tunnels + setup.alone + 2 * setup.bulk_tunnels) + setup.traced
+        timed = setup.warm_up + setup.rounds * (setup.tunnels + setup.alone + len(measure.DATAGRAMS) * setup.bulk_tunnels) + setup.traced
         for gateway in (proxy for proxy in started if proxy.program == "postern"):
             mint(setup, gateway, timed)
         timings(setup, started, result)

@@ -5,6 +5,15 @@ from rig import Failed, reading
 
 GIB = 1 << 30
 STREAMS = 100  # idle tunnels on one HTTP/2 connection: all proxies allow as many
+IDLE = 10  # seconds in which an idle proxy's CPU is measured
+# Datagrams by name: bytes of each, how many go out together, and the direction.
+DATAGRAMS = {
+    "down_100": (100, 32, "down"),
+    "up_100": (100, 32, "up"),
+    "down_1200": (1200, 32, "down"),
+    "up_1200": (1200, 32, "up"),
+    "alone_100": (100, 1, "down"),  # each is asked for by another one
+}
 
 
 def cpu_by_program(pids):
@@ -65,6 +74,13 @@ def bulk(setup, proxy, direction):
     return Drive(setup, proxy, "bulk", setup.bulk_tunnels, *options).measured()
 
 
+def datagrams(setup, proxy, size, burst, direction):
+    count = setup.datagrams if burst > 1 else setup.datagrams // 8
+    options = ["--count", str(count), "--size", str(size), "--burst", str(burst), "--direction", direction]
+    options += ["--tunnels", str(setup.bulk_tunnels)]
+    return Drive(setup, proxy, "datagrams", setup.bulk_tunnels, *options).measured()
+
+
 def warm_up(setup, proxy):
     tunnels(setup, proxy, setup.warm_up, setup.clients)
 
@@ -73,23 +89,44 @@ def one_round(setup, proxy):
     """All timings of a proxy, as flat numbers. `cpu_us` is the proxy's own, `beside_us` that of the programs beside it."""
     many = tunnels(setup, proxy, setup.tunnels, setup.clients)
     alone = tunnels(setup, proxy, setup.alone, 1)
-    down, up = bulk(setup, proxy, "down"), bulk(setup, proxy, "up")
+    relayed = datagram_costs(setup, proxy) if proxy.udp else bulk_costs(setup, proxy)
     own, beside = split(proxy, many["cpu"])
     numbers = {
         "cpu_us": own * 1e6 / many["count"],
         "beside_us": beside * 1e6 / many["count"],
         "rate": many["count"] / many["seconds"],
         "alone_cpu_us": split(proxy, alone["cpu"])[0] * 1e6 / alone["count"],
-        "down_s_per_gib": split(proxy, down["cpu"])[0] * GIB / down["bytes"],
-        "up_s_per_gib": split(proxy, up["cpu"])[0] * GIB / up["bytes"],
-        "down_gib_per_s": down["bytes"] / GIB / down["seconds"],
-        "up_gib_per_s": up["bytes"] / GIB / up["seconds"],
+        **relayed,
     }
     for prefix, result in (("", many), ("alone_", alone)):
         for what in ("answered", "echoed"):
             for percentile in ("p50", "p99"):
                 numbers[f"{prefix}{what}_{percentile}_us"] = result[f"{what}_us"][percentile]
     return {name: round(value, 3) for name, value in numbers.items()}
+
+
+def bulk_costs(setup, proxy):
+    down, up = bulk(setup, proxy, "down"), bulk(setup, proxy, "up")
+    return gib_costs(proxy, "down", down) | gib_costs(proxy, "up", up)
+
+
+def gib_costs(proxy, way, result):
+    return {
+        f"{way}_s_per_gib": split(proxy, result["cpu"])[0] * GIB / result["bytes"],
+        f"{way}_gib_per_s": result["bytes"] / GIB / result["seconds"],
+    }
+
+
+def datagram_costs(setup, proxy):
+    """CPU for each datagram that arrived, and the same for a GiB of payload in the larger ones."""
+    numbers = {}
+    for name, (size, burst, direction) in DATAGRAMS.items():
+        result = datagrams(setup, proxy, size, burst, direction)
+        numbers[f"{name}_us"] = split(proxy, result["cpu"])[0] * 1e6 / result["delivered"]
+        numbers[f"{name}_lost"] = 1 - result["delivered"] / result["sent"]
+        if size == 1200:
+            numbers |= gib_costs(proxy, direction, result | {"bytes": result["delivered"] * size})
+    return numbers
 
 
 def split(proxy, by_program):
@@ -111,18 +148,22 @@ def settled(pids):
 
 
 def idle_memory(setup, proxy):
-    """Of a proxy that was just started: the growth for each open and idle tunnel, and the whole with all of them."""
+    """Of a proxy that was just started: the growth for each open and idle tunnel, the whole with all of them, and its CPU."""
     warm_up(setup, proxy)
     connections = -(-setup.idle // STREAMS)
     drive = Drive(setup, proxy, "idle", setup.idle, "--count", str(setup.idle), connections=connections)
     before = settled(proxy.pids()[proxy.name])
     count = drive.go()["open"]
-    after = settled(proxy.pids()[proxy.name])
+    pids = proxy.pids()[proxy.name]
+    after, began, used = settled(pids), time.monotonic(), reading.Used({"idle": pids})
+    time.sleep(IDLE)
+    cpu = sum(used.read()["idle"]) / (time.monotonic() - began)
     drive.end()
     return {
         "own_kib": round((after["own"] - before["own"]) / count, 3),
         "rss_kib": round((after["rss"] - before["rss"]) / count, 3),
         "whole_mib": round(after["rss"] / 1024, 3),
+        "cpu_ms_per_s": round(cpu * 1e3, 3),
     }
 
 

@@ -2,7 +2,7 @@
 
 import json, os, statistics
 import xml.etree.ElementTree as ElementTree
-from measure import STREAMS
+from measure import DATAGRAMS, STREAMS
 from rig import plot
 from rig.binaries import program
 from rig.report import commit, machine, first_line, table as lines
@@ -117,15 +117,27 @@ class Result:
         return "\n".join(parts)
 
     def cost_parts(self, image):
+        is_udp = any(kind.udp for kind in self.kinds)
+        gib = (
+            "in datagrams of 1,200 bytes"
+            if is_udp
+            else f"relayed by {self.setup.bulk_tunnels} tunnels at once, {self.setup.mebibytes} MiB each way and round"
+        )
+        datagrams = [
+            "## CPU for a datagram\n",
+            f"{self.setup.datagrams:,} of each kind and round, by {self.setup.bulk_tunnels} tunnels at once in bursts of 32; those "
+            "alone one by\none, an eighth as many, each asked for by a datagram of five bytes. µs for each one that arrived; medians.\n",
+            self.datagram_table(),
+        ]
         return [
             "## CPU for a tunnel\n",
             f"{self.lineup.about}: µs of CPU of all the proxy's processes, {self.setup.tunnels}\n"
             f"tunnels a round of {self.setup.clients} clients, {self.setup.rounds} rounds.\n",
             self.cpu_table(),
             image("cpu-per-tunnel"),
+            *(datagrams if is_udp else []),
             "## CPU for a GiB\n",
-            f"Seconds of CPU for a GiB relayed by {self.setup.bulk_tunnels} tunnels at once, "
-            f"{self.setup.mebibytes} MiB each way and round; medians.\n",
+            f"Seconds of CPU for a GiB {gib}; medians.\n",
             self.bulk_table(),
             image("cpu-per-gib"),
         ]
@@ -169,13 +181,25 @@ class Result:
                 yield kind.together, self.with_beside(kind.name)
 
     def cpu_table(self):
-        rows = []
+        rows, beside = [], {self.lineup.floor: self.lineup.floor_title, self.lineup.peer: self.lineup.peer_title}
         for title, values in self.cpu_rows():
             s = summary(values)
-            ratios = [self.ratio(s["median"], "cpu_us", to) for to in (self.lineup.floor, self.lineup.peer)]
+            ratios = [self.ratio(s["median"], "cpu_us", to) for to in beside]
             low_to_high = f"{number(s['low'])} to {number(s['high'])}"
             rows.append([title, number(s["median"]), number(s["min"]), low_to_high, *ratios])
-        return table(["", "median, µs", "minimum", "middle half", "× floor", f"× {self.lineup.peer_title}"], rows)
+        return table(["", "median, µs", "minimum", "middle half", *(f"× {title}" for title in beside.values())], rows)
+
+    def datagram_table(self):
+        rows = []
+        for kind in self.kinds:
+            cells = []
+            for name in DATAGRAMS:
+                median, to = self.median(kind.name, f"{name}_us"), self.lineup.peer
+                ratio = "" if kind.name == to else self.ratio(median, f"{name}_us", to)
+                cells.append(number(median) + (f" (× {ratio})" if ratio else ""))
+            rows.append([kind.title, *cells])
+        heads = [f"{size:,} bytes {way}" if burst > 1 else f"{size} alone" for size, burst, way in DATAGRAMS.values()]
+        return table(["", *heads], rows)
 
     def bulk_table(self):
         rows = []
@@ -186,7 +210,7 @@ class Result:
             ratios = [self.ratio(down, "down_s_per_gib", floor), self.ratio(up, "up_s_per_gib", floor)]
             rates = [number(self.median(kind.name, f"{way}_gib_per_s")) for way in ("down", "up")]
             rows.append([kind.title, number(down), number(up), *least, *ratios, *rates])
-        head = ["", "down, s", "up, s", "least down", "least up", "down × floor", "up × floor", "GiB/s down", "up"]
+        head = ["", "down, s", "up, s", "least down", "least up", f"down × {self.lineup.floor_title}", f"up × {self.lineup.floor_title}", "GiB/s down", "up"]
         return table(head, rows)
 
     def memory_table(self):
@@ -194,10 +218,11 @@ class Result:
         for kind in self.kinds:
             own, values = self.median(kind.name, "own_kib"), self.of(kind.name, "own_kib")
             low_to_high = f"{number(min(values))} to {number(max(values))}"
-            others = [number(self.median(kind.name, field)) for field in ("rss_kib", "whole_mib")]
+            others = [number(self.median(kind.name, field)) for field in ("rss_kib", "whole_mib", "cpu_ms_per_s")]
             rows.append([kind.title, number(own), low_to_high, self.ratio(own, "own_kib", self.lineup.peer), *others])
         whole = f"RSS of the whole with {self.setup.idle}, MiB"
-        return table(["", "own memory, KiB", "least to most", f"× {self.lineup.peer_title}", "RSS, KiB", whole], rows)
+        heads = ["own memory, KiB", "least to most", f"× {self.lineup.peer_title}", "RSS, KiB", whole, "its CPU, ms a second"]
+        return table(["", *heads], rows)
 
     def latency_table(self, prefix):
         rows = []
@@ -227,6 +252,7 @@ class Result:
             ("rate", "Tunnels a second"),
             ("down_s_per_gib", "CPU for a GiB down, s"),
             ("up_s_per_gib", "CPU for a GiB up, s"),
+            *((f"{name}_us", f"CPU for a datagram, {name.replace('_', ', ')} bytes, µs") for name in DATAGRAMS),
             ("answered_p99_us", "p99 of the time to the 200, µs"),
             ("own_kib", "Memory of an idle tunnel, KiB"),
         ):

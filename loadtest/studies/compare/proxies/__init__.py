@@ -16,6 +16,7 @@ class Lineup(NamedTuple):
     kinds: list
     about: str  # what a short tunnel is
     cannot: dict = {}  # what is not compared, and why
+    floor_title: str = "floor"
 
 
 PLAIN = Lineup(
@@ -62,4 +63,14 @@ TLS = Lineup(
         "nghttpx alone": "cannot: it passes CONNECT on to another proxy, here Squid, whose CPU counts as nghttpx's",
     },
 )
-ALL = {"plain": PLAIN, "tls": TLS}
+UDP = Lineup(
+    "-udp",
+    "UDP beside Envoy, over TLS and HTTP/2",
+    "envoy-udp",
+    "envoy-udp",
+    "Envoy",
+    [envoy.Udp, postern.Udp],
+    "CONNECT-UDP with credentials on a stream of one of four connections that all clients share, a datagram of one byte\nechoed, a reset",
+    floor_title="Envoy",
+)
+ALL = {"plain": PLAIN, "tls": TLS, "udp": UDP}

