@@ -14,8 +14,7 @@ use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
 use postern_gateway::config::{
-    ChallengeConfig, Egress, Lever, Listen, PatternError, Ports as EgressPorts, Rule, StoreConfig, UdpPorts,
-    UdpWord,
+    ChallengeConfig, Egress, Lever, Listen, Ports as EgressPorts, Rule, StoreConfig, UdpPorts, UdpWord,
 };
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
@@ -215,7 +214,6 @@ fn gateway_config(
             issuer_name: ISSUER_NAME.into(),
             origin: ORIGIN.into(),
             max_age: ConfigDuration::minutes(10),
-            bare: false,
         },
         store: StoreConfig { path: data.join("spent"), ..StoreConfig::default() },
         egress,
@@ -248,7 +246,7 @@ fn bind_first_hop(
 }
 
 /// Returns the egress rules of a gateway that opens tunnels to one address only.
-fn only(address: SocketAddr) -> Result<Vec<Rule>, PatternError> {
+fn only(address: SocketAddr) -> Result<Vec<Rule>, String> {
     Ok(vec![Rule::allow(address.to_string().parse()?), Rule::deny("*".parse()?)])
 }
 

@@ -7,10 +7,10 @@ mod resolver;
 mod store;
 
 pub use egress::{Action, Egress, Lever, Ports, Rule, UdpPorts, UdpTemplate, UdpWord};
-pub use next_hop::{Balance, HopKind, HopUrl, HopUrlError, NextHop, NextHopError};
+pub use next_hop::{Balance, HopKind, HopUrl, NextHop};
 pub(crate) use next_hop::{DIRECT, HopTls};
-pub use pattern::{Hosts, Pattern, PatternError};
-pub use resolver::{NameServer, NameServerError, ResolverConfig, ResolverConfigError, ResolverKind};
+pub use pattern::{Hosts, Pattern};
+pub use resolver::{NameServer, ResolverConfig, ResolverKind};
 pub use store::{CheckTiming, MemcachedConfig, StoreConfig, StoreKind, StoreTls, TransportKind};
 
 use postern_config::{Address, ConfigDuration, Secret, Size, address};
@@ -26,6 +26,13 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+
+/// hyper's minimum read buffer.
+const LEAST_HEADER_SIZE: Size = Size::kib(8);
+/// Minimum tunnel rate, per second. A slower tunnel is of no practical use.
+const LEAST_TUNNEL_RATE: Size = Size::kib(1);
+/// Minimum characters of the secret. A reader of the shared memory could guess a shorter one, and with it clients' addresses.
+const LEAST_SECRET: usize = 16;
 
 /// A gateway.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -60,6 +67,35 @@ pub struct Config {
     /// Traces, to an OTLP collector.
     #[serde(default)]
     pub tracing: TracingConfig,
+}
+
+impl Config {
+    /// Checks what the types cannot express.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Limits { header_size, tunnel_rate, ref shared_secret, .. } = self.limits;
+        if header_size.0 < LEAST_HEADER_SIZE.0 {
+            return Err(format!(
+                "limits.header_size = \"{header_size:?}\" is too small for a token's header: write at least \"8KiB\""
+            ));
+        }
+        if let Some(rate) = tunnel_rate.filter(|rate| rate.0 < LEAST_TUNNEL_RATE.0) {
+            return Err(format!(
+                "limits.tunnel_rate = \"{rate:?}\" a second is too slow for any use: write at least \"1KiB\", or leave it out"
+            ));
+        }
+        match shared_secret {
+            Some(_) if self.store.kind != StoreKind::Memcached => Err(
+                "limits.shared_secret needs store.kind = \"memcached\": the gateways of a fleet share limits through its \
+                 memcached; leave the secret out where there is one gateway"
+                    .to_owned(),
+            ),
+            Some(secret) if secret.expose().chars().count() < LEAST_SECRET => Err(format!(
+                "limits.shared_secret is too short: anyone who reads the shared memory could guess it and find clients' \
+                 addresses; write at least {LEAST_SECRET} characters, such as the output of \"openssl rand -hex 32\""
+            )),
+            _ => self.egress.check(),
+        }
+    }
 }
 
 /// Client and admin listeners.
@@ -181,9 +217,6 @@ pub struct ChallengeConfig {
     /// Time that clients may keep the challenge, 10 minutes at most.
     #[serde(default = "ConfigDuration::of_secs::<600>")]
     pub max_age: ConfigDuration,
-    /// Omit quotation marks, for clients of 2023.
-    #[serde(default)]
-    pub bare: bool,
 }
 
 /// Timeouts and bounds.

@@ -1,12 +1,10 @@
 //! Lifecycle of a gateway, from its configuration to its last connection.
 
-use crate::backend;
-use crate::check::{StartError, check};
 use crate::config::Config;
+use crate::error::StartError;
 use crate::gate::LoggedGate;
-use crate::keys::offer::{KeyTypes, Offer};
+use crate::keys::offer::KeyTypes;
 use crate::keys::refresh::{Refresh, Supply};
-use crate::keys::source::Source;
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::memories::Memories;
 use crate::next_hops::{self, Connections};
@@ -16,12 +14,13 @@ use crate::observe::spans::SERVICE;
 use crate::reload::Reloading;
 use crate::request::dear::Dear;
 use crate::request::hops::Pseudonym;
-use crate::request::resolve::{CurrentResolver, ResolverError};
+use crate::request::resolve::CurrentResolver;
 use crate::server::accept::{self, Listener, Listening};
 use crate::server::sockets::Sockets;
+use crate::settings::{Settings, check};
 use crate::shared_limits::SharedLimits;
 use crate::start::Start;
-use crate::state::{Certificates, Core, Generation, Settings, Worker};
+use crate::state::{Certificates, Core, Generation, Worker, stores};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
@@ -66,14 +65,14 @@ impl Gateway {
     /// [`StartError`], with what to change.
     pub fn bind(config: &Config, process: &ProcessContext) -> Result<Self, StartError> {
         check(config)?;
-        let mut supply = Supply::of(config, Source::new(&config.issuer)?, &process.live);
-        let saved = supply.saved_keyring();
         let key_types = KeyTypes::default();
+        let settings = Settings::of(config, &key_types, process.descriptors, None)?;
+        let mut supply = Supply::of(config, settings.source.clone(), &process.live);
+        let saved = supply.saved_keyring();
         key_types.learn(saved.iter());
-        let offer = Offer::new(&config.challenge, supply.source.types, key_types.clone())?;
-        let tls = config.tls.as_ref().map(TlsConfig::open).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::open).transpose().map_err(StartError::tls("tls"))?;
         let peers_tls = config.peers.as_ref().map(|peers| peers.tls().open()).transpose();
-        let peers_tls = peers_tls.map_err(StartError::Peers)?;
+        let peers_tls = peers_tls.map_err(StartError::tls("peers"))?;
         let bind = |whose: Listener, address| Sockets::bind(whose.name(), address, workers(config));
         let peers = config.peers.as_ref().map(|peers| bind(Listener::Peers, peers.address));
         let mut peers = peers.transpose()?;
@@ -82,18 +81,16 @@ impl Gateway {
         if config.listen.patience.get().is_zero() {
             sockets.listen()?;
         }
-        let settings = Settings::of(config, process.descriptors);
-        let resolver = settings.resolver.load_full();
+        let resolver = Arc::clone(&settings.resolver);
         let workers: Vec<_> = (0..workers(config))
             // From now on the kernel may accept connections, so a drain has to wait for each worker.
             .map(|_| Ok((CurrentResolver::new(&resolver)?, process.shutdown.tracker().token())))
-            .collect::<Result<_, ResolverError>>()?;
+            .collect::<Result<_, StartError>>()?;
         let tracer = Tracer::start(&config.tracing, SERVICE)?;
-        let backend = backend::open(&config.store, offer.marks(), workers.len(), slow(&tracer))?;
+        let backend = settings.store.open(workers.len(), slow(&tracer), None)?;
         let store = (Arc::new(backend), Vec::new()); // stores are set in `serve`: each belongs to a worker's runtime
-        let generation = Generation::new(config, offer, store, [tls.as_ref(), peers_tls.as_ref()]);
+        let generation = Generation::new(settings, store, [tls.as_ref(), peers_tls.as_ref()]);
         let core = Arc::new(Core {
-            settings,
             keyring: ArcSwap::from_pointee(saved),
             key_types,
             memories: Memories::default(),
@@ -187,7 +184,7 @@ impl Gateway {
         }
         let handles: Vec<Handle> = runtimes.iter().map(|runtime| runtime.handle().clone()).collect();
         let mut generation = Generation::clone(&self.core.generation.load());
-        generation.stores = backend::stores(&generation.backend, &handles);
+        generation.stores = stores(&generation.backend, &handles);
         self.core.generation.store(Arc::new(generation));
         let mut peers = self.peers.into_iter().flat_map(Sockets::into_listeners);
         for (index, (runtime, (resolver, accepting))) in runtimes.into_iter().zip(self.workers).enumerate() {

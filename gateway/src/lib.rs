@@ -9,11 +9,10 @@
 //! - `keys`: the keyring, and the sources of keys.
 //! - `observe`: metrics, traces, the access log, the live page.
 
-mod backend;
 #[doc(hidden)]
 pub mod bench;
-mod check;
 pub mod config;
+mod error;
 mod examine;
 mod gate;
 mod gateway;
@@ -26,18 +25,17 @@ mod observe;
 mod reload;
 mod request;
 mod server;
+mod settings;
 mod shared_limits;
 mod start;
 mod state;
 
-pub use backend::BackendError;
-pub use check::{StartError, check};
 pub use config::Config;
+pub use error::StartError;
 pub use examine::{certificates, examine};
 pub use gateway::Gateway;
-pub use keys::source::SourceError;
 pub use observe::{catalogue, labels, spans};
 pub use postern_proxy::target::{Target, TargetError};
 pub use reload::FIXED;
 pub use request::egress::explain::{End, Explanation, explain};
-pub use request::resolve::ResolverError;
+pub use settings::check;

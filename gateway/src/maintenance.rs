@@ -107,7 +107,7 @@ impl StoreMaintenance {
         _ = tokio::task::spawn_blocking(move || offering.backend.offer(&offered)).await; // the disk may be slow
         // Without a key in use, the store counts as unmarked, too: tokens of the first key can be presented only once the store
         // has a mark for it.
-        let types = generation.offer.types;
+        let types = generation.settings.offer.types;
         let is_requested = keyring.requests_any(types, |key| generation.backend.binding(key), now);
         let requested = if is_requested { Ok(()) } else { Err(Unknown::Unmarked) };
         let findings = Findings {

@@ -10,9 +10,10 @@ mod reach;
 
 pub(crate) use checks::{Checks, examine};
 pub(crate) use member::Member;
-pub(crate) use reach::{Connections, Dialler, Reached, reach};
+pub(crate) use reach::{Connections, Dialler, reach};
 
 use crate::config::NextHop as Config;
+use crate::error::StartError;
 use choose::Choice;
 use parking_lot::Mutex;
 use postern_proxy::target::{Target, Transport};
@@ -36,12 +37,12 @@ pub(crate) struct NextHops(pub(crate) Vec<Arc<NextHop>>);
 impl NextHops {
     /// Builds the next hops of a configuration. A next hop that is unchanged since `before` keeps its connections and its
     /// health.
-    pub(crate) fn new(configured: &[Config], before: &Self) -> Self {
+    pub(crate) fn new(configured: &[Config], before: &Self) -> Result<Self, StartError> {
         let next_hop = |config: &Config| match before.0.iter().find(|hop| hop.config == *config) {
-            Some(unchanged) => Arc::clone(unchanged),
-            None => Arc::new(NextHop::new(config)),
+            Some(unchanged) => Ok(Arc::clone(unchanged)),
+            None => NextHop::new(config).map(Arc::new),
         };
-        Self(configured.iter().map(next_hop).collect())
+        Ok(Self(configured.iter().map(next_hop).collect::<Result<_, _>>()?))
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<NextHop>> {
@@ -56,13 +57,14 @@ pub(crate) struct NextHop {
 }
 
 impl NextHop {
-    pub(crate) fn new(config: &Config) -> Self {
-        let tls = config.client_tls().map_err(|error| error.to_string());
+    pub(crate) fn new(config: &Config) -> Result<Self, StartError> {
+        let place = format!("the next hop \"{}\"", config.name);
+        let tls = config.client_tls().map_err(StartError::tls(place))?;
         let weights = config.weights.iter().copied().map(Some).chain(std::iter::repeat(None));
         let members = config.urls.iter().zip(weights);
-        let member = |(url, weight)| Arc::new(Member::new(url, weight, &tls, config.udp));
+        let member = |(url, weight)| Arc::new(Member::new(url, weight, tls.as_ref(), config.udp));
         let members = members.map(member).collect();
-        Self { config: config.clone(), members }
+        Ok(Self { config: config.clone(), members })
     }
 
     /// Returns the URLs in the order in which a tunnel to `target` tries them: those that are down come last, and for UDP those that

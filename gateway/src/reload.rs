@@ -3,15 +3,13 @@
 //! A reload builds the next [`Generation`] and tests it. Then new requests use it, and requests in progress finish with the
 //! previous one. If a part cannot be built, or does not work where the previous one does, nothing changes.
 
-use crate::backend::{self, BackendError};
-use crate::check::{StartError, check};
 use crate::config::{Config, Peers};
-use crate::keys::offer::Offer;
+use crate::error::StartError;
 use crate::keys::refresh::Supply;
-use crate::keys::source::Source;
 use crate::observe::recorder::slow;
 use crate::observe::spans::SERVICE;
-use crate::state::{Certificates, Core, Generation};
+use crate::settings::{Settings, check};
+use crate::state::{Certificates, Core, Generation, stores};
 use postern_admin::ProcessContext;
 use postern_config::{Fixed, differ};
 use postern_daemon::drain::Shutdown;
@@ -114,22 +112,23 @@ impl Reloading {
         let old = &self.config;
         let traces = differ(&old.tracing, &new.tracing);
         let tracer = traces.then(|| Tracer::start(&new.tracing, SERVICE)).transpose()?;
-        let source = Source::new(&new.issuer)?;
+        let (descriptors, before) = (self.process.descriptors, Some(&present.settings));
+        let settings = Settings::of(new, &self.core.key_types, descriptors, before)?;
         let Certificates { clients, peers } = &self.certificates;
-        let tls = differ(&old.tls, &new.tls).then(|| clients.open(new.tls.as_ref())).transpose()?;
+        let tls = differ(&old.tls, &new.tls).then(|| clients.open(new.tls.as_ref())).transpose();
+        let tls = tls.map_err(StartError::tls("tls"))?;
         let opened = differ(&old.peers, &new.peers)
             .then(|| peers.open(new.peers.as_ref().map(Peers::tls).as_ref()))
             .transpose();
-        let of_peers = opened.map_err(StartError::Peers)?;
-        let offer = Offer::new(&new.challenge, source.types, self.core.key_types.clone())?;
+        let of_peers = opened.map_err(StartError::tls("peers"))?;
         let is_other = differ(&old.issuer, &new.issuer);
-        let supply = is_other.then(|| Supply::of(new, source, &self.process.live));
-        let store = self.store(new, &offer, tracer.as_ref(), present)?;
+        let supply = is_other.then(|| Supply::of(new, settings.source.clone(), &self.process.live));
+        let store = self.store(new, &settings, tracer.as_ref(), present)?;
         let listeners = [
             tls.as_ref().map_or_else(|| clients.current(), Option::as_ref),
             of_peers.as_ref().map_or_else(|| peers.current(), Option::as_ref),
         ];
-        let generation = Generation::new(new, offer, store, listeners);
+        let generation = Generation::new(settings, store, listeners);
         Ok(Prepared { generation, tracer, supply, tls, peers: of_peers })
     }
 
@@ -137,10 +136,10 @@ impl Reloading {
     fn store(
         &self,
         new: &Config,
-        offer: &Offer,
+        settings: &Settings,
         tracer: Option<&Tracer>,
         present: &Generation,
-    ) -> Result<(Arc<Backend>, Vec<Store>), BackendError> {
+    ) -> Result<(Arc<Backend>, Vec<Store>), StartError> {
         let old = &self.config;
         // A new tracer changes the threshold of slow commands.
         let is_other =
@@ -149,10 +148,8 @@ impl Reloading {
             return Ok((Arc::clone(&present.backend), present.stores.clone()));
         };
         let slow = tracer.map_or_else(|| self.core.recorder.slow(), slow);
-        let config = &new.store.memcached;
-        let backend = backend::reopen(memcached, config, offer.marks(), self.workers.len(), slow)?;
-        let backend = Arc::new(Backend::Memcached(backend));
-        let stores = backend::stores(&backend, &self.workers);
+        let backend = Arc::new(settings.store.open(self.workers.len(), slow, Some(memcached))?);
+        let stores = stores(&backend, &self.workers);
         Ok((backend, stores))
     }
 
@@ -196,10 +193,9 @@ impl Reloading {
     fn put_in_force(&mut self, new: Config, prepared: Prepared) {
         let Prepared { generation, tracer, supply, tls, peers } = prepared;
         let (core, shutdown) = (&self.core, &self.core.shutdown);
-        core.settings.replace(&new);
         if let Backend::Embedded(store) = &*generation.backend {
             store.sync(new.store.fsync);
-            store.bind(generation.offer.marks());
+            store.bind(generation.settings.offer.marks());
         }
         let generation = Arc::new(generation);
         let before = core.generation.swap(Arc::clone(&generation));

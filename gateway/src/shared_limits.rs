@@ -27,8 +27,6 @@ const EXPIRES: Duration = Duration::from_secs(120);
 /// Minimum interval between warnings that limits are not shared.
 const SAYING: Duration = Duration::from_secs(60);
 const MINUTE: u64 = 60;
-/// Minimum characters of the secret. A reader of the shared memory could guess a shorter one, and with it clients' addresses.
-pub(crate) const LEAST_SECRET: usize = 16;
 
 fn counters(backend: &Backend) -> Option<FleetCounters> {
     match backend {
@@ -65,7 +63,7 @@ impl SharedLimits {
             {
                 (backend, counters) = (present, theirs); // a reload has reopened the store
             }
-            let secret = self.core.settings.limits.load().shared_secret.clone(); // a reload may change it
+            let secret = self.core.generation.load().settings.limits.shared_secret.clone(); // a reload may change it
             self.core.rates.share(secret.is_some());
             if let Some(secret) = secret {
                 self.round(&mut counters, &secret).await;
@@ -91,7 +89,7 @@ impl SharedLimits {
     fn limit(&self, minute: u64, growth: &[Growth], totals: &[Option<u64>]) {
         self.rounds[SharingRound::Shared as usize].increment(1);
         let left = ((minute + 1) * MINUTE).saturating_sub(UnixSeconds::now().0);
-        let limits = self.core.settings.limits.load();
+        let limits = Arc::clone(&self.core.generation.load().settings.limits);
         for (growth, total) in growth.iter().zip(totals) {
             if let Some(total) = *total {
                 self.core.rates.counted_by_fleet(growth, total, Duration::from_secs(left), &limits.source);

@@ -1,26 +1,24 @@
 //! State shared by requests: among all workers ([`Core`]), and on one worker thread ([`Worker`]).
 
-use crate::config::{CheckTiming, Config, Limits, Listen, ResolverConfig};
+use crate::config::Limits;
 use crate::keys::keyring::Keyring;
-use crate::keys::offer::{KeyTypes, Offer};
+use crate::keys::offer::KeyTypes;
 use crate::memories::Memories;
 use crate::next_hops::Connections;
 use crate::observe::catalogue;
 use crate::observe::recorder::Recorder;
 use crate::request::dear::Dear;
 use crate::request::deny::Refusal;
-use crate::request::egress::Policy;
 use crate::request::hops::Pseudonym;
 use crate::request::resolve::CurrentResolver;
+use crate::settings::Settings;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use metrics::gauge;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
-use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
-use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::tls::{ListenerTls, Renewed, ServerTls};
@@ -28,11 +26,11 @@ use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 /// State shared by the requests of all workers.
 pub(crate) struct Core {
-    pub(crate) settings: Settings,
     /// Current generation. A reload replaces it; a request keeps the one with which it began.
     pub(crate) generation: ArcSwap<Generation>,
     pub(crate) keyring: ArcSwap<Keyring>,
@@ -58,15 +56,10 @@ pub(crate) struct Core {
 /// same store, so a token is spent once, whichever generation receives it.
 #[derive(Clone)]
 pub(crate) struct Generation {
-    pub(crate) offer: Offer,
+    pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     /// Store handles of the workers, by worker index.
     pub(crate) stores: Vec<Store>,
-    pub(crate) check_timing: CheckTiming,
-    pub(crate) http2: bool,
-    pub(crate) require_host: bool,
-    /// Load balancers, whose connections begin with a PROXY header.
-    pub(crate) balancers: Balancers,
     pub(crate) tls: Option<ListenerTls>,
     /// TLS of the peer listener.
     pub(crate) peers: Option<ListenerTls>,
@@ -105,22 +98,19 @@ impl Certificates {
 }
 
 impl Generation {
-    /// Creates the generation of a configuration, with the TLS of both listeners.
+    /// Creates a generation with the TLS of both listeners.
     pub(crate) fn new(
-        config: &Config,
-        offer: Offer,
+        settings: Settings,
         (backend, stores): (Arc<Backend>, Vec<Store>),
         tls: [Option<&ServerTls>; 2],
     ) -> Self {
-        let Listen { http2, require_host, ref proxy_protocol, .. } = config.listen;
-        let [tls, peers] = tls.map(|tls| tls.map(|tls| ListenerTls::new(tls, http2)));
-        let (check_timing, balancers) = (config.store.memcached.hint, proxy_protocol.clone());
-        Self { offer, backend, stores, check_timing, http2, require_host, balancers, tls, peers }
+        let [tls, peers] = tls.map(|tls| tls.map(|tls| ListenerTls::new(tls, settings.http2)));
+        Self { settings, backend, stores, tls, peers }
     }
 
     /// Returns the value of Proxy-Authenticate for a client without a good token.
     pub(crate) fn challenge(&self, keyring: &Keyring, now: UnixSeconds) -> Option<HeaderValue> {
-        keyring.challenge(&self.offer, |key| self.backend.binding(key), now)
+        keyring.challenge(&self.settings.offer, |key| self.backend.binding(key), now)
     }
 
     /// Returns `true` if the store has retired this epoch: its records expired, so no token of the key can be spent.
@@ -184,40 +174,11 @@ impl Worker {
     }
 }
 
-/// Settings that a reload may change between two requests. Reading them takes no lock.
-pub(crate) struct Settings {
-    descriptors: Descriptors,
-    /// Current limits. A connection keeps those with which it began.
-    pub(crate) limits: ArcSwap<Limits>,
-    /// Current egress policy. It judges each request, also on older connections.
-    pub(crate) policy: ArcSwap<Policy>,
-    /// Settings of resolvers. A reload replaces the `Arc` only if they differ: workers then rebuild their resolvers.
-    pub(crate) resolver: ArcSwap<ResolverConfig>,
-}
-
-impl Settings {
-    pub(crate) fn of(config: &Config, descriptors: Descriptors) -> Self {
-        Self {
-            descriptors,
-            limits: ArcSwap::from_pointee(limits(config, descriptors)),
-            policy: ArcSwap::from_pointee(Policy::new(&config.egress)),
-            resolver: ArcSwap::from_pointee(config.egress.resolver.clone()),
-        }
-    }
-
-    /// Applies the settings of a reloaded configuration.
-    pub(crate) fn replace(&self, config: &Config) {
-        self.limits.store(Arc::new(limits(config, self.descriptors)));
-        let policy = Policy::after(&self.policy.load().next_hops, &config.egress);
-        self.policy.store(Arc::new(policy));
-        if **self.resolver.load() != config.egress.resolver {
-            self.resolver.store(Arc::new(config.egress.resolver.clone()));
-        }
-    }
-}
-
-/// Bounds connections by file descriptors, two each: no token is spent without a descriptor for its tunnel.
-fn limits(config: &Config, descriptors: Descriptors) -> Limits {
-    let connections = descriptors.connections("[limits] connections", config.limits.connections, 2);
-    Limits { connections, ..config.limits.clone() }
+/// Returns one store handle per worker. Its connections belong to the runtime that opens them.
+pub(crate) fn stores(backend: &Backend, workers: &[Handle]) -> Vec<Store> {
+    let store = |worker: &Handle| {
+        let _here = worker.enter();
+        backend.store()
+    };
+    workers.iter().map(store).collect()
 }

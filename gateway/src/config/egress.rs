@@ -2,7 +2,7 @@
 
 use super::next_hop::DIRECT;
 use super::pattern::is_below;
-use super::{Hosts, NextHop, NextHopError, Pattern, ResolverConfig};
+use super::{Hosts, NextHop, Pattern, ResolverConfig};
 use ipnet::IpNet;
 use postern_config::text_value;
 use postern_proxy::udp::template::{Template, TemplateError};
@@ -48,20 +48,16 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Returns the first `source` address from which no connection can be made.
-    pub(crate) fn unusable_source(&self) -> Option<IpAddr> {
-        let is_unusable = |address: &IpAddr| {
-            address.is_unspecified() || address.is_multicast() || address.to_canonical() != *address
-        };
-        self.rules.iter().flat_map(|rule| &rule.source).chain(&self.source).copied().find(is_unusable)
-    }
-
-    /// Returns an error if next hops and rules are inconsistent.
-    pub(crate) fn check_next_hops(&self) -> Result<(), NextHopError> {
+    /// Checks what the types cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.resolver.check()?;
         for (at, hop) in self.next_hops.iter().enumerate() {
             hop.check()?;
             if self.next_hops.iter().skip(at + 1).any(|other| other.name == hop.name) {
-                return Err(NextHopError::Twice(hop.name.clone()));
+                return Err(format!(
+                    "two [[egress.next_hops]] have the name \"{}\": rules could not tell them apart",
+                    hop.name
+                ));
             }
         }
         let of_rule =
@@ -72,10 +68,22 @@ impl Egress {
             let is_known =
                 |name: &String| name == DIRECT || self.next_hops.iter().any(|hop| hop.name == *name);
             if let Some(name) = via.filter(|name| !is_known(name)) {
-                return Err(NextHopError::Unknown { place, name });
+                return Err(format!(
+                    "{place} goes via \"{name}\", and no [[egress.next_hops]] has that name"
+                ));
             }
         }
-        Ok(())
+        let is_unusable = |address: &&IpAddr| {
+            address.is_unspecified() || address.is_multicast() || address.to_canonical() != **address
+        };
+        let mut sources = self.rules.iter().flat_map(|rule| &rule.source).chain(&self.source);
+        match sources.find(is_unusable) {
+            Some(address) => Err(format!(
+                "egress.source has {address}, from which nothing can connect: list addresses of this machine's interfaces, IPv4 ones \
+                 as such"
+            )),
+            None => Ok(()),
+        }
     }
 }
 

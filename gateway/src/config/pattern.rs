@@ -12,6 +12,9 @@ const ACCEPTED: &str = "\"HOST:PORTS\" or \"HOST\", where HOST is a name (\"b.ex
      (\"*.example.org\"), an address or a network (\"192.0.2.7\", \"10.0.0.0/8\", \"[2001:db8::1]\", \"[2001:db8::]/32\") or \
      \"*\", and PORTS is a port, a range (\"8000-8999\") or \"*\"";
 
+const BRACKETS: &str =
+    "an IPv6 address stands in brackets, such as \"[2001:db8::1]:443\" or \"[2001:db8::]/32\"";
+
 /// Hosts and ports that select targets, with the text from which they were parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
@@ -32,47 +35,6 @@ pub enum Hosts {
     Below(Box<str>),
     /// The addresses of this network.
     Network(IpNet),
-}
-
-/// Reason why a text is not a pattern.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PatternError {
-    /// "", ":443"
-    #[error("it has no host")]
-    NoHost,
-    /// "https://b.example"
-    #[error("it is a URL")]
-    Url,
-    /// "::1", "2001:db8::/32"
-    #[error("an IPv6 address stands in brackets, such as \"[2001:db8::1]:443\" or \"[2001:db8::]/32\"")]
-    Brackets,
-    /// "[::ffff:10.0.0.1]"
-    #[error(
-        "an IPv4 address in an IPv6 one is judged as the IPv4 address, so this matches nothing: write \"{0}\""
-    )]
-    Mapped(IpAddr),
-    /// "[::ffff:10.0.0.0]/104"
-    #[error(
-        "IPv4 addresses in IPv6 ones are judged as IPv4 addresses, so this matches nothing: write the IPv4 network"
-    )]
-    MappedNetwork,
-    /// "10.0.0.0/33"
-    #[error("\"/{0}\" is no prefix length of this address")]
-    Prefix(String),
-    /// "10.0.0.1/8"
-    #[error(
-        "the address has bits beyond its prefix: write \"{0}\" for the network, or leave the prefix out for the address"
-    )]
-    HostBits(String),
-    /// "*example.org", "a.*.example"
-    #[error("a \"*\" stands alone, or as the whole first label: \"*.example.org\"")]
-    Star,
-    /// "b.example:https", "b.example:0", "b.example:9-8"
-    #[error("\"{0}\" are no ports")]
-    Ports(String),
-    /// "b..example", "999.1.1.1"
-    #[error("\"{0}\" is neither a DNS name nor an address")]
-    Host(String),
 }
 
 impl Pattern {
@@ -103,20 +65,20 @@ pub(super) fn is_below(name: &str, above: &str) -> bool {
 }
 
 impl FromStr for Pattern {
-    type Err = PatternError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         if text.contains("://") {
-            return Err(PatternError::Url);
+            return Err("it is a URL".to_owned());
         }
         let (host, ports) = split(text)?;
-        let ports = ports.map(|ports| range(ports).ok_or_else(|| PatternError::Ports(ports.to_owned())));
+        let ports = ports.map(|ports| range(ports).ok_or_else(|| format!("\"{ports}\" are no ports")));
         Ok(Self { text: text.into(), hosts: hosts(host)?, ports: ports.transpose()? })
     }
 }
 
 /// Splits a text into the host, and the ports after a colon.
-fn split(text: &str) -> Result<(&str, Option<&str>), PatternError> {
+fn split(text: &str) -> Result<(&str, Option<&str>), String> {
     let end_of_address = text.strip_prefix('[').map(|_| text.find(']').unwrap_or(text.len()));
     let after = end_of_address.unwrap_or(0);
     let (host, ports) = match text[after..].find(':') {
@@ -124,8 +86,8 @@ fn split(text: &str) -> Result<(&str, Option<&str>), PatternError> {
         None => (text, None),
     };
     match (host.is_empty(), ports) {
-        (_, Some(ports)) if ports.contains(':') => Err(PatternError::Brackets),
-        (true, _) => Err(PatternError::NoHost),
+        (_, Some(ports)) if ports.contains(':') => Err(BRACKETS.to_owned()),
+        (true, _) => Err("it has no host".to_owned()),
         _ => Ok((host, ports)),
     }
 }
@@ -143,49 +105,58 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
     (first <= last).then_some(first..=last)
 }
 
-fn hosts(text: &str) -> Result<Hosts, PatternError> {
+fn hosts(text: &str) -> Result<Hosts, String> {
     if text == "*" {
         return Ok(Hosts::Any);
     }
     let below = text.strip_prefix("*.");
     let host = below.unwrap_or(text);
     if host.contains('*') {
-        return Err(PatternError::Star);
+        return Err("a \"*\" stands alone, or as the whole first label: \"*.example.org\"".to_owned());
     }
-    let not_a_host = || PatternError::Host(text.to_owned());
     if let Some((address, prefix)) = host.split_once('/') {
         return network(address, prefix).map(Hosts::Network);
     }
     let ascii = if host.is_ascii() {
         host.to_owned()
     } else {
-        idna::domain_to_ascii(host).map_err(|_| not_a_host())?
+        idna::domain_to_ascii(host).map_err(|_| no_host(text))?
     };
     match (Host::parse(&ascii), below) {
         (Ok(Host::Name(name)), None) => Ok(Hosts::Name(name)),
         (Ok(Host::Name(name)), Some(_)) => Ok(Hosts::Below(name)),
-        (Ok(Host::Address(address)), None) if address.to_canonical() != address => {
-            Err(PatternError::Mapped(address.to_canonical()))
-        }
+        (Ok(Host::Address(address)), None) if address.to_canonical() != address => Err(format!(
+            "an IPv4 address in an IPv6 one is judged as the IPv4 address, so this matches nothing: write \"{}\"",
+            address.to_canonical()
+        )),
         (Ok(Host::Address(address)), None) => Ok(Hosts::Network(address.into())),
-        _ => Err(not_a_host()),
+        _ => Err(no_host(text)),
     }
 }
 
-fn network(address: &str, prefix: &str) -> Result<IpNet, PatternError> {
+fn no_host(text: &str) -> String {
+    format!("\"{text}\" is neither a DNS name nor an address")
+}
+
+fn network(address: &str, prefix: &str) -> Result<IpNet, String> {
     let Ok(Host::Address(address)) = Host::parse(address) else {
         let is_v6 = address.parse::<Ipv6Addr>().is_ok();
-        let no_host = || PatternError::Host(address.to_owned());
-        return Err(if is_v6 { PatternError::Brackets } else { no_host() });
+        return Err(if is_v6 { BRACKETS.to_owned() } else { no_host(address) });
     };
-    let no_prefix = || PatternError::Prefix(prefix.to_owned());
+    let no_prefix = || format!("\"/{prefix}\" is no prefix length of this address");
     let length = prefix.parse().ok().filter(|_| prefix.bytes().all(|byte| byte.is_ascii_digit()));
     let network = IpNet::new(address, length.ok_or_else(no_prefix)?).map_err(|_| no_prefix())?;
     if network.trunc() != network {
-        return Err(PatternError::HostBits(written(network.trunc())));
+        return Err(format!(
+            "the address has bits beyond its prefix: write \"{}\" for the network, or leave the prefix out for the address",
+            written(network.trunc())
+        ));
     }
     if address.to_canonical() != address && network.prefix_len() >= 96 {
-        return Err(PatternError::MappedNetwork);
+        return Err(
+            "IPv4 addresses in IPv6 ones are judged as IPv4 addresses, so this matches nothing: write the IPv4 network"
+                .to_owned(),
+        );
     }
     Ok(network)
 }
@@ -235,39 +206,38 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused_with_a_hint() {
-        use PatternError as E;
-        let bits = |text: &str| E::HostBits(text.into());
         for (text, error) in [
-            ("", E::NoHost),
-            (":443", E::NoHost),
-            ("https://b.example", E::Url),
-            ("::1", E::Brackets),
-            ("2001:db8::/32", E::Brackets),
-            ("[::ffff:10.0.0.1]:22", E::Mapped([10, 0, 0, 1].into())),
-            ("[::ffff:10.0.0.0]/104", E::MappedNetwork),
-            ("10.0.0.0/33", E::Prefix("33".into())),
-            ("10.0.0.0/", E::Prefix("".into())),
-            ("10.0.0.0/+8", E::Prefix("+8".into())),
-            ("10.0.0.1/8:22", bits("10.0.0.0/8")),
-            ("[2001:db8::1]/32", bits("[2001:db8::]/32")),
-            ("*example.org", E::Star),
-            ("a.*.example", E::Star),
-            ("*.*.example", E::Star),
-            ("*.10.0.0.1", E::Host("*.10.0.0.1".into())),
-            ("b.example:https", E::Ports("https".into())),
-            ("b.example:", E::Ports("".into())),
-            ("b.example:0", E::Ports("0".into())),
-            ("b.example:9-8", E::Ports("9-8".into())),
-            ("b.example:1-65536", E::Ports("1-65536".into())),
-            ("b..example", E::Host("b..example".into())),
-            ("999.1.1.1", E::Host("999.1.1.1".into())),
-            ("example.org/8", E::Host("example.org".into())),
-            ("[::1", E::Host("[::1".into())),
-            ("[::1]x", E::Host("[::1]x".into())),
-            ("*.", E::Host("*.".into())),
-            ("a b", E::Host("a b".into())),
+            ("", "it has no host"),
+            (":443", "it has no host"),
+            ("https://b.example", "it is a URL"),
+            ("::1", BRACKETS),
+            ("2001:db8::/32", BRACKETS),
+            ("[::ffff:10.0.0.1]:22", "write \"10.0.0.1\""),
+            ("[::ffff:10.0.0.0]/104", "write the IPv4 network"),
+            ("10.0.0.0/33", "\"/33\" is no prefix length"),
+            ("10.0.0.0/", "\"/\" is no prefix length"),
+            ("10.0.0.0/+8", "\"/+8\" is no prefix length"),
+            ("10.0.0.1/8:22", "write \"10.0.0.0/8\" for the network"),
+            ("[2001:db8::1]/32", "write \"[2001:db8::]/32\" for the network"),
+            ("*example.org", "stands alone"),
+            ("a.*.example", "stands alone"),
+            ("*.*.example", "stands alone"),
+            ("*.10.0.0.1", "\"*.10.0.0.1\" is neither"),
+            ("b.example:https", "\"https\" are no ports"),
+            ("b.example:", "\"\" are no ports"),
+            ("b.example:0", "\"0\" are no ports"),
+            ("b.example:9-8", "\"9-8\" are no ports"),
+            ("b.example:1-65536", "\"1-65536\" are no ports"),
+            ("b..example", "\"b..example\" is neither"),
+            ("999.1.1.1", "\"999.1.1.1\" is neither"),
+            ("example.org/8", "\"example.org\" is neither"),
+            ("[::1", "\"[::1\" is neither"),
+            ("[::1]x", "\"[::1]x\" is neither"),
+            ("*.", "\"*.\" is neither"),
+            ("a b", "\"a b\" is neither"),
         ] {
-            assert_eq!(text.parse::<Pattern>(), Err(error), "{text}");
+            let found = text.parse::<Pattern>().unwrap_err();
+            assert!(found.contains(error), "{text}: {found}");
         }
     }
 

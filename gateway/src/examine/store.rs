@@ -1,9 +1,9 @@
 //! Examination of the configured double-spend store: reachability, retention of records, and versions with known faults.
 
-use crate::backend;
 use crate::config::{Config, StoreConfig, StoreKind};
 use crate::health::way_out;
 use crate::memories::skew;
+use crate::settings::{replicas, store_tls};
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, silent_disk, written};
 use postern_daemon::tls;
 use postern_lookup::Lookup;
@@ -44,7 +44,7 @@ pub(super) fn hosts(config: &StoreConfig) -> Vec<String> {
         Address::Tcp { host, .. } => Some(host.clone()),
         Address::Unix(_) => None,
     };
-    let replicas = (config.kind == StoreKind::Memcached).then(|| backend::replicas(&config.memcached).ok());
+    let replicas = (config.kind == StoreKind::Memcached).then(|| replicas(&config.memcached).ok());
     replicas.flatten().iter().flat_map(Replicas::addresses).filter_map(host).collect()
 }
 
@@ -58,8 +58,8 @@ pub(super) fn begin(config: &Config, examinations: &mut Examinations) {
             tokio::task::spawn_blocking(examining).await.into_iter().collect()
         });
     }
-    let Ok(tls) = store.memcached.tls.as_ref().map(backend::store_tls).transpose() else { return };
-    let Ok(replicas) = backend::replicas(&store.memcached) else { return };
+    let Ok(tls) = store.memcached.tls.as_ref().map(store_tls).transpose() else { return };
+    let Ok(replicas) = replicas(&store.memcached) else { return };
     let timeout = store.memcached.timeout.get();
     let without = if store.memcached.replicas.is_empty() { WITHOUT } else { WITHOUT_REPLICA };
     for (_, address) in replicas.addresses() {

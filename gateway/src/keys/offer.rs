@@ -47,7 +47,6 @@ pub(crate) struct Offer {
     pub(crate) types: TokenTypes,
     key_types: KeyTypes,
     max_age: Duration,
-    quoting: Quoting,
 }
 
 impl Offer {
@@ -66,7 +65,6 @@ impl Offer {
             types,
             key_types,
             max_age: config.max_age.get(),
-            quoting: if config.bare { Quoting::Bare } else { Quoting::Quoted },
             origins,
         })
     }
@@ -100,7 +98,7 @@ impl Offer {
             token_key: Some(key.key.public_key().to_vec()),
             max_age: Some(max_age.as_secs()),
         };
-        challenge.format(self.quoting)
+        challenge.format(Quoting::Quoted)
     }
 
     /// Serializes the challenge for tokens of a type, accepted or not: the store may still know keys of other types.
@@ -135,7 +133,6 @@ mod tests {
             issuer_name: "issuer.example".to_owned(),
             origin: origin.to_owned(),
             max_age: postern_config::ConfigDuration::hours(1),
-            bare: false,
         };
         Offer::new(&config, TokenTypes::PUBLIC, KeyTypes::default())
     }

@@ -2,15 +2,16 @@
 //! until they retire.
 
 use crate::config::Issuer;
+use crate::error::StartError;
 use crate::keys::keyring::{Accepted, Lifetimes};
 use crate::keys::secrets::Secrets;
 use http::header::{AGE, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use postern_daemon::http::{
-    BodyError, ClientError, ClientOptions, chain, client, date, fetch_limited, no_answer, one_line, quoted,
+    BodyError, ClientOptions, chain, client, date, fetch_limited, no_answer, one_line, quoted,
 };
 use postern_daemon::utc::rough;
-use postern_token::{Directory, TokenType, TokenTypes, UnixSeconds};
+use postern_token::{Directory, TokenTypes, UnixSeconds};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -62,42 +63,22 @@ pub(crate) struct Fetched {
     pub(crate) etag: Option<http::HeaderValue>,
 }
 
-/// Faults in the configuration of the issuer's keys.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// Neither or both of the directory and the file are set.
-    #[error("issuer: set exactly one of directory (the URL of the issuer's key directory) and keys (a file)")]
-    NotOne,
-    /// The directory is not an HTTP or HTTPS URL.
-    #[error("issuer.directory: {0:?} is not an http:// or https:// URL")]
-    Url(String),
-    /// The URL contains credentials, which would appear in every message about it.
-    #[error("issuer.directory: a name or password in the URL is not used; write it without them")]
-    Credentials,
-    /// The list of token types is invalid.
-    #[error(
-        "issuer.types = {0:?} must list token types that can be accepted, each once: 2 (blind RSA), 5 (ristretto255) or 1 (P-384), \
-         such as [2]"
-    )]
-    Types(Vec<u16>),
-    /// A private type is listed without the secrets to verify its tokens.
-    #[error(
-        "issuer.types lists type {0}, whose tokens are verified with the issuer's secret key, and issuer.secrets is not set: name \
-         a directory with copies of the issuer's key files, or leave the type out"
-    )]
-    NoSecrets(TokenType),
-    /// The trusted certificates are unusable.
-    #[error("issuer.ca: {0}")]
-    Client(#[from] ClientError),
-}
-
-fn types(issuer: &Issuer) -> Result<TokenTypes, SourceError> {
-    let types = TokenTypes::new(&issuer.types).ok_or_else(|| SourceError::Types(issuer.types.clone()))?;
-    let private = types.iter().find(|token_type| token_type.is_private());
-    match private.filter(|_| issuer.secrets.is_none()) {
-        Some(private) => Err(SourceError::NoSecrets(private)),
-        None => Ok(types),
-    }
+fn types(issuer: &Issuer) -> Result<TokenTypes, StartError> {
+    let fault = match TokenTypes::new(&issuer.types) {
+        Some(types) => match types.iter().find(|of_type| of_type.is_private() && issuer.secrets.is_none()) {
+            None => return Ok(types),
+            Some(private) => format!(
+                "issuer.types lists type {private}, whose tokens are verified with the issuer's secret key, and issuer.secrets is \
+                 not set: name a directory with copies of the issuer's key files, or leave the type out"
+            ),
+        },
+        None => format!(
+            "issuer.types = {:?} must list token types that can be accepted, each once: 2 (blind RSA), 5 (ristretto255) or 1 \
+             (P-384), such as [2]",
+            issuer.types
+        ),
+    };
+    Err(StartError::Config(fault))
 }
 
 /// Reasons for a failed fetch. The messages are for operators.
@@ -119,7 +100,7 @@ pub(crate) enum FetchError {
 }
 
 impl Source {
-    pub(crate) fn new(issuer: &Issuer) -> Result<Self, SourceError> {
+    pub(crate) fn new(issuer: &Issuer) -> Result<Self, StartError> {
         let (without_not_after, removed) = (issuer.key_lifetime.get(), issuer.removed_grace.get());
         Ok(Self {
             types: types(issuer)?,
@@ -203,27 +184,27 @@ impl Source {
 }
 
 impl Origin {
-    fn new(issuer: &Issuer) -> Result<Self, SourceError> {
-        match (&issuer.directory, &issuer.keys) {
-            (None, Some(path)) => Ok(Self::File(path.clone())),
+    fn new(issuer: &Issuer) -> Result<Self, StartError> {
+        let fault = match (&issuer.directory, &issuer.keys) {
+            (None, Some(path)) => return Ok(Self::File(path.clone())),
             (Some(url), None) => {
                 // Checked first, because the other messages repeat the URL.
                 if url.contains('@') {
-                    return Err(SourceError::Credentials);
-                }
-                let parsed = url.parse::<reqwest::Url>().map_err(|_| SourceError::Url(url.clone()))?;
-                if !matches!(parsed.scheme(), "http" | "https") {
-                    return Err(SourceError::Url(url.clone()));
-                }
+                    "issuer.directory: a name or password in the URL is not used; write it without them".to_owned()
+                } else if !url.parse().is_ok_and(|url: reqwest::Url| matches!(url.scheme(), "http" | "https")) {
+                    format!("issuer.directory: {url:?} is not an http:// or https:// URL")
+                } else {
                 let options = ClientOptions {
                     ca_file: issuer.ca.clone(),
                     timeout: FETCH_TIMEOUT,
                     ..ClientOptions::default()
                 };
-                Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None })
+                return Ok(Self::Directory { url: url.clone(), client: client(&options)?, etag: None });
+                }
             }
-            _ => Err(SourceError::NotOne),
-        }
+            _ => "issuer: set exactly one of directory (the URL of the issuer's key directory) and keys (a file)".to_owned(),
+        };
+        Err(StartError::Config(fault))
     }
 }
 

@@ -1,8 +1,7 @@
 //! Periodic checks that each URL of the next hops accepts connections and speaks its protocol, so that tunnels are not the first
 //! to notice a failure. The results also determine readiness and metrics.
 
-use super::member::Finder;
-use super::reach::{Dialler, Reached, reach, sharing};
+use super::reach::{Dialler, reach, sharing};
 use super::{Member, NO_METHOD, NextHop, NextHops, WRONG_PASSWORD};
 use crate::config::{Egress, HopKind};
 use crate::gate::{Condition, LoggedGate, Reason};
@@ -11,14 +10,15 @@ use crate::observe::catalogue::{NEXT_HOP_FAILURES, NEXT_HOP_TUNNELS, NEXT_HOP_UP
 use crate::request::egress::Policy;
 use crate::request::hops::{CDN_LOOP, Pseudonym};
 use crate::request::resolve::{CurrentResolver, Resolver};
+use crate::settings::Settings;
 use crate::state::Core;
 use http::StatusCode;
 use metrics::{counter, gauge};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, written};
-use postern_daemon::tls;
+use postern_daemon::tls::{self, OwnCertificate};
 use postern_proxy::target::Host;
-use postern_proxy::tunnel::{Connect, Lines, Received, ask};
+use postern_proxy::tunnel::{Connect, Joined, Lines, ask};
 use postern_telemetry::catalogue::ADDRESS;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -63,7 +63,7 @@ impl Checks {
     }
 
     fn tick(&mut self) {
-        let policy = self.core.settings.policy.load();
+        let policy = Arc::clone(&self.core.generation.load().settings.policy);
         let now = Instant::now();
         for hop in &policy.next_hops.0 {
             for member in &hop.members {
@@ -104,11 +104,9 @@ impl Checks {
     }
 
     fn read_certificates(&self) {
-        for hop in &self.core.settings.policy.load().next_hops.0 {
-            let tls = hop.members.iter().find_map(|member| member.tls.as_ref()?.as_ref().ok());
-            if let Some(own) = tls.and_then(|tls| tls.own.as_ref()) {
-                own.read_if_changed();
-            }
+        for hop in &self.core.generation.load().settings.policy.next_hops.0 {
+            let own = hop.members.iter().find_map(|member| member.tls.as_ref()?.own.as_ref());
+            own.into_iter().for_each(OwnCertificate::read_if_changed);
         }
     }
 }
@@ -164,8 +162,8 @@ fn condition(hops: &NextHops, outage: Option<String>, is_circle: bool) -> Condit
 }
 
 async fn check(core: Arc<Core>, resolver: Arc<CurrentResolver>, hop: Arc<NextHop>, member: Arc<Member>) {
-    let resolver = resolver.of(&core.settings.resolver.load());
-    let policy = core.settings.policy.load_full();
+    let Settings { resolver: settings, policy, .. } = &core.generation.load_full().settings;
+    let resolver = resolver.of(settings);
     let dialler = Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
     // A new connection: a shared one may work while the next hop accepts no new one.
     let lines = Lines::new(sharing(&hop, core.shutdown.clone()));
@@ -180,7 +178,7 @@ async fn check(core: Arc<Core>, resolver: Arc<CurrentResolver>, hop: Arc<NextHop
             }
             member.checked();
         }
-        Err(reason) => member.found(&reason, Finder::Check),
+        Err(reason) => member.found(&reason, true),
     }
 }
 
@@ -190,20 +188,16 @@ async fn answers(hop: &NextHop, member: &Member, dialler: Dialler<'_>, lines: &L
     let deadline = Instant::now() + hop.config.connect_timeout.get();
     let checking = async {
         match reach(hop, member, dialler, lines, deadline).await? {
-            Reached::Shared(_) => Ok(()), // a ping was answered
-            Reached::Tls(io) => speaks_http(io, member).await.map_err(|error| unusable(&error)),
-            Reached::Plain(io) if member.url.kind == HopKind::Socks5 => {
-                speaks_socks(io, hop.config.credentials()).await.map_err(|error| unusable(&error))
+            Joined::Shared(_) => return Ok(()), // a ping was answered
+            Joined::Alone(io, _) if member.url.kind == HopKind::Socks5 => {
+                speaks_socks(io, hop.config.credentials()).await
             }
-            Reached::Plain(io) => speaks_http(io, member).await.map_err(|error| unusable(&error)),
+            Joined::Alone(io, _) => speaks_http(io, member).await,
         }
+        .map_err(|error| format!("it takes connections, and gives no usable answer: {error}"))
     };
     let late = || Err("it took no connection, or gave no answer, in time".to_owned());
     timeout_at(deadline, checking).await.unwrap_or_else(|_| late())
-}
-
-fn unusable(error: &io::Error) -> String {
-    format!("it takes connections, and gives no usable answer: {error}")
 }
 
 /// Sends a request that asks for nothing, to which any proxy has an answer.
@@ -250,9 +244,8 @@ async fn comes_back(
     let deadline = Instant::now() + CIRCLE_TIMEOUT;
     let asking = async {
         let head = match reach(hop, member, dialler, lines, deadline).await.ok()? {
-            Reached::Shared(seat) => seat.connect(&connect).await.ok()?.0,
-            Reached::Tls(io) => ask(io, Received::default(), &connect).await.ok()?.head,
-            Reached::Plain(_) => return None, // not a gateway
+            Joined::Shared(seat) => seat.connect(&connect).await.ok()?.0,
+            Joined::Alone(io, received) => ask(io, received, &connect).await.ok()?.head,
         };
         Some(head.status == StatusCode::LOOP_DETECTED)
     };
@@ -261,7 +254,7 @@ async fn comes_back(
 
 /// Begins the checks of each URL that a running gateway makes, for an operator.
 pub(crate) fn examine(egress: &Egress, examinations: &mut Examinations) {
-    let policy = Arc::new(Policy::new(egress));
+    let Ok(policy) = Policy::new(egress).map(Arc::new) else { return };
     for hop in &policy.next_hops.0 {
         for member in &hop.members {
             let away = away(hop, member);
@@ -331,7 +324,7 @@ fn circle(hop: &NextHop, member: &Member) -> Finding {
 }
 
 fn begin_certificate(member: &Member, examinations: &mut Examinations) {
-    let Some(Ok(hop_tls)) = &member.tls else { return };
+    let Some(hop_tls) = &member.tls else { return };
     let host = match member.url.at.host() {
         Host::Name(name) => name.to_string(),
         Host::Address(address) => address.to_string(),

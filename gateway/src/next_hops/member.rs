@@ -9,7 +9,7 @@ use postern_daemon::backoff::{Backoff, jittered};
 use postern_telemetry::catalogue::ADDRESS;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -24,13 +24,11 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: D
 pub(crate) struct Member {
     pub(crate) url: HopUrl,
     weight: u16,
-    /// TLS settings, or the reason why they are unusable; `None` for a URL without TLS.
-    pub(crate) tls: Option<Result<HopTls, String>>,
+    /// `None` for a URL without TLS.
+    pub(super) tls: Option<HopTls>,
     /// Tunnels that are open or being opened.
     pub(super) tunnels: AtomicUsize,
     pub(super) health: Mutex<Health>,
-    /// `true` if the last connection carried no UDP.
-    lacks_udp: AtomicBool,
 }
 
 /// Health of a URL. No I/O; time and jitter are arguments.
@@ -49,24 +47,14 @@ pub(super) struct Health {
     pub(super) is_in_circle: bool,
     /// `true` if a tunnel was opened since the last check.
     has_opened: bool,
+    /// `true` if the last connection carried no UDP.
+    pub(super) lacks_udp: bool,
     /// Time of the last request for UDP whose answer showed that the server knows none.
     refused_udp: Option<Instant>,
 }
 
-/// The detector of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finder {
-    Tunnel,
-    Check,
-}
-
 impl Member {
-    pub(super) fn new(
-        url: &HopUrl,
-        weight: Option<NonZeroU16>,
-        tls: &Result<Option<HopTls>, String>,
-        has_udp: bool,
-    ) -> Self {
+    pub(super) fn new(url: &HopUrl, weight: Option<NonZeroU16>, tls: Option<&HopTls>, has_udp: bool) -> Self {
         let lacks_udp = match url.kind {
             HopKind::Socks5 => true,
             HopKind::Http => !has_udp,
@@ -75,27 +63,21 @@ impl Member {
         Self {
             url: url.clone(),
             weight: weight.map_or(1, NonZeroU16::get),
-            tls: (url.kind == HopKind::Https).then(|| tls.clone().transpose()).flatten(),
+            tls: tls.filter(|_| url.kind == HopKind::Https).cloned(),
             tunnels: AtomicUsize::default(),
-            health: Mutex::new(Health::new(Instant::now())),
-            lacks_udp: AtomicBool::new(lacks_udp),
+            health: Mutex::new(Health { lacks_udp, ..Health::new(Instant::now()) }),
         }
     }
 
     /// Returns `false` if UDP cannot be requested through the URL, as far as is known.
     pub(crate) fn may_carry_udp(&self) -> bool {
-        let is_refused = || self.health.lock().refused_udp.is_some_and(|at| at.elapsed() < UDP_STANDS);
-        !self.lacks_udp.load(Ordering::Relaxed) && !is_refused()
+        let health = self.health.lock();
+        !health.lacks_udp && health.refused_udp.is_none_or(|at| at.elapsed() >= UDP_STANDS)
     }
 
     /// Records an answer of a server that knows no UDP, although its SETTINGS or the operator promised it.
     pub(crate) fn refused_udp(&self) {
         self.health.lock().refused_udp = Some(Instant::now());
-    }
-
-    /// Records if a connection carries UDP.
-    pub(super) fn found_udp(&self, carries: bool) {
-        self.lacks_udp.store(!carries, Ordering::Relaxed);
     }
 
     pub(super) fn choice(&self, now: Instant) -> Choice<'_> {
@@ -134,7 +116,7 @@ impl Member {
 
     /// Returns `true` if the next hop is shown a certificate, as gateways are, and other proxies hardly.
     pub(super) fn demands_certificate(&self) -> bool {
-        matches!(&self.tls, Some(Ok(tls)) if tls.own.is_some())
+        self.tls.as_ref().is_some_and(|tls| tls.own.is_some())
     }
 
     /// Returns `true` if a check must look for a circle. Only next hops that demand a certificate are gateways, and one that has
@@ -170,7 +152,7 @@ impl Member {
     /// Records a tunnel that failed through the URL's fault.
     pub(crate) fn failed(&self, reason: &str) {
         counter!(NEXT_HOP_FAILURES, ADDRESS.name => self.url.text.to_string()).increment(1);
-        self.found(reason, Finder::Tunnel);
+        self.found(reason, false);
     }
 
     /// Records a missing answer since `began`, as a failure only if no other tunnel got an answer either: the target may be at
@@ -182,8 +164,9 @@ impl Member {
         }
     }
 
-    pub(super) fn found(&self, reason: &str, by: Finder) {
-        let is_news = self.health.lock().failed(reason.to_owned(), by, Instant::now(), rand::random());
+    /// Records a failure that a check has found, or a tunnel.
+    pub(super) fn found(&self, reason: &str, is_check: bool) {
+        let is_news = self.health.lock().failed(reason.to_owned(), is_check, Instant::now(), rand::random());
         if is_news {
             tracing::warn!("the next hop {} is down, and used only where all others are: {reason}", self.url);
         }
@@ -202,6 +185,7 @@ impl Health {
             looped: None,
             is_in_circle: false,
             has_opened: false,
+            lacks_udp: false,
             refused_udp: None,
         }
     }
@@ -227,12 +211,11 @@ impl Health {
     }
 
     /// Records a failed tunnel or check; returns `true` if the URL was up. `jitter` as in [`jittered`].
-    fn failed(&mut self, reason: String, by: Finder, now: Instant, jitter: f64) -> bool {
-        match by {
-            Finder::Check => self.is_checking = false,
-            // Several tunnels can fail at once; only checks count from now on.
-            Finder::Tunnel if self.down.is_some() => return false,
-            Finder::Tunnel => {}
+    fn failed(&mut self, reason: String, is_check: bool, now: Instant, jitter: f64) -> bool {
+        if is_check {
+            self.is_checking = false;
+        } else if self.down.is_some() {
+            return false; // several tunnels can fail at once; only checks count from now on
         }
         self.check_at = now + jittered(BACKOFF.pause(self.failures), Duration::ZERO, jitter);
         self.failures = self.failures.saturating_add(1);
@@ -263,18 +246,18 @@ mod tests {
         assert!(health.begin_check(EVERY, now) && !health.begin_check(EVERY, now + EVERY), "one at a time");
         health.is_checking = false;
         assert_eq!(health.check_at, now + EVERY);
-        let mut failed = |by| health.failed("it hung up".to_owned(), by, now, 1.0);
-        assert!(failed(Finder::Tunnel), "news");
-        assert!(!failed(Finder::Tunnel) && !failed(Finder::Check), "no news");
+        let mut failed = |is_check| health.failed("it hung up".to_owned(), is_check, now, 1.0);
+        assert!(failed(false), "news");
+        assert!(!failed(false) && !failed(true), "no news");
         assert_eq!(health.down.as_deref(), Some("it hung up"));
         assert_eq!(health.check_at, now + 2 * BACKOFF.first, "tunnels that fail together are one failure");
         for _ in 0..20 {
-            health.failed("it hung up".to_owned(), Finder::Check, now, 1.0);
+            health.failed("it hung up".to_owned(), true, now, 1.0);
         }
         assert_eq!(health.check_at, now + BACKOFF.longest);
         assert!(health.served(now) && !health.served(now));
         assert!(health.down.is_none());
-        health.failed("again".to_owned(), Finder::Check, now, 1.0);
+        health.failed("again".to_owned(), true, now, 1.0);
         assert_eq!(health.check_at, now + BACKOFF.first);
     }
 

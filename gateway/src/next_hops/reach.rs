@@ -13,7 +13,7 @@ use postern_lookup::Families;
 use postern_lookup::dial::{Candidate, connect_found};
 use postern_proxy::reset::Reset;
 use postern_proxy::target::{Host, Target};
-use postern_proxy::tunnel::{Io, Joined, Lines, Made, OnDrain, Received, Seat, Sharing};
+use postern_proxy::tunnel::{Joined, Lines, Made, OnDrain, Received, Sharing};
 use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
 use std::net::{IpAddr, SocketAddr};
@@ -37,24 +37,8 @@ pub(crate) struct Dialler<'a> {
     pub(crate) turn: usize,
 }
 
-/// A connection to a next hop on which nothing was sent, or a place on a shared one.
-pub(crate) enum Reached {
-    Plain(TcpStream),
-    Tls(Box<dyn Io>),
-    Shared(Seat),
-}
-
-impl Reached {
-    /// Returns `true` if UDP may be requested. HTTP/2 announces it; over HTTP/1.1 the operator must know.
-    fn carries_udp(&self, hop: &NextHop, member: &Member) -> bool {
-        match self {
-            Self::Shared(seat) => seat.carries_udp(),
-            Self::Plain(_) | Self::Tls(_) => hop.config.udp && member.url.kind != HopKind::Socks5,
-        }
-    }
-}
-
-/// Connects, or finds a place on a connection of `lines`, and records if it carries UDP.
+/// Connects, or finds a place on a connection of `lines`, and records if it carries UDP: HTTP/2 announces it; over HTTP/1.1 the
+/// operator must know. Nothing was sent yet.
 ///
 /// # Errors
 /// Returns a sentence for the operator, without the tunnel's target.
@@ -64,9 +48,12 @@ pub(crate) async fn reach(
     dialler: Dialler<'_>,
     lines: &Lines,
     deadline: Instant,
-) -> Result<Reached, String> {
+) -> Result<Joined, String> {
     let reached = connect_or_share(hop, member, dialler, lines, deadline).await?;
-    member.found_udp(reached.carries_udp(hop, member));
+    member.health.lock().lacks_udp = match &reached {
+        Joined::Shared(seat) => !seat.carries_udp(),
+        Joined::Alone(..) => !hop.config.udp || member.url.kind == HopKind::Socks5,
+    };
     Ok(reached)
 }
 
@@ -76,11 +63,11 @@ async fn connect_or_share(
     dialler: Dialler<'_>,
     lines: &Lines,
     deadline: Instant,
-) -> Result<Reached, String> {
+) -> Result<Joined, String> {
     let Some(tls) = &member.tls else {
-        return Ok(Reached::Plain(connect(&member.url.at, dialler, deadline).await?));
+        let stream = connect(&member.url.at, dialler, deadline).await?;
+        return Ok(Joined::Alone(Box::new(stream), Received::default()));
     };
-    let tls = tls.as_ref().map_err(Clone::clone)?;
     if let Some(reason) = tls.own.as_ref().and_then(|own| own.refused()) {
         return Err(reason); // in TLS 1.3 the peer reports it only after the handshake
     }
@@ -98,18 +85,14 @@ async fn connect_or_share(
     } else {
         connect.await.map(|made| Joined::Alone(made.io, made.received))
     };
-    match joined {
-        Ok(Joined::Shared(seat)) => Ok(Reached::Shared(seat)),
-        Ok(Joined::Alone(io, _)) => Ok(Reached::Tls(io)),
+    joined.map_err(|error| match error.kind() {
         // After the handshake: a server's alert about a certificate can be lost with the connection.
-        Err(error) if matches!(error.kind(), ConnectionAborted | ConnectionReset | BrokenPipe) => {
-            Err(format!(
-                "it broke the connection off behind the TLS handshake ({error}); if it accepts only clients with a certificate, check \
+        ConnectionAborted | ConnectionReset | BrokenPipe => format!(
+            "it broke the connection off behind the TLS handshake ({error}); if it accepts only clients with a certificate, check \
              certificate and key of the next hop"
-            ))
-        }
-        Err(error) => Err(no_answer(&error, "ca of the next hop")),
-    }
+        ),
+        _ => no_answer(&error, "ca of the next hop"),
+    })
 }
 
 async fn handshake(
@@ -139,7 +122,7 @@ async fn connect(at: &Target, dialler: Dialler<'_>, deadline: Instant) -> Result
     };
     let (first, families) = found.map_err(|refusal| match refusal {
         Refusal::NoSource => "source has no address of its family".to_owned(),
-        refusal => format!("its name was not resolved: {}", refusal.details()),
+        refusal => format!("its name was not resolved: {refusal}"),
     })?;
     let later = |late: Vec<IpAddr>| late.iter().filter_map(candidate).collect();
     let connected = connect_found(first, families, deadline, later).await;

@@ -189,7 +189,7 @@ fn tunnels() -> impl FnMut(&Core) -> Section + Send {
         Section::new("tunnels", "Tunnels")
             .tile("Open", Show::Count, tunnels_open.get() as f64)
             .tile("Connections", Show::Count, connections_open.get() as f64)
-            .tile("Limit", Show::Count, core.settings.limits.load().connections as f64)
+            .tile("Limit", Show::Count, core.generation.load().settings.limits.connections as f64)
             .tile("Up", Show::BytesRate, up.tick(meter.up.total()))
             .tile("Down", Show::BytesRate, down.tick(meter.down.total()))
     }

@@ -20,109 +20,122 @@ const RETRY_SECONDS: u64 = 1;
 /// Weight of a forged token of type 1, which costs 1.1 ms. Any other refusal costs less than 0.1 ms.
 const DEAR: u32 = 20;
 
-/// Reason to refuse a request.
-#[derive(Clone, Copy, Debug)]
+/// Reason to refuse a request. Its sentence describes the fault, without any byte of the request.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// No `Proxy-Authorization` field.
+    #[error("no token was presented")]
     NoToken,
-    /// Only credentials of other schemes.
+    #[error("Proxy-Authorization has no PrivateToken credentials")]
     OtherScheme,
-    /// Credentials of the scheme PrivateToken that are not a token.
+    #[error("{0}")]
     MalformedToken(AuthorizationError),
-    /// A token of a type that is not accepted here.
+    #[error("tokens of type {0} are not accepted here; the challenge has the types that are")]
     TokenType(TokenType),
-    /// A token of a key that is not accepted now.
+    #[error("{0}")]
     Key(KeyRefusal),
-    /// The signature of a token of this type is wrong.
+    #[error("the token's signature is not valid")]
     BadSignature(TokenType),
     /// Too many tokens that are expensive to verify are waiting. This token was not verified.
+    #[error("too many tokens of this type wait to be verified")]
     Crowded,
-    /// The token was spent before.
+    #[error("token already spent")]
     AlreadySpent,
-    /// A token for another challenge, or for a mark that the store no longer has.
+    #[error("the token is for another challenge, or for records that the gateway has lost")]
     Void,
     /// The store returned no verdict.
+    #[error("{0}")]
     StoreUnknown(Unknown),
     /// The store can return no verdicts now: the request was refused before its token was read.
+    #[error("{0}")]
     StoreDown(Unknown),
-    /// No issuer key is in use, so no token can be checked.
+    #[error("no issuer key is in use")]
     NoKeys,
-    /// The egress policy does not allow the target.
+    #[error("{0}")]
     Policy(PolicyRefusal),
-    /// The target's name has no address.
+    #[error("the target's name has no address")]
     Unresolved,
-    /// Resolving the target's name took too long, or the resolver failed.
+    #[error("the target's name could not be resolved in time")]
     ResolveTimeout,
-    /// The target refused the connection.
+    #[error("the target refused the connection")]
     ConnectionRefused,
-    /// The target cannot be reached.
+    #[error("the target cannot be reached")]
     Unreachable,
-    /// No local address can be used to reach the target.
+    #[error("this gateway has no address to reach the target from")]
     NoSource,
-    /// The target did not answer in time.
+    #[error("the target did not answer in time")]
     DialTimeout,
     /// The next hop of all tunnels is down: the request was refused before its token was read.
+    #[error("the proxy that this gateway reaches the target through cannot be used now")]
     NextHopAway,
     /// The next hop of all tunnels leads in a circle, or a tunnel to this target came back recently: the request was refused
     /// before its token was read.
+    #[error("the request would come back to this gateway: its next hops lead in a circle")]
     Circle,
-    /// The next hop of the tunnel cannot be used.
+    #[error("the proxy that this gateway reaches the target through cannot be used now")]
     NextHop,
-    /// The next hop does not open the tunnel.
+    #[error("the proxy that this gateway reaches the target through does not open this tunnel")]
     NextHopRefused,
     /// The request has passed this gateway before, or leads back to a gateway that it has passed.
+    #[error("the request came back to a gateway that it had passed")]
     Loop,
     /// The target's answer to a plain `http://` request cannot be forwarded.
-    Upstream(AnswerFault),
-    /// The target's answer to a plain `http://` request did not begin in time.
+    #[error("{0}")]
+    Upstream(#[from] AnswerFault),
+    #[error("the target did not answer the request in time")]
     UpstreamTimeout,
-    /// The body of a plain `http://` request is invalid, or the client cut it off.
+    #[error("the request's body is not valid or broke off")]
     BodyBroken,
-    /// The client did not send the body of a plain `http://` request in time.
+    #[error("the request's body did not arrive in time")]
     BodyTimeout,
-    /// The target cannot be parsed.
+    #[error("{0}")]
     Target(TargetError),
-    /// More than one `Proxy-Authorization` field with a token.
+    #[error("more than one Proxy-Authorization field presents a token")]
     SeveralAuthorizations,
-    /// The `Host` field is missing, repeated or malformed.
+    #[error("{0}")]
     Host(HostFault),
-    /// A `Host` field that differs from `:authority`.
+    #[error("the Host field differs from :authority (RFC 9113, section 8.3.1)")]
     OtherHost,
-    /// A CONNECT that announces a body.
+    #[error("a CONNECT request has no body")]
     ConnectBody,
-    /// A request for UDP with a field about content.
+    #[error("a request for UDP has no Content-Length, Content-Type or Transfer-Encoding")]
     CapsuleContent,
-    /// A body with a transfer coding other than chunked.
+    #[error("the request's body has another transfer coding than chunked")]
     Coding,
     /// A TRACE or OPTIONS whose Max-Forwards ends at this proxy.
+    #[error("{LAST_HOP}")]
     LastHop,
-    /// Neither CONNECT nor an absolute `http://` URL.
+    #[error("this is a forward proxy, not a web server")]
     NotProxied,
-    /// An absolute URL with another scheme than http.
+    #[error("only http:// URLs are forwarded; use CONNECT for anything else")]
     Scheme,
-    /// An extended CONNECT for a protocol other than UDP.
+    #[error("this proxy speaks no protocol but connect-udp on a stream")]
     Protocol,
-    /// A request for UDP whose path is not that of the template.
+    #[error("the path names no target for UDP")]
     Template,
-    /// UDP to a target that is reached through a next hop, which carries none.
+    #[error("the next proxy on the way to the target carries no UDP")]
     NextHopUdp,
     /// Malformed HTTP, or no PROXY header from a load balancer.
+    #[error(
+        "the request is not valid HTTP/1.1; in a URL, \", <, >, ` and what is not ASCII are written with a percent sign"
+    )]
     Malformed,
-    /// The header is too large.
+    #[error("the request's header is too large")]
     HeaderTooLarge,
     /// The header took too long, or the PROXY header of a load balancer did.
+    #[error("the request's header did not arrive in time")]
     HeaderTimeout,
-    /// Too many connections.
+    #[error("too many connections are open")]
     TooMany,
-    /// Too many connections from one source.
+    #[error("too many connections are open from this address or network")]
     SourceLimit,
-    /// Too many TLS handshakes from one source.
+    #[error("too many TLS handshakes from this address or network")]
     SourceHandshakes,
-    /// No valid certificate from an authority that the operator trusts for clients.
+    #[error("the client showed no certificate of tls.client_ca that holds now")]
     ClientCertificate,
     /// Too many refused requests from one source. This request was not read.
+    #[error("too many requests from this address or network were refused a moment ago")]
     SourceRefusals(AboveRate),
-    /// Another connection needed the place.
+    #[error("the request was not complete when another connection needed its place")]
     Displaced,
 }
 
@@ -161,7 +174,7 @@ impl Refusal {
             Self::SourceRefusals(above) => Some(above.seconds),
             _ => matches!(status.as_u16(), 429 | 503).then_some(RETRY_SECONDS),
         };
-        Verdict { status, error, retry_after, details: self.details(), advice }
+        Verdict { status, error, retry_after, details: self.to_string(), advice }
     }
 
     /// Returns `true` if the refusal counts against the client's source. Refusals by limits do not count: their answers cost
@@ -297,80 +310,6 @@ impl Refusal {
                 "Try again, and send the whole request at once; no token was spent.",
             ),
         }
-    }
-
-    /// Describes the fault, without any byte of the request.
-    pub(crate) fn details(&self) -> String {
-        match self {
-            Self::NoToken => "no token was presented".into(),
-            Self::OtherScheme => "Proxy-Authorization has no PrivateToken credentials".into(),
-            Self::MalformedToken(error) => error.to_string(),
-            Self::TokenType(found) => {
-                format!("tokens of type {found} are not accepted here; the challenge has the types that are")
-            }
-            Self::Key(refusal) => refusal.to_string(),
-            Self::BadSignature(_) => "the token's signature is not valid".into(),
-            Self::AlreadySpent => "token already spent".into(),
-            Self::Void => {
-                "the token is for another challenge, or for records that the gateway has lost".into()
-            }
-            Self::StoreUnknown(unknown) | Self::StoreDown(unknown) => unknown.to_string(),
-            Self::Crowded => "too many tokens of this type wait to be verified".into(),
-            Self::NoKeys => "no issuer key is in use".into(),
-            Self::Policy(refusal) => refusal.to_string(),
-            Self::Unresolved => "the target's name has no address".into(),
-            Self::ResolveTimeout => "the target's name could not be resolved in time".into(),
-            Self::ConnectionRefused => "the target refused the connection".into(),
-            Self::Unreachable => "the target cannot be reached".into(),
-            Self::NoSource => "this gateway has no address to reach the target from".into(),
-            Self::DialTimeout => "the target did not answer in time".into(),
-            Self::NextHop | Self::NextHopAway => {
-                "the proxy that this gateway reaches the target through cannot be used now".into()
-            }
-            Self::NextHopRefused => {
-                "the proxy that this gateway reaches the target through does not open this tunnel".into()
-            }
-            Self::Loop => "the request came back to a gateway that it had passed".into(),
-            Self::Circle => "the request would come back to this gateway: its next hops lead in a circle".into(),
-            Self::Upstream(fault) => fault.to_string(),
-            Self::UpstreamTimeout => "the target did not answer the request in time".into(),
-            Self::BodyBroken => "the request's body is not valid or broke off".into(),
-            Self::BodyTimeout => "the request's body did not arrive in time".into(),
-            Self::Target(error) => error.to_string(),
-            Self::SeveralAuthorizations => "more than one Proxy-Authorization field presents a token".into(),
-            Self::Host(fault) => fault.to_string(),
-            Self::OtherHost => "the Host field differs from :authority (RFC 9113, section 8.3.1)".into(),
-            Self::ConnectBody => "a CONNECT request has no body".into(),
-            Self::CapsuleContent => "a request for UDP has no Content-Length, Content-Type or Transfer-Encoding".into(),
-            Self::Coding => "the request's body has another transfer coding than chunked".into(),
-            Self::LastHop => LAST_HOP.into(),
-            Self::NotProxied => "this is a forward proxy, not a web server".into(),
-            Self::Protocol => "this proxy speaks no protocol but connect-udp on a stream".into(),
-            Self::Template => "the path names no target for UDP".into(),
-            Self::NextHopUdp => "the next proxy on the way to the target carries no UDP".into(),
-            Self::Scheme => "only http:// URLs are forwarded; use CONNECT for anything else".into(),
-            Self::Malformed => "the request is not valid HTTP/1.1; in a URL, \", <, >, ` and what is not ASCII are written with a \
-                                percent sign"
-                .into(),
-            Self::HeaderTooLarge => "the request's header is too large".into(),
-            Self::HeaderTimeout => "the request's header did not arrive in time".into(),
-            Self::TooMany => "too many connections are open".into(),
-            Self::SourceLimit => "too many connections are open from this address or network".into(),
-            Self::SourceHandshakes => "too many TLS handshakes from this address or network".into(),
-            Self::ClientCertificate => {
-                "the client showed no certificate of tls.client_ca that holds now".into()
-            }
-            Self::SourceRefusals(_) => {
-                "too many requests from this address or network were refused a moment ago".into()
-            }
-            Self::Displaced => "the request was not complete when another connection needed its place".into(),
-        }
-    }
-}
-
-impl From<AnswerFault> for Refusal {
-    fn from(fault: AnswerFault) -> Self {
-        Self::Upstream(fault)
     }
 }
 

@@ -305,7 +305,8 @@ mod tests {
 
     #[test]
     fn each_address_is_dialled_from_one_of_its_family_in_turn() {
-        let policy = |text: &str| Policy::new(&postern_config::parse("egress.toml", text, []).unwrap());
+        let policy =
+            |text: &str| Policy::new(&postern_config::parse("egress.toml", text, []).unwrap()).unwrap();
         let dialled = |policy: &Policy, addresses: &[&str]| {
             let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
             let target = Target::parse("example.com:443", None).unwrap();
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_private_address_among_public_ones_is_left_out_and_alone_refused() {
-        let policy = Policy::new(&Egress::default());
+        let policy = Policy::new(&Egress::default()).unwrap();
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
         let target = Target::parse("example.com:443", None).unwrap();
         let allowed = |texts: &[&str]| allowed(&target, &ips(texts), &policy);

@@ -3,6 +3,7 @@
 //! to before.
 
 use crate::config::{Action, DIRECT, Egress, Hosts, Lever, Pattern, Rule};
+use crate::error::StartError;
 use crate::next_hops::{NextHop, NextHops, Returned};
 use ipnet::IpNet;
 use own::OwnAddresses;
@@ -89,21 +90,21 @@ pub(crate) enum OfName<'a> {
 }
 
 impl Policy {
-    pub(crate) fn new(egress: &Egress) -> Self {
+    pub(crate) fn new(egress: &Egress) -> Result<Self, StartError> {
         Self::after(&NextHops::default(), egress)
     }
 
-    /// Builds the policy that follows another one, whose unchanged `next_hops` stay in use.
-    pub(crate) fn after(next_hops: &NextHops, egress: &Egress) -> Self {
+    /// Builds the policy that follows another one, whose unchanged `next_hops` stay in use. Reads their certificates.
+    pub(crate) fn after(next_hops: &NextHops, egress: &Egress) -> Result<Self, StartError> {
         let own_template = egress.udp_template.as_ref().map(|own| own.template.clone());
-        Self {
+        Ok(Self {
             own: (!egress.private && !egress.own).then(OwnAddresses::read),
-            next_hops: NextHops::new(&egress.next_hops, next_hops),
+            next_hops: NextHops::new(&egress.next_hops, next_hops)?,
             udp_templates: [Template::default()].into_iter().chain(own_template).collect(),
             egress: egress.clone(),
             returned: Returned::default(),
             turn: AtomicUsize::default(),
-        }
+        })
     }
 
     /// Decides as much as is possible before a token is spent: about a name and its port, or a literal address.

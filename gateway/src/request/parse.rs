@@ -4,6 +4,7 @@
 use crate::keys::keyring::epoch;
 use crate::request::deny::{AskedIn, Refusal};
 use crate::request::egress::{Policy, Via};
+use crate::settings::Settings;
 use crate::state::{Generation, Worker};
 use h2::ext::Protocol;
 use http::header::{AUTHORIZATION, HeaderName, PROXY_AUTHORIZATION};
@@ -34,28 +35,27 @@ impl Presented {
     /// not lose it.
     pub(crate) fn parse(
         head: &request::Parts,
-        policy: &Policy,
-        (worker, generation): (&Worker, &Generation),
+        worker: &Worker,
+        generation: &Generation,
         now: UnixSeconds,
     ) -> Result<Self, Refusal> {
-        let keyring = worker.core.keyring.load();
-        let target = destination(head, policy, generation)?;
+        let (keyring, Settings { policy, offer, .. }) = (worker.core.keyring.load(), &generation.settings);
+        let target = destination(head, &generation.settings)?;
         if !keyring.is_usable(now) {
             return Err(Refusal::NoKeys);
         }
         worker.store(generation).serving().map_err(Refusal::StoreDown)?;
         check_next_hop(worker, policy, &target)?;
         check_circle(worker, policy, &target)?;
-        let types = generation.offer.types;
-        if !keyring.requests_any(types, |key| generation.backend.binding(key), now) {
+        if !keyring.requests_any(offer.types, |key| generation.backend.binding(key), now) {
             return Err(Refusal::StoreDown(Unknown::Unmarked)); // with no challenge to answer, no token helps
         }
         let token = token(&head.headers, target.transport())?;
-        if !types.contains(token.token_type()) {
+        if !offer.types.contains(token.token_type()) {
             return Err(Refusal::TokenType(token.token_type()));
         }
         let trusted = keyring.find(token.token_key_id(), now).map_err(Refusal::Key)?;
-        let mark = Some(generation.offer.answered(trusted.key.id(), token.challenge_digest()));
+        let mark = Some(offer.answered(trusted.key.id(), token.challenge_digest()));
         let (key, epoch) = (Arc::clone(&trusted.key), Epoch { mark, ..epoch(trusted) });
         Ok(Self { spent_key: token.spent_key(), token, key, epoch, target })
     }
@@ -82,12 +82,9 @@ impl Presented {
 }
 
 /// Returns the request's target, if the policy allows it before it is resolved.
-pub(super) fn destination(
-    head: &request::Parts,
-    policy: &Policy,
-    generation: &Generation,
-) -> Result<Target, Refusal> {
-    let target = target(head, policy, generation.require_host)?;
+pub(super) fn destination(head: &request::Parts, settings: &Settings) -> Result<Target, Refusal> {
+    let policy = &settings.policy;
+    let target = target(head, policy, settings.require_host)?;
     policy.check_target(&target).map_err(Refusal::Policy)?;
     let carries = |via: Via<'_>| target.transport() == Transport::Tcp || via.hop.may_carry_udp();
     if policy.via_before_lookup(&target).is_none_or(carries) { Ok(target) } else { Err(Refusal::NextHopUdp) }

@@ -2,9 +2,9 @@
 //! The target is judged as for a client.
 
 use crate::request::deny::Refusal;
-use crate::request::egress::Policy;
 use crate::request::parse;
-use crate::state::{Generation, Worker};
+use crate::settings::Settings;
+use crate::state::Worker;
 use http::request;
 use postern_daemon::tls::Accepted;
 use postern_proxy::target::Target;
@@ -37,12 +37,12 @@ impl Entrusted {
     pub(crate) fn parse(
         _by: Peer,
         head: &request::Parts,
-        policy: &Policy,
-        (worker, generation): (&Worker, &Generation),
+        worker: &Worker,
+        settings: &Settings,
     ) -> Result<Self, Refusal> {
         let hops = worker.core.pseudonym.after(&head.headers)?;
-        let target = parse::destination(head, policy, generation)?;
-        parse::check_next_hop(worker, policy, &target)?;
+        let target = parse::destination(head, settings)?;
+        parse::check_next_hop(worker, &settings.policy, &target)?;
         Ok(Self { target, hops })
     }
 

@@ -1,7 +1,8 @@
 //! Resolution of names, by the system's configuration (/etc/resolv.conf and /etc/hosts) or by name servers of the operator's
 //! choice. Search domains never apply: a client's name means the same through every gateway.
 
-use crate::config::{NameServer, ResolverConfig as Settings, ResolverConfigError, ResolverKind};
+use crate::config::{NameServer, ResolverConfig as Settings, ResolverKind};
+use crate::error::StartError;
 use crate::observe::catalogue;
 use crate::observe::labels::LookupEnded;
 use crate::request::deny::Refusal;
@@ -15,7 +16,7 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use postern_daemon::seldom::Seldom;
-use postern_daemon::tls::{ClientConfig, TlsError, store_client_config};
+use postern_daemon::tls::{ClientConfig, store_client_config};
 use postern_lookup::{Families, RESOLUTION_DELAY};
 use postern_telemetry::metrics::from_zero;
 use std::collections::HashMap;
@@ -57,64 +58,27 @@ pub(crate) struct Resolver {
     ended: Vec<Counter>,
 }
 
-/// An error in the configuration or the setup of the resolver.
-#[derive(Debug, thiserror::Error)]
-pub enum ResolverError {
-    /// Keys are inconsistent.
-    #[error(transparent)]
-    Keys(#[from] ResolverConfigError),
-    /// The trusted certificates cannot be used.
-    #[error("egress.resolver: {0}")]
-    Tls(#[from] TlsError),
-    /// The resolver cannot be built.
-    #[error("cannot set up the resolver: {0}")]
-    Setup(String),
-}
-
-impl ResolverError {
-    /// Returns `true` if `[egress.resolver]` has to be edited.
-    #[must_use]
-    pub const fn is_configuration(&self) -> bool {
-        matches!(self, Self::Keys(_) | Self::Tls(_))
-    }
-}
-
-/// Returns the configuration error with which [`Resolver::new`] would fail.
-pub(crate) fn check(settings: &Settings) -> Result<(), ResolverError> {
-    settings.check()?;
-    tls(settings).map(drop)
-}
-
 /// Returns the TLS configuration for name servers that present a certificate; `None` for other kinds.
-fn tls(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, ResolverError> {
+pub(crate) fn tls(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, StartError> {
     let is_over_tls = settings.kind.is_over_tls();
     let config = is_over_tls.then(|| store_client_config(settings.ca.as_deref(), None));
-    Ok(config.transpose()?)
+    config.transpose().map_err(StartError::tls("egress.resolver"))
 }
 
-/// Name servers, and options of queries.
-struct Parts {
-    servers: Vec<NameServerConfig>,
-    options: ResolverOpts,
-    /// `true` if names are treated as without IPv6 addresses (`options no-aaaa`).
-    only_v4: bool,
-}
-
-fn parts(settings: &Settings) -> Result<Parts, ResolverError> {
-    check(settings)?;
+/// Returns the name servers, and options of queries.
+fn servers(settings: &Settings) -> System {
     if settings.kind == ResolverKind::System {
-        let System { servers, options, only_v4 } = System::read();
-        return Ok(Parts { servers, options, only_v4 });
+        return System::read();
     }
     let mut options = ResolverOpts::default();
     options.timeout = settings.timeout.get();
     let servers = settings.servers.iter().map(|server| name_server(settings, server)).collect();
-    Ok(Parts { servers, options, only_v4: false })
+    System { servers, options, only_v4: false }
 }
 
 impl Resolver {
-    pub(crate) fn new(settings: &Settings) -> Result<Self, ResolverError> {
-        let Parts { servers, options, only_v4 } = parts(settings)?;
+    pub(crate) fn new(settings: &Settings) -> Result<Self, StartError> {
+        let System { servers, options, only_v4 } = servers(settings);
         let is_system = settings.kind == ResolverKind::System;
         Ok(Self {
             resolver: build(servers, options, tls(settings)?)?,
@@ -212,7 +176,7 @@ fn build(
     servers: Vec<NameServerConfig>,
     mut options: ResolverOpts,
     tls: Option<Arc<ClientConfig>>,
-) -> Result<TokioResolver, ResolverError> {
+) -> Result<TokioResolver, StartError> {
     let config = ResolverConfig::from_parts(None, Vec::new(), servers);
     options.use_hosts_file = ResolveHosts::Never; // hickory omits some names of it
     options.cache_size = 0; // hickory's cache is bounded by answers, not by size
@@ -222,7 +186,7 @@ fn build(
     if let Some(tls) = tls {
         builder = builder.with_tls_config(Arc::unwrap_or_clone(tls));
     }
-    builder.build().map_err(|error| ResolverError::Setup(error.to_string()))
+    builder.build().map_err(|error| StartError::Machine(format!("cannot set up the resolver: {error}")))
 }
 
 /// Builds the settings of a name server of the operator's choice.
@@ -297,8 +261,8 @@ pub(crate) struct OneServer {
 }
 
 /// Returns a resolver for each name server, for an operator: in a resolver of all, the others conceal one that does not answer.
-pub(crate) fn each_server(settings: &Settings) -> Result<Vec<OneServer>, ResolverError> {
-    let Parts { servers, mut options, .. } = parts(settings)?;
+pub(crate) fn each_server(settings: &Settings) -> Result<Vec<OneServer>, StartError> {
+    let System { servers, mut options, .. } = servers(settings);
     options.attempts = 1;
     let one = |server: NameServerConfig| {
         let port = server.connections.first().map_or(53, |connection| connection.port);
@@ -334,7 +298,7 @@ struct Made {
 }
 
 impl CurrentResolver {
-    pub(crate) fn new(settings: &Arc<Settings>) -> Result<Self, ResolverError> {
+    pub(crate) fn new(settings: &Arc<Settings>) -> Result<Self, StartError> {
         let files = stamps(settings); // before the files are read, so a concurrent change is read later
         let resolver = Arc::new(Resolver::new(settings)?);
         let made = Made { settings: Arc::clone(settings), files: Some(files), resolver };

@@ -18,7 +18,6 @@ use crate::request::answer::{self, Body};
 use crate::request::check::Check;
 use crate::request::deny::{AskedIn, Refusal};
 use crate::request::dial::{Admitted, Connected, Onward};
-use crate::request::egress::Policy;
 use crate::request::forward;
 use crate::request::parse::{self, Presented};
 use crate::request::peer::{Entrusted, Peer};
@@ -72,12 +71,9 @@ pub(crate) async fn answer(
     let generation = core.generation.load_full();
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
-    let (who, is_connect) = (
-        core.recorder
-            .access
-            .who(client.address, || parse::written_target(&head, &core.settings.policy.load())),
-        head.method == Method::CONNECT,
-    );
+    let target = || parse::written_target(&head, &generation.settings.policy);
+    let (who, is_connect) =
+        (core.recorder.access.who(client.address, target), head.method == Method::CONNECT);
     let (version, asked_in) = (head.version, parse::asked_in(&head));
     let answered = match dial(worker, &generation, &head, &body, limits, client, &mut timeline).await {
         Ok(connected @ (Connected::Datagrams(_) | Connected::Capsules(_))) => {
@@ -136,19 +132,19 @@ async fn dial(
     client: Client,
     timeline: &mut Timeline,
 ) -> Result<Connected, Refusal> {
-    let policy = worker.core.settings.policy.load_full();
+    let settings = &generation.settings;
     let admitted = match client.peer {
         Some(peer) => {
-            let entrusted = || Entrusted::parse(peer, head, &policy, (worker, generation));
+            let entrusted = || Entrusted::parse(peer, head, worker, settings);
             timeline.time(Stage::Parse, entrusted).map(Admitted::Entrusted)
         }
-        None => pay(worker, generation, (head, client.source), &policy, timeline).await.map(Admitted::Paid),
+        None => pay(worker, generation, (head, client.source), timeline).await.map(Admitted::Paid),
     };
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
     upload::paid(body);
-    let resolver = worker.resolver.of(&worker.core.settings.resolver.load());
+    let resolver = worker.resolver.of(&settings.resolver);
     let onward = Onward {
-        policy: &policy,
+        policy: &settings.policy,
         resolver: &resolver,
         connections: &worker.next_hops,
         pseudonym: &worker.core.pseudonym,
@@ -163,18 +159,16 @@ async fn pay(
     worker: &Worker,
     generation: &Generation,
     (head, source): (&request::Parts, Option<Source>),
-    policy: &Policy,
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
     let (core, store, now) = (&worker.core, worker.store(generation), UnixSeconds::now());
-    let presented = timeline.time(Stage::Parse, || present(worker, generation, head, policy, now))?;
-
+    let presented = timeline.time(Stage::Parse, || present(worker, generation, head, now))?;
     let turn = worker.dear.turn(presented.token().token_type(), source).await?;
     let checking = Checking { recorder: &core.recorder, timeline }; // records the check even if this future is dropped
     let spent = async {
         let (check, timeline) = (Check::new(store, &presented), &mut *checking.timeline);
         let verify = || Verified::verify(presented, &worker.dear);
-        let verified = check.run_with(generation.check_timing, timeline, verify).await?;
+        let verified = check.run_with(generation.settings.check_timing, timeline, verify).await?;
         drop(turn);
         Spent::spend(verified, store, now, timeline).await
     }
@@ -187,13 +181,11 @@ fn present(
     worker: &Worker,
     generation: &Generation,
     head: &request::Parts,
-    policy: &Policy,
     now: UnixSeconds,
 ) -> Result<Presented, Refusal> {
-    let core = &worker.core;
-    let presented = Presented::parse(head, policy, (worker, generation), now);
+    let presented = Presented::parse(head, worker, generation, now);
     if let Err(Refusal::Key(KeyRefusal::Unknown)) = &presented {
-        core.unknown_key.notify_one(); // the issuer may have published it just now
+        worker.core.unknown_key.notify_one(); // the issuer may have published it just now
     }
     presented
 }

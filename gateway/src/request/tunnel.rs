@@ -4,16 +4,15 @@
 
 use crate::config::Limits;
 use crate::observe::recorder::{Account, Recorder};
-use crate::request::dial::{Connected, Dialled};
+use crate::request::dial::Connected;
 use crate::request::session::Opened;
 use bytes::Bytes;
 use postern_config::ConfigDuration;
 use postern_proxy::relay::{Relay, Relayed, TunnelEnd};
 use postern_proxy::reset::Reset;
-use postern_proxy::tunnel::{Received, Tunnel as HopTunnel};
+use postern_proxy::tunnel::Received;
 use postern_proxy::udp::forwarded::Forwarded;
 use postern_proxy::udp::relay::UdpRelay;
-use postern_proxy::udp::socket::Datagrams;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -32,83 +31,37 @@ pub(crate) fn run<C>(
 where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
+    let (open, record) = (recorder.tunnel_opened(), (account, recorder));
+    // `early` is copied and dropped; it shares HTTP's read buffer, which a tunnel does not need.
     match connected {
         Connected::Stream(dialled) => {
-            Either::Left(stream(client, (dialled, account), early, limits, recorder))
+            let received = dialled.received();
+            let relay = Relay::new(client, dialled.connection, &early, Some(limits.idle))
+                .metered(&recorder.meter)
+                .paced(limits.bytes_a_second);
+            Either::Left(drive(relay, record, received, limits.lifetime, open))
         }
         // Boxed: most tunnels are of TCP, and should not have the size of this future.
-        Connected::Datagrams(dialled) => Either::Right(Either::Left(Box::pin(datagrams(
-            client,
-            (dialled, account),
-            early,
-            limits,
-            recorder,
-        )))),
-        Connected::Capsules(dialled) => Either::Right(Either::Right(Box::pin(capsules(
-            client,
-            (dialled, account),
-            early,
-            limits,
-            recorder,
-        )))),
+        Connected::Datagrams(dialled) => {
+            let meter = &recorder.datagrams;
+            let relay = UdpRelay::new(client, dialled.connection, &early, limits.udp_idle, meter)
+                .paced(limits.bytes_a_second);
+            let open = (open, recorder.udp_opened());
+            let driving = drive(relay, record, Received::default(), limits.lifetime, open);
+            Either::Right(Either::Left(Box::pin(driving)))
+        }
+        Connected::Capsules(dialled) => {
+            let received = dialled.connection.received();
+            let client = Forwarded::new(client, &early, limits.udp_idle, &recorder.datagrams);
+            let relay = Relay::new(client, dialled.connection, &early, Some(limits.udp_idle))
+                .metered(&recorder.meter)
+                .paced(limits.bytes_a_second)
+                .ending_together();
+            let open = (open, recorder.udp_opened());
+            let driving = drive(relay, record, received, limits.lifetime, open);
+            Either::Right(Either::Right(Box::pin(driving)))
+        }
     }
-}
-
-fn stream<C>(
-    client: C,
-    (dialled, account): (Dialled, Account),
-    early: Bytes,
-    limits: &TunnelLimits,
-    recorder: &Recorder,
-) -> impl Future<Output = ()>
-where
-    C: AsyncRead + AsyncWrite + Reset + Unpin,
-{
-    let (open, received) = (recorder.tunnel_opened(), dialled.received());
-    let relay = Relay::new(client, dialled.connection, &early, Some(limits.idle))
-        .metered(&recorder.meter)
-        .paced(limits.bytes_a_second);
-    drop(early); // copied; it shares HTTP's read buffer, which a tunnel does not need
-    drive(relay, (account, recorder), received, limits.lifetime, open)
-}
-
-fn datagrams<C>(
-    client: C,
-    (dialled, account): (Dialled<Datagrams>, Account),
-    early: Bytes,
-    limits: &TunnelLimits,
-    recorder: &Recorder,
-) -> impl Future<Output = ()>
-where
-    C: AsyncRead + AsyncWrite + Reset + Unpin,
-{
-    let open = (recorder.tunnel_opened(), recorder.udp_opened());
-    let relay = UdpRelay::new(client, dialled.connection, &early, limits.udp_idle, &recorder.datagrams)
-        .paced(limits.bytes_a_second);
-    drop(early);
-    drive(relay, (account, recorder), Received::default(), limits.lifetime, open)
-}
-
-/// Relays the capsules of a tunnel of UDP whose socket is a next hop's.
-fn capsules<C>(
-    client: C,
-    (dialled, account): (Dialled<Box<HopTunnel>>, Account),
-    early: Bytes,
-    limits: &TunnelLimits,
-    recorder: &Recorder,
-) -> impl Future<Output = ()>
-where
-    C: AsyncRead + AsyncWrite + Reset + Unpin,
-{
-    let open = (recorder.tunnel_opened(), recorder.udp_opened());
-    let received = dialled.connection.received();
-    let client = Forwarded::new(client, &early, limits.udp_idle, &recorder.datagrams);
-    let relay = Relay::new(client, dialled.connection, &early, Some(limits.udp_idle))
-        .metered(&recorder.meter)
-        .paced(limits.bytes_a_second)
-        .ending_together();
-    drop(early);
-    drive(relay, (account, recorder), received, limits.lifetime, open)
 }
 
 /// Runs a relay until it ends or its lifetime is over. `open` counts the tunnel until then.
@@ -130,7 +83,9 @@ where
             None => Some(relaying.await),
             Some(lifetime) => Box::pin(timeout(lifetime, relaying)).await.ok(), // boxed, because few tunnels have one
         };
-        tunnel.end(relayed);
+        let expired = || Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() };
+        let relayed = relayed.unwrap_or_else(expired);
+        tunnel.record_end(&relayed);
     }
 }
 
@@ -181,12 +136,6 @@ struct Tunnel<'a, R: Cut> {
 }
 
 impl<R: Cut> Tunnel<'_, R> {
-    /// Records the end of the relay, or that of the tunnel's lifetime.
-    fn end(&mut self, relayed: Option<Relayed>) {
-        let relayed = relayed.unwrap_or_else(|| Relayed { ended: TunnelEnd::Expired, ..self.relay.cut() });
-        self.record_end(&relayed);
-    }
-
     fn record_end(&mut self, relayed: &Relayed) {
         if let Some(account) = self.account.take() {
             self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);

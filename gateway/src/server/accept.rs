@@ -111,13 +111,13 @@ impl Endpoint for WorkerListener {
     }
 
     fn with_limits<T>(&self, read: impl FnOnce(Limits<'_>) -> T) -> T {
-        let limits = self.worker.core.settings.limits.load();
+        let limits = &self.worker.core.generation.load().settings.limits;
         let patience = Patience { answer: limits.header_timeout.get(), stream: limits.idle_timeout.get() };
         read(Limits { bounds: Bounds { connections: limits.connections, sources: &limits.source }, patience })
     }
 
     fn is_balancer(&self, address: IpAddr) -> bool {
-        self.whose == Listener::Clients && self.worker.core.generation.load().balancers.has(address)
+        self.whose == Listener::Clients && self.worker.core.generation.load().settings.balancers.has(address)
     }
 
     fn tls(&self) -> Option<ListenerTls> {

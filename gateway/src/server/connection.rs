@@ -37,7 +37,7 @@ pub(super) async fn serve(
     worker: &Arc<Worker>,
 ) {
     let core = &worker.core;
-    let limits = core.settings.limits.load_full();
+    let limits = Arc::clone(&core.generation.load().settings.limits);
     let address = core.recorder.names_clients().then_some(visitor.address);
     let client = Client { address, source: visitor.place.source(), peer };
     // Boxed, so the memory of HTTP is freed before the tunnel begins.
@@ -50,7 +50,7 @@ pub(super) async fn serve(
             let tunnel = tunnel::run(stream, opened, early, &of_tunnel, &core.recorder);
             core.shutdown.until_stopped(tunnel).await;
         }
-        (Finished { stream, early, ended: Ended::Http2 }, _) if core.generation.load().http2 => {
+        (Finished { stream, early, ended: Ended::Http2 }, _) if core.generation.load().settings.http2 => {
             stream.bound_unsent();
             Box::pin(h2::serve(endpoint, stream, early, (client, visitor), limits, worker)).await;
         }

@@ -173,7 +173,6 @@ pub(crate) fn config(home: &Path) -> Config {
             issuer_name: "issuer.example".into(),
             origin: "proxy.example".into(),
             max_age: ConfigDuration::hours(1),
-            bare: false,
         },
         store: StoreConfig {
             kind: StoreKind::Embedded,

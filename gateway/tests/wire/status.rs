@@ -21,14 +21,6 @@ async fn without_a_token_the_answer_is_the_challenge() {
     assert_eq!(echo.came().await, 0);
 }
 
-#[tokio::test]
-async fn old_clients_get_the_challenge_without_quotation_marks() {
-    let gateway = Running::start_with(|config| config.challenge.bare = true).await;
-    let answer = Client::ask(gateway.address, connect_with("target.example:443", &[])).await;
-    answer.assert_refused(407, "http_request_denied", "no token was presented");
-    assert!(!answer.value("proxy-authenticate").contains('"'));
-}
-
 /// A gateway that reaches little, such as the first of two hops.
 #[tokio::test]
 async fn rules_decide_before_the_token_and_the_challenge_is_to_be_had_whatever_they_are() {

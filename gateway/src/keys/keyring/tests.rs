@@ -276,7 +276,6 @@ fn offer_of(types: TokenTypes) -> Offer {
         issuer_name: "issuer.example".into(),
         origin: "proxy.example".into(),
         max_age: postern_config::ConfigDuration::hours(1),
-        bare: false,
     };
     Offer::new(&config, types, KeyTypes::default()).unwrap()
 }

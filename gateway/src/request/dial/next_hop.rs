@@ -2,7 +2,7 @@
 //! and its bytes may arrive together with the proxy's answer.
 
 use crate::config::{HopKind, NextHop as Config};
-use crate::next_hops::{Connections, Dialler, Member, NO_METHOD, Reached, WRONG_PASSWORD, reach};
+use crate::next_hops::{Connections, Dialler, Member, NO_METHOD, WRONG_PASSWORD, reach};
 use crate::request::deny::Refusal;
 use crate::request::egress::Via;
 use crate::request::hops::CDN_LOOP;
@@ -11,14 +11,13 @@ use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
 use postern_daemon::seldom::Seldom;
 use postern_proxy::target::{Host, Target, Transport};
-use postern_proxy::tunnel::{Asked, Connect, HeadError, Received, Tunnel, ask};
+use postern_proxy::tunnel::{Connect, HeadError, Io, Joined, Tunnel, ask};
 use postern_proxy::udp::template::Template;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_socks::tcp::Socks5Stream;
 use tokio_socks::{Error as SocksError, TargetAddr};
@@ -133,7 +132,7 @@ fn warn(hop: &Config, member: &Member, reason: &str) {
 }
 
 async fn open(
-    reached: Reached,
+    reached: Joined,
     hop: &Config,
     member: &Arc<Member>,
     (target, hops): (&Target, &str),
@@ -141,8 +140,8 @@ async fn open(
 ) -> Result<Tunnel, Failure> {
     let began = Instant::now();
     let vigil = match &reached {
-        Reached::Shared(seat) => Some(seat.vigil()),
-        Reached::Plain(_) | Reached::Tls(_) => None,
+        Joined::Shared(seat) => Some(seat.vigil()),
+        Joined::Alone(..) => None,
     };
     let lost = async {
         match vigil {
@@ -152,9 +151,8 @@ async fn open(
     };
     let opening = async {
         match reached {
-            Reached::Plain(stream) if member.url.kind == HopKind::Socks5 => {
-                let stream = open_socks(stream, hop, target).await?;
-                Ok(Tunnel::alone(Box::new(stream), Received::default()))
+            Joined::Alone(stream, received) if member.url.kind == HopKind::Socks5 => {
+                Ok(Tunnel::alone(open_socks(stream, hop, target).await?, received))
             }
             reached => open_http(reached, hop, member, (target, hops)).await,
         }
@@ -174,7 +172,7 @@ async fn open(
 }
 
 async fn open_http(
-    reached: Reached,
+    reached: Joined,
     hop: &Config,
     member: &Member,
     (target, hops): (&Target, &str),
@@ -185,23 +183,23 @@ async fn open_http(
     let authorization = hop
         .credentials()
         .map(|(user, password)| format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))));
-    let plain = Connect {
+    let connect = Connect {
         authority: &authority,
         udp: path.as_deref(),
         authorization: authorization.as_deref(),
-        more: None,
+        // Only gateways read the list, and gateways are reached only over TLS.
+        more: (member.url.kind == HopKind::Https).then_some((CDN_LOOP, hops)),
     };
-    // Only gateways read the list, and gateways are reached only over TLS.
-    let over_tls = Connect { more: Some((CDN_LOOP, hops)), ..plain.clone() };
-    let alone = Received::default;
-    let is_http2 = matches!(reached, Reached::Shared(_));
+    let is_http2 = matches!(reached, Joined::Shared(_));
     let (head, tunnel) = match reached {
-        Reached::Shared(seat) => seat.connect(&over_tls).await?,
-        Reached::Plain(stream) => whole(ask(Box::new(stream), alone(), &plain).await?),
-        Reached::Tls(stream) => whole(ask(stream, alone(), &over_tls).await?),
+        Joined::Shared(seat) => seat.connect(&connect).await?,
+        Joined::Alone(stream, received) => {
+            let asked = ask(stream, received, &connect).await?;
+            (asked.head, asked.tunnel.after(asked.rest.freeze()))
+        }
     };
     let target = |refusal| Err(Failure::Target(refusal));
-    if plain.is_opened_by(&head, is_http2) {
+    if connect.is_opened_by(&head, is_http2) {
         return Ok(tunnel);
     }
     match head.status.as_u16() {
@@ -224,11 +222,7 @@ async fn open_http(
     }
 }
 
-fn whole(Asked { head, rest, tunnel }: Asked) -> (postern_proxy::tunnel::Head, Tunnel) {
-    (head, tunnel.after(rest.freeze()))
-}
-
-async fn open_socks(stream: TcpStream, hop: &Config, target: &Target) -> Result<TcpStream, Failure> {
+async fn open_socks(stream: Box<dyn Io>, hop: &Config, target: &Target) -> Result<Box<dyn Io>, Failure> {
     let to = match target.host() {
         Host::Name(name) => TargetAddr::Domain((&**name).into(), target.port()),
         Host::Address(address) => TargetAddr::Ip(SocketAddr::new(*address, target.port())),
@@ -263,8 +257,9 @@ mod tests {
     use super::*;
     use crate::next_hops::NextHop;
     use crate::request::hops::Pseudonym;
+    use postern_proxy::tunnel::Received;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::time::sleep;
 
     /// Returns a connection whose other end writes `pieces` with a short pause after each, and closes.
@@ -285,11 +280,11 @@ mod tests {
 
     async fn opened(url: &str, pieces: &'static [&'static [u8]]) -> Result<String, Failure> {
         let text = format!("name = \"a\"\nurls = [\"{url}\"]");
-        let hop = NextHop::new(&postern_config::parse("hop.toml", &text, []).unwrap());
+        let hop = NextHop::new(&postern_config::parse("hop.toml", &text, []).unwrap()).unwrap();
         let target = Target::parse("b.example:443", None).unwrap();
         let member = hop.order(&target, Instant::now()).remove(0);
         let deadline = Instant::now() + Duration::from_secs(10);
-        let reached = Reached::Plain(answered(pieces).await);
+        let reached = Joined::Alone(Box::new(answered(pieces).await), Received::default());
         let hops = Pseudonym::random().first();
         let mut tunnel = open(reached, &hop.config, &member, (&target, &*hops), deadline).await?;
         let mut rest = String::new();

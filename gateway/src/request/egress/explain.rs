@@ -2,8 +2,9 @@
 
 use super::{By, NoSource, OfName, Policy, Via};
 use crate::config::{Action, Balance, Egress, NextHop};
+use crate::error::StartError;
 use crate::request::deny::Refusal;
-use crate::request::resolve::{Resolver, ResolverError};
+use crate::request::resolve::Resolver;
 use postern_daemon::BoxFuture;
 use postern_proxy::address::forms;
 use postern_proxy::target::{Host, Target};
@@ -34,17 +35,17 @@ pub enum End {
 /// Judges `target` as a gateway with this `[egress]` does, and resolves it if the gateway would, within `limit`.
 ///
 /// # Errors
-/// [`ResolverError`] if the gateway could not start.
+/// [`StartError`] if the gateway could not start.
 pub fn explain<'a>(
     egress: &'a Egress,
     target: &'a Target,
     limit: Duration,
-) -> BoxFuture<'a, Result<Explanation, ResolverError>> {
+) -> BoxFuture<'a, Result<Explanation, StartError>> {
     Box::pin(judge(egress, target, limit))
 }
 
-async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Explanation, ResolverError> {
-    let policy = Policy::new(egress);
+async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Explanation, StartError> {
+    let policy = Policy::new(egress)?;
     let name = match target.host() {
         Host::Address(address) => return Ok(policy.explain_address(target, *address)),
         Host::Name(name) => name,
@@ -64,7 +65,7 @@ async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Expl
         Ok::<_, Refusal>(families.found())
     };
     let found = found.await;
-    Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.details())))
+    Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.to_string())))
 }
 
 impl Policy {
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     fn policy(text: &str) -> Policy {
-        Policy::new(&postern_config::parse("egress.toml", text, []).unwrap())
+        Policy::new(&postern_config::parse("egress.toml", text, []).unwrap()).unwrap()
     }
 
     const RULES: &str = "deny = [\"10.9.0.0/16\"]\n\

@@ -4,11 +4,11 @@ use super::*;
 use crate::config::{Ports, UdpPorts, UdpWord};
 
 fn strict() -> Policy {
-    Policy::new(&Egress::default())
+    Policy::new(&Egress::default()).unwrap()
 }
 
 fn policy(text: &str) -> Policy {
-    Policy::new(&postern_config::parse("egress.toml", text, []).unwrap())
+    Policy::new(&postern_config::parse("egress.toml", text, []).unwrap()).unwrap()
 }
 
 fn target(text: &str) -> Target {
@@ -28,7 +28,7 @@ fn check(policy: &Policy, address: &str) -> Result<(), PolicyRefusal> {
 fn assert_same_over_udp(policy: &Policy, target: &Target, addresses: &[IpAddr]) {
     let with = |word: UdpWord| {
         let egress = Egress { ports: Ports::Any, udp: UdpPorts::Word(word), ..policy.egress.clone() };
-        Policy::new(&egress)
+        Policy::new(&egress).unwrap()
     };
     let over = |policy: &Policy, transport: Transport| {
         let target = target.clone().over(transport);
@@ -50,7 +50,7 @@ fn ports_and_networks_follow_the_configuration() {
         Err(PolicyRefusal::Address(Lever::Operator))
     );
     let deny = vec!["1.1.1.0/24".parse().unwrap()];
-    let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() });
+    let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() }).unwrap();
     assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
     for denied in ["1.1.1.1:443", "[64:ff9b::101:101]:443", "[2a00::5efe:101:101]:443"] {
         assert_eq!(open.check_target(&target(denied)), Err(PolicyRefusal::Address(Lever::Operator)));
@@ -77,7 +77,7 @@ fn the_machines_own_addresses_are_refused_unless_they_are_allowed() {
         assert_eq!(check(&policy, address), refused, "{address}");
     }
     assert_eq!(check(&policy, "1.2.3.5"), Ok(()));
-    let allowing = Policy::new(&Egress { own: true, ..Egress::default() });
+    let allowing = Policy::new(&Egress { own: true, ..Egress::default() }).unwrap();
     assert!(allowing.own.is_none() && strict().own.is_some());
 }
 
@@ -259,7 +259,7 @@ fn what_no_rule_sends_elsewhere_goes_through_the_next_hop_of_all() {
             .replace("socks5://127.0.0.1:9050", "socks5://127.0.0.1:9051"),
         [],
     );
-    let after = Policy::after(&before.next_hops, &egress.unwrap());
+    let after = Policy::after(&before.next_hops, &egress.unwrap()).unwrap();
     let kept = |name: &str| {
         let [before, after] = [&before, &after].map(|policy| policy.next_hops.named(name).unwrap());
         Arc::ptr_eq(before, after)
