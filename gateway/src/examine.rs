@@ -62,7 +62,7 @@ fn hosts(config: &Config) -> Vec<String> {
 }
 
 fn begin_issuer(config: &Config, examinations: &mut Examinations) {
-    let Ok(source) = Source::new(&config.issuer) else { return };
+    let Ok(source) = Source::new(config) else { return };
     let remedy = match source.url() {
         Some(_) => "check that the issuer runs, the way to it, and issuer.directory",
         None => "check the file, and issuer.keys",
@@ -79,7 +79,7 @@ fn begin_issuer(config: &Config, examinations: &mut Examinations) {
         let mut clock = Clock::default();
         answer.date.iter().for_each(|theirs| clock.compare(*theirs, asked, UnixSeconds::now()));
         let skew = clock.apart().map(|apart| Finding::bad("clock", apart, source::COST, source::REMEDY));
-        let keys = answer.fresh.map(|fetched| keys(&source, &place, &fetched, began.elapsed()));
+        let keys = answer.fresh.map(|fetched| keys(&source, &place, fetched, began.elapsed()));
         keys.into_iter().chain(skew).collect()
     });
     let url = config.issuer.directory.as_ref().and_then(|url| url.parse().ok());
@@ -89,10 +89,9 @@ fn begin_issuer(config: &Config, examinations: &mut Examinations) {
 }
 
 /// Reports the number of the directory's keys, and whether one of them is in use now.
-fn keys(source: &Source, place: &str, fetched: &Fetched, took: Duration) -> Finding {
-    let (mut accepted, now) = (source.accepted(), UnixSeconds::now());
-    let directory = &fetched.directory;
-    let keyring = match Keyring::default().updated(directory, &mut accepted, source.lifetimes, now) {
+fn keys(source: &Source, place: &str, fetched: Fetched, took: Duration) -> Finding {
+    let (Fetched { directory, mut accepted, .. }, now) = (fetched, UnixSeconds::now());
+    let keyring = match Keyring::default().updated(&directory, &mut accepted, source.lifetimes, now) {
         Ok(keyring) => keyring,
         Err(error) => {
             let remedy = "have the issuer publish keys that are fit, or correct [issuer]";

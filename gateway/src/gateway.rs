@@ -8,20 +8,20 @@ use crate::keys::refresh::{Refresh, Supply};
 use crate::maintenance::{Maintenance, StoreMaintenance};
 use crate::memories::Memories;
 use crate::next_hops::{self, Connections};
-use crate::observe::page;
 use crate::observe::recorder::{Recorder, slow};
 use crate::observe::spans::SERVICE;
+use crate::observe::{catalogue, page};
 use crate::reload::Reloading;
 use crate::request::dear::Dear;
 use crate::request::hops::Pseudonym;
 use crate::request::resolve::CurrentResolver;
-use crate::server::accept::{self, Listener, Listening};
-use crate::server::sockets::Sockets;
+use crate::server::accept::{self, Listener};
 use crate::settings::{Settings, check};
 use crate::shared_limits::SharedLimits;
-use crate::start::Start;
-use crate::state::{Certificates, Core, Generation, Worker, stores};
+use crate::start::{Sockets, Start};
+use crate::state::{Core, Generation, Worker, stores};
 use arc_swap::ArcSwap;
+use metrics::gauge;
 use parking_lot::Mutex;
 use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
@@ -29,7 +29,7 @@ use postern_daemon::BoxFuture;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::TlsConfig;
+use postern_daemon::tls::{Renewed, TlsConfig};
 use postern_telemetry::traces::Tracer;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Gateway {
         check(config)?;
         let key_types = KeyTypes::default();
         let settings = Settings::of(config, &key_types, process.descriptors, None)?;
-        let mut supply = Supply::of(config, settings.source.clone(), &process.live);
+        let mut supply = Supply::of(settings.source.clone(), &process.live);
         let saved = supply.saved_keyring();
         key_types.learn(saved.iter());
         let tls = config.tls.as_ref().map(TlsConfig::open).transpose().map_err(StartError::tls("tls"))?;
@@ -124,7 +124,14 @@ impl Gateway {
             shared_limits: SharedLimits::new(Arc::clone(&core)),
             next_hops: next_hops::Checks::new(Arc::clone(&core), CurrentResolver::new(&resolver)?, hops),
         };
-        let certificates = Certificates::new([tls, peers_tls], process, &start.listening);
+        let renewed = |name, tls, ends: fn(u64)| {
+            let ProcessContext { readiness, shutdown, .. } = process;
+            Renewed::new(name, tls, readiness, shutdown, ends, start.listening.subscribe())
+        };
+        let of_clients = |end| gauge!(catalogue::CERTIFICATE_ENDS).set(end as f64);
+        let of_peers = |end| gauge!(catalogue::PEERS_CERTIFICATE_ENDS).set(end as f64);
+        let certificates =
+            [renewed("certificate", tls, of_clients), renewed("certificate for peers", peers_tls, of_peers)];
         let counted = Arc::downgrade(&core);
         let tunnels = move || counted.upgrade().map_or(0, |core| core.recorder.tunnels_open.get());
         process.shutdown.count_tunnels(move || usize::try_from(tunnels()).unwrap_or(0));
@@ -194,15 +201,14 @@ impl Gateway {
                 Worker { core: Arc::clone(&self.core), index, resolver, next_hops, dear: Dear::new() };
             let (sender, clients) = oneshot::channel();
             give.push(sender);
-            let listening = Listening { clients, peers: peers.next() };
-            let name = format!("gateway-{index}");
+            let (peers, name) = (peers.next(), format!("gateway-{index}"));
             threads.push(
                 thread::Builder::new()
                     .name(name)
-                    .spawn(move || runtime.block_on(accept::work(listening, worker, accepting)))?,
+                    .spawn(move || runtime.block_on(accept::work(clients, peers, worker, accepting)))?,
             );
         }
-        self.reloading.certificates.start();
+        self.reloading.certificates.iter_mut().for_each(Renewed::start);
         self.reloading.workers = handles;
         if let Some(reloader) = self.reloader {
             tokio::spawn(self.reloading.run(reloader));

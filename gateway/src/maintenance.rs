@@ -5,12 +5,13 @@ use crate::health::{Findings, Recent};
 use crate::keys::refresh::Refresh;
 use crate::next_hops;
 use crate::observe::catalogue;
-use crate::observe::store_metrics::StoreMetrics;
+use crate::observe::labels::{Replica, STORE_COMMAND, STORE_ENDED};
 use crate::shared_limits::SharedLimits;
 use crate::state::Core;
-use metrics::gauge;
-use postern_spend::memcached::{Health, Memcached};
+use metrics::{counter, gauge};
+use postern_spend::memcached::{Ended, Health, Memcached, Verb};
 use postern_spend::{Backend, Unknown};
+use postern_telemetry::catalogue::ADDRESS;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,13 +69,14 @@ async fn drop_expired(core: &Arc<Core>) {
 pub(crate) struct StoreMaintenance {
     core: Arc<Core>,
     gate: LoggedGate,
-    metrics: StoreMetrics,
+    /// Failed attempts to connect to each address at the previous publication.
+    connect_failures: Vec<u64>,
     recent: Recent,
 }
 
 impl StoreMaintenance {
     pub(crate) fn new(core: Arc<Core>, gate: LoggedGate) -> Self {
-        Self { core, gate, metrics: StoreMetrics::default(), recent: Recent::default() }
+        Self { core, gate, connect_failures: Vec::new(), recent: Recent::default() }
     }
 
     async fn run(self) {
@@ -122,9 +124,39 @@ impl StoreMaintenance {
         self.gate.set(findings.condition());
     }
 
+    /// Publishes the counters, and records the connection attempts to each address that failed since the previous call.
     fn publish(&mut self, memcached: &Memcached) -> Health {
-        let health = memcached.health();
-        self.metrics.publish(&memcached.totals(), &health, &self.core.recorder);
+        let (totals, health) = (memcached.totals(), memcached.health());
+        for verb in Verb::ALL {
+            for ended in Ended::ALL.into_iter().filter(|ended| ended.can_follow(verb)) {
+                let labels = [(STORE_COMMAND.name, verb.as_str()), (STORE_ENDED.name, ended.as_str())];
+                counter!(catalogue::STORE_COMMANDS, &labels).absolute(totals.commands(verb, ended));
+            }
+        }
+        counter!(catalogue::STORE_POOL_WAITS).absolute(totals.pool_waits);
+        counter!(catalogue::STORE_CACHE_HITS).absolute(totals.cache_hits);
+        gauge!(catalogue::STORE_CACHE_KEYS).set(health.remembered as f64);
+        gauge!(catalogue::STORE_REPLICAS_CLOSED).set(health.closed as f64);
+        counter!(catalogue::STORE_MARKS_PLANTED).absolute(totals.marks_planted);
+        gauge!(catalogue::STORE_BUCKETS_TORN).set(health.torn as f64);
+        counter!(catalogue::STORE_OLDER_MARKS).absolute(totals.older_marks);
+        gauge!(catalogue::STORE_BUCKETS_LACKING).set(health.lacking as f64);
+        for (replica, label) in Replica::ALL.iter().enumerate().take(health.replicas()) {
+            let is_away = f64::from(u8::from(health.away.contains(&replica)));
+            gauge!(catalogue::STORE_REPLICAS_AWAY, Replica::LABEL => label.as_str()).set(is_away);
+        }
+        self.connect_failures.resize(health.endpoints.len(), 0);
+        for (index, (failures, endpoint)) in
+            self.connect_failures.iter_mut().zip(&health.endpoints).enumerate()
+        {
+            let labels = [(ADDRESS.name, endpoint.address.to_string())];
+            gauge!(catalogue::STORE_CONNECTIONS, &labels).set(endpoint.connections as f64);
+            gauge!(catalogue::STORE_OUTSTANDING, &labels).set(endpoint.outstanding as f64);
+            gauge!(catalogue::STORE_CAPACITY, &labels).set(endpoint.capacity as f64);
+            let before = std::mem::replace(failures, endpoint.connect_failures);
+            // A reopened store counts from 0.
+            self.core.recorder.lost(index, endpoint.connect_failures.saturating_sub(before));
+        }
         health
     }
 }

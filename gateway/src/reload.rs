@@ -9,12 +9,12 @@ use crate::keys::refresh::Supply;
 use crate::observe::recorder::slow;
 use crate::observe::spans::SERVICE;
 use crate::settings::{Settings, check};
-use crate::state::{Certificates, Core, Generation, stores};
+use crate::state::{Core, Generation, stores};
 use postern_admin::ProcessContext;
 use postern_config::{Fixed, differ};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::reload::Reloader;
-use postern_daemon::tls::{ServerTls, TlsConfig, keep_signed};
+use postern_daemon::tls::{Renewed, ServerTls, TlsConfig, keep_signed};
 use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_telemetry::log;
 use postern_telemetry::traces::Tracer;
@@ -57,7 +57,8 @@ pub(crate) struct Reloading {
     pub(crate) config: Config,
     /// Certificate that was issued at the start, if the file has none.
     pub(crate) signed: Option<TlsConfig>,
-    pub(crate) certificates: Certificates,
+    /// Those of the listeners for clients and for peers.
+    pub(crate) certificates: [Renewed; 2],
     /// Channel to the maintenance of the issuer's keys.
     pub(crate) supplies: mpsc::UnboundedSender<Supply>,
     pub(crate) workers: Vec<Handle>,
@@ -114,7 +115,7 @@ impl Reloading {
         let tracer = traces.then(|| Tracer::start(&new.tracing, SERVICE)).transpose()?;
         let (descriptors, before) = (self.process.descriptors, Some(&present.settings));
         let settings = Settings::of(new, &self.core.key_types, descriptors, before)?;
-        let Certificates { clients, peers } = &self.certificates;
+        let [clients, peers] = &self.certificates;
         let tls = differ(&old.tls, &new.tls).then(|| clients.open(new.tls.as_ref())).transpose();
         let tls = tls.map_err(StartError::tls("tls"))?;
         let opened = differ(&old.peers, &new.peers)
@@ -122,7 +123,7 @@ impl Reloading {
             .transpose();
         let of_peers = opened.map_err(StartError::tls("peers"))?;
         let is_other = differ(&old.issuer, &new.issuer);
-        let supply = is_other.then(|| Supply::of(new, settings.source.clone(), &self.process.live));
+        let supply = is_other.then(|| Supply::of(settings.source.clone(), &self.process.live));
         let store = self.store(new, &settings, tracer.as_ref(), present)?;
         let listeners = [
             tls.as_ref().map_or_else(|| clients.current(), Option::as_ref),
@@ -208,11 +209,8 @@ impl Reloading {
         if let Some(supply) = supply {
             let _ = self.supplies.send(supply); // the receiver ends only with the gateway
         }
-        if let Some(tls) = tls {
-            self.certificates.clients.replace(tls);
-        }
-        if let Some(tls) = peers {
-            self.certificates.peers.replace(tls);
+        for (certificate, tls) in self.certificates.iter_mut().zip([tls, peers]) {
+            tls.into_iter().for_each(|tls| certificate.replace(tls));
         }
         core.recorder.access.set(new.log.access);
         log::set_format(new.log.format);

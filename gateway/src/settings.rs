@@ -57,7 +57,7 @@ impl Settings {
     ) -> Result<Self, StartError> {
         config.check().map_err(StartError::Config)?;
         resolve::tls(&config.egress.resolver)?;
-        let source = Source::new(&config.issuer)?;
+        let source = Source::new(config)?;
         let offer = Offer::new(&config.challenge, source.types, key_types.clone())
             .map_err(|error| StartError::Config(format!("challenge: {error}")))?;
         let next_hops = before.map(|before| before.policy.next_hops.clone()).unwrap_or_default();

@@ -5,7 +5,6 @@ use crate::keys::keyring::Keyring;
 use crate::keys::offer::KeyTypes;
 use crate::memories::Memories;
 use crate::next_hops::Connections;
-use crate::observe::catalogue;
 use crate::observe::recorder::Recorder;
 use crate::request::dear::Dear;
 use crate::request::deny::Refusal;
@@ -14,20 +13,18 @@ use crate::request::resolve::CurrentResolver;
 use crate::settings::Settings;
 use arc_swap::ArcSwap;
 use http::HeaderValue;
-use metrics::gauge;
 use parking_lot::Mutex;
-use postern_admin::ProcessContext;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
-use postern_daemon::tls::{ListenerTls, Renewed, ServerTls};
+use postern_daemon::tls::{ListenerTls, ServerTls};
 use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// State shared by the requests of all workers.
 pub(crate) struct Core {
@@ -63,38 +60,6 @@ pub(crate) struct Generation {
     pub(crate) tls: Option<ListenerTls>,
     /// TLS of the peer listener.
     pub(crate) peers: Option<ListenerTls>,
-}
-
-/// Certificates of the listeners, with their renewal.
-pub(crate) struct Certificates {
-    pub(crate) clients: Renewed,
-    pub(crate) peers: Renewed,
-}
-
-impl Certificates {
-    pub(crate) fn new(
-        [clients, peers]: [Option<ServerTls>; 2],
-        process: &ProcessContext,
-        listening: &watch::Sender<bool>,
-    ) -> Self {
-        let ProcessContext { readiness, shutdown, .. } = process;
-        let renewed = |name, tls, ends: fn(u64)| {
-            Renewed::new(name, tls, readiness, shutdown, ends, listening.subscribe())
-        };
-        Self {
-            clients: renewed("certificate", clients, |end| {
-                gauge!(catalogue::CERTIFICATE_ENDS).set(end as f64)
-            }),
-            peers: renewed("certificate for peers", peers, |end| {
-                gauge!(catalogue::PEERS_CERTIFICATE_ENDS).set(end as f64);
-            }),
-        }
-    }
-
-    pub(crate) fn start(&mut self) {
-        self.clients.start();
-        self.peers.start();
-    }
 }
 
 impl Generation {

@@ -50,7 +50,6 @@ pub struct Egress {
 impl Egress {
     /// Checks what the types cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
-        self.resolver.check()?;
         for (at, hop) in self.next_hops.iter().enumerate() {
             hop.check()?;
             if self.next_hops.iter().skip(at + 1).any(|other| other.name == hop.name) {
@@ -259,38 +258,31 @@ struct RuleTable {
     via: Option<String>,
 }
 
-/// Reason why a table is not a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum RuleError {
-    #[error(
-        "a rule has either allow or deny, and this one has both: make two rules of it, in the order in which they decide"
-    )]
-    Both,
-    #[error("a rule has allow or deny: write allow = [\"b.example:443\"] or deny = [\"*\"]")]
-    Neither,
-    #[error(
-        "its list has no pattern, so it would match nothing: write one, such as \"b.example:443\", or remove the rule"
-    )]
-    Empty,
-    #[error("private, source and via are for what a rule allows, and this one denies: remove them")]
-    Denies,
-}
-
 impl TryFrom<RuleTable> for Rule {
-    type Error = RuleError;
+    type Error = &'static str;
 
-    fn try_from(table: RuleTable) -> Result<Self, RuleError> {
+    fn try_from(table: RuleTable) -> Result<Self, Self::Error> {
         let (action, patterns) = match (table.allow, table.deny) {
-            (Some(_), Some(_)) => return Err(RuleError::Both),
-            (None, None) => return Err(RuleError::Neither),
+            (Some(_), Some(_)) => {
+                return Err(
+                    "a rule has either allow or deny, and this one has both: make two rules of it, in the order in which they decide",
+                );
+            }
+            (None, None) => {
+                return Err("a rule has allow or deny: write allow = [\"b.example:443\"] or deny = [\"*\"]");
+            }
             (Some(patterns), None) => (Action::Allow { private: table.private }, patterns),
             (None, Some(_)) if table.private || !table.source.is_empty() || table.via.is_some() => {
-                return Err(RuleError::Denies);
+                return Err(
+                    "private, source and via are for what a rule allows, and this one denies: remove them",
+                );
             }
             (None, Some(patterns)) => (Action::Deny, patterns),
         };
         if patterns.is_empty() {
-            Err(RuleError::Empty)
+            Err(
+                "its list has no pattern, so it would match nothing: write one, such as \"b.example:443\", or remove the rule",
+            )
         } else {
             Ok(Self { action, patterns, source: table.source, via: table.via })
         }

@@ -77,7 +77,7 @@ impl ResolverKind {
 
 impl ResolverConfig {
     /// Checks what the types cannot express.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let (is_system, verifies) = (self.kind == ResolverKind::System, self.kind.is_over_tls());
         let fault = match &self.name {
             _ if is_system && !self.servers.is_empty() => {

@@ -2,13 +2,13 @@
 //! a request uses one state from its first stage to its last.
 
 use crate::keys::offer::Offer;
-use crate::keys::secrets::Secrets;
+use crate::keys::secrets::Accepted;
 use crate::observe::labels::KeyPhase;
 use http::HeaderValue;
 use postern_spend::Epoch;
 use postern_token::{
-    Directory, DirectoryKey, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TokenTypes, TrustedKey,
-    UnixSeconds, VerifyingKey, Window,
+    Directory, KeyRefusal, KeySet, Mark, TokenKeyId, TokenType, TokenTypes, TrustedKey, UnixSeconds,
+    VerifyingKey, Window,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,34 +28,6 @@ pub(crate) struct Keyring {
     dropped: Vec<TokenKeyId>,
     /// Types and start times of listed keys that are unusable here.
     unusable: Vec<(TokenType, UnixSeconds)>,
-}
-
-/// Accepted token types, and the secrets that verify tokens of private ones.
-pub(crate) struct Accepted {
-    pub(crate) types: TokenTypes,
-    pub(crate) secrets: Secrets,
-    /// Reason why a listed key is unusable, if any is.
-    pub(crate) passed_over: Option<String>,
-}
-
-impl Accepted {
-    #[cfg(test)]
-    pub(crate) fn public() -> Self {
-        Self { types: TokenTypes::PUBLIC, secrets: Secrets::default(), passed_over: None }
-    }
-
-    /// Returns `true` if the secret of a private key is present.
-    pub(crate) fn has_secret(&self, entry: &DirectoryKey) -> bool {
-        entry.key_bytes().is_ok_and(|bytes| self.secrets.position(entry.token_type(), &bytes).is_some())
-    }
-
-    pub(crate) fn key(&mut self, entry: &DirectoryKey) -> Result<VerifyingKey, String> {
-        let bytes = entry.key_bytes().map_err(|error| error.to_string())?;
-        if entry.token_type().is_private() {
-            return self.secrets.find(entry.token_type(), &bytes);
-        }
-        VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string())
-    }
 }
 
 /// Lifetimes of keys for which the directory has none.

@@ -1,9 +1,8 @@
 //! Refresh of the issuer's keys: fetches the directory, updates the keyring, and sets the readiness gate.
 
-use crate::config::{Config, StoreKind};
 use crate::gate::{Condition, LoggedGate, Reason};
 use crate::health::plural;
-use crate::keys::keyring::{Accepted, Keyring, Outlook};
+use crate::keys::keyring::{Keyring, Outlook};
 use crate::keys::saved::Saved;
 use crate::keys::source::{Answer, Clock, FetchError, Fetched, Source};
 use crate::observe::catalogue;
@@ -18,7 +17,6 @@ use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 mod schedule;
@@ -38,9 +36,11 @@ pub(crate) struct Supply {
 }
 
 impl Supply {
-    pub(crate) fn of(config: &Config, source: Source, live: &Live) -> Self {
+    pub(crate) fn of(source: Source, live: &Live) -> Self {
         let issuer = source.address().map(|address| live.link(LinkKind::Issuer, &address));
-        Self { saved: saved_keys(config, &source), source, issuer }
+        let saved = source.saved.clone().zip(source.url()); // keys from a file are not saved
+        let saved = saved.map(|(path, directory)| Saved::new(path, directory.to_owned()));
+        Self { saved, source, issuer }
     }
 
     /// Loads the keys of the last run. Blocks on the disk.
@@ -48,15 +48,6 @@ impl Supply {
         let Some(saved) = &mut self.saved else { return Keyring::default() };
         saved.load(&mut self.source.accepted())
     }
-}
-
-/// Returns the file in which the issuer's keys are saved, by default next to the records of an embedded store; `None` if the keys
-/// come from a file, or if neither the configuration nor an embedded store gives a path.
-fn saved_keys(config: &Config, source: &Source) -> Option<Saved> {
-    let directory = source.url()?.to_owned();
-    let store = Some(&config.store).filter(|store| store.kind == StoreKind::Embedded);
-    let default = store.map(|store| store.path.with_file_name("issuer-keys.json"));
-    Some(Saved::new(config.issuer.saved.clone().or(default)?, directory))
 }
 
 pub(crate) struct Refresh {
@@ -80,7 +71,7 @@ impl Refresh {
         supplies: mpsc::UnboundedReceiver<Supply>,
         gate: LoggedGate,
     ) -> Self {
-        let schedule = Schedule::new(supply.source.poll, supply.source.is_polled());
+        let schedule = Schedule::new(supply.source.poll, supply.source.url().is_some());
         Self {
             core,
             supply,
@@ -132,42 +123,32 @@ impl Refresh {
     /// Replaces the source and fetches from it immediately. The known keys stay in use until it answers; those that it does not
     /// list are then accepted for `removed_grace` more, like keys dropped from a directory.
     fn replace(&mut self, supply: Supply) {
-        self.schedule = Schedule::new(supply.source.poll, supply.source.is_polled());
+        self.schedule = Schedule::new(supply.source.poll, supply.source.url().is_some());
         self.supply = supply;
         (self.clock, self.failure) = (Clock::default(), None); // those of the source before
     }
 
     /// Takes in the keys; on failure the known keys stay in use.
     async fn fetched(&mut self, fetch: Fetch) {
-        let Fetch { asked, answered, took, answer, accepted } = fetch;
-        match (&self.supply.issuer, &answer) {
-            (Some(issuer), Err(FetchError::Request { .. })) => issuer.lost(1),
-            (Some(issuer), _) => issuer.answered(took),
+        match (&self.supply.issuer, &fetch.answer) {
+            (Some(issuer), Err(FetchError::Unanswered(_))) => issuer.lost(1),
+            (Some(issuer), _) => issuer.answered(fetch.took),
             (None, _) => {}
         }
-        let now = UnixSeconds::now();
-        let max_age = answer.as_ref().ok().and_then(|answer| answer.max_age);
-        match answer
-            .map_err(|error| error.to_string())
-            .and_then(|answer| Ok((answer, accepted.map_err(|error| error.to_string())?)))
-            .and_then(|(answer, accepted)| self.take_in(answer, accepted, asked, answered))
-        {
+        let max_age = fetch.answer.as_ref().ok().and_then(|answer| answer.max_age);
+        let taken = self.take_in(fetch);
+        let (now, keyring) = (UnixSeconds::now(), self.core.keyring.load_full());
+        match taken {
             Ok(()) => {
                 gauge!(catalogue::KEYS_FETCHED).set(now.0 as f64);
                 self.failure = None;
-                self.schedule.succeeded(
-                    Instant::now(),
-                    now,
-                    max_age,
-                    self.core.keyring.load().next_change(now),
-                );
+                self.schedule.succeeded(Instant::now(), now, max_age, keyring.next_change(now));
                 if let Some(saved) = &mut self.supply.saved {
-                    let keyring = self.core.keyring.load_full();
                     saved.keep(&keyring).await;
                 }
             }
             Err(reason) => {
-                self.schedule.failed(Instant::now(), now, self.core.keyring.load().next_change(now));
+                self.schedule.failed(Instant::now(), now, keyring.next_change(now));
                 self.failed(reason, now);
             }
         }
@@ -175,20 +156,15 @@ impl Refresh {
     }
 
     /// Updates the keyring from an answer.
-    fn take_in(
-        &mut self,
-        answer: Answer,
-        mut accepted: Accepted,
-        asked: UnixSeconds,
-        now: UnixSeconds,
-    ) -> Result<(), String> {
+    fn take_in(&mut self, Fetch { asked, answered, answer, .. }: Fetch) -> Result<(), String> {
+        let answer = answer.map_err(|error| error.to_string())?;
         if let Some(theirs) = answer.date {
-            self.clock.compare(theirs, asked, now);
+            self.clock.compare(theirs, asked, answered);
         }
-        let Some(Fetched { directory, etag }) = answer.fresh else { return Ok(()) };
-        let keyring =
-            self.core.keyring.load().updated(&directory, &mut accepted, self.supply.source.lifetimes, now)?;
-        self.core.use_keys(&keyring, now);
+        let Some(Fetched { directory, etag, mut accepted }) = answer.fresh else { return Ok(()) };
+        let (known, lifetimes) = (self.core.keyring.load(), self.supply.source.lifetimes);
+        let keyring = known.updated(&directory, &mut accepted, lifetimes, answered)?;
+        self.core.use_keys(&keyring, answered);
         // An unusable key may become usable once its secret is present; a 304 would hide it.
         self.supply.source.used(etag.filter(|_| accepted.passed_over.is_none()));
         self.pass_over(accepted.passed_over);
@@ -287,15 +263,12 @@ struct Fetch {
     answered: UnixSeconds,
     took: Duration,
     answer: Result<Answer, FetchError>,
-    accepted: Result<Accepted, JoinError>,
 }
 
 async fn fetch(source: Source) -> Fetch {
     let (asked, began) = (UnixSeconds::now(), Instant::now());
     let answer = source.fetch().await;
-    let (answered, took) = (UnixSeconds::now(), began.elapsed());
-    let accepted = spawn_blocking(move || source.accepted()).await;
-    Fetch { asked, answered, took, answer, accepted }
+    Fetch { asked, answered: UnixSeconds::now(), took: began.elapsed(), answer }
 }
 
 /// Sets the gauges of the keys.

@@ -6,7 +6,8 @@
 //! without that field have one end for both; those versions ignore the field.
 
 use crate::health::plural;
-use crate::keys::keyring::{Accepted, Keyring};
+use crate::keys::keyring::Keyring;
+use crate::keys::secrets::Accepted;
 use postern_daemon::files;
 use postern_token::{DirectoryKey, TrustedKey, UnixSeconds, Window};
 use serde::{Deserialize, Serialize};

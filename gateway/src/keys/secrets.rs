@@ -2,31 +2,54 @@
 //! a directory.
 
 use postern_daemon::files::exposed_mode;
-use postern_token::{TokenType, VerifyingKey, key_file};
+use postern_token::{DirectoryKey, TokenType, TokenTypes, VerifyingKey, key_file};
 use std::io;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Content of the directory when it was read.
-#[derive(Debug, Default)]
-pub(crate) struct Secrets {
-    keys: Vec<VerifyingKey>,
+/// Accepted token types, and the secret keys of private ones as they were in their directory.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) types: TokenTypes,
+    secrets: Vec<VerifyingKey>,
     directory: Option<PathBuf>,
     /// Reason why a file, or the whole directory, is unusable.
     fault: Option<String>,
+    /// Reason why a listed key is unusable, if any is.
+    pub(crate) passed_over: Option<String>,
 }
 
-impl Secrets {
-    /// Reads the key files of a directory; returns no keys without one. Blocks on the disk.
-    pub(crate) fn read(directory: Option<&Path>) -> Self {
-        let mut secrets = Self { directory: directory.map(Path::to_owned), ..Self::default() };
+impl Accepted {
+    /// Reads the key files of a directory; there are no secrets without one. Blocks on the disk.
+    pub(crate) fn read(types: TokenTypes, directory: Option<&Path>) -> Self {
+        let (secrets, fault, passed_over) = (Vec::new(), None, None);
+        let mut accepted =
+            Self { types, secrets, directory: directory.map(Path::to_owned), fault, passed_over };
         if let Some(directory) = directory {
             match std::fs::read_dir(directory) {
-                Ok(entries) => entries.for_each(|entry| secrets.take_in(entry)),
-                Err(error) => secrets.fault = Some(format!("cannot read {}: {error}", directory.display())),
+                Ok(entries) => entries.for_each(|entry| accepted.take_in(entry)),
+                Err(error) => accepted.fault = Some(format!("cannot read {}: {error}", directory.display())),
             }
         }
-        secrets
+        accepted
+    }
+
+    #[cfg(test)]
+    pub(crate) fn public() -> Self {
+        Self::read(TokenTypes::PUBLIC, None)
+    }
+
+    /// Returns `true` if the secret of a private key is present.
+    pub(crate) fn has_secret(&self, entry: &DirectoryKey) -> bool {
+        entry.key_bytes().is_ok_and(|bytes| self.position(entry.token_type(), &bytes).is_some())
+    }
+
+    pub(crate) fn key(&mut self, entry: &DirectoryKey) -> Result<VerifyingKey, String> {
+        let bytes = entry.key_bytes().map_err(|error| error.to_string())?;
+        if entry.token_type().is_private() {
+            return self.find(entry.token_type(), &bytes);
+        }
+        VerifyingKey::from_spki(&bytes).map_err(|error| error.to_string())
     }
 
     fn take_in(&mut self, entry: io::Result<std::fs::DirEntry>) {
@@ -39,23 +62,22 @@ impl Secrets {
             read(&path, token_type).map(Some).map_err(named)
         });
         match read {
-            Ok(key) => self.keys.extend(key),
+            Ok(key) => self.secrets.extend(key),
             Err(reason) => self.fault = Some(reason),
         }
     }
 
     /// Removes and returns the key that verifies tokens of a published key.
-    pub(crate) fn find(&mut self, token_type: TokenType, public_key: &[u8]) -> Result<VerifyingKey, String> {
+    fn find(&mut self, token_type: TokenType, public_key: &[u8]) -> Result<VerifyingKey, String> {
         match self.position(token_type, public_key) {
-            Some(index) => Ok(self.keys.swap_remove(index)),
+            Some(index) => Ok(self.secrets.swap_remove(index)),
             None => Err(self.missing(token_type)),
         }
     }
 
-    /// Returns the index of the key that verifies tokens of a published key.
-    pub(crate) fn position(&self, token_type: TokenType, public_key: &[u8]) -> Option<usize> {
+    fn position(&self, token_type: TokenType, public_key: &[u8]) -> Option<usize> {
         let is_it = |key: &VerifyingKey| key.token_type() == token_type && key.public_key() == public_key;
-        self.keys.iter().position(is_it)
+        self.secrets.iter().position(is_it)
     }
 
     fn missing(&self, token_type: TokenType) -> String {
@@ -104,7 +126,8 @@ mod tests {
         let path = directory.path().join("1-2-3-00000000.type5");
         std::fs::write(&path, key_file::write(of_type, &secret)).unwrap();
         let permit = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let read = || Secrets::read(Some(directory.path()));
+        let read_from = |path: Option<&Path>| Accepted::read(TokenTypes::PUBLIC, path);
+        let read = || read_from(Some(directory.path()));
 
         permit(0o600);
         std::fs::write(directory.path().join("notes.txt"), "no key").unwrap();
@@ -123,9 +146,9 @@ mod tests {
         std::fs::write(&path, passphrase.encrypt(&key_file::write(of_type, &secret)).unwrap()).unwrap();
         let encrypted = read().find(of_type, &public).unwrap_err();
         assert!(encrypted.contains("key export ID FILE --plain"), "{encrypted}");
-        let away = Secrets::read(Some(&directory.path().join("away"))).find(of_type, &public).unwrap_err();
+        let away = read_from(Some(&directory.path().join("away"))).find(of_type, &public).unwrap_err();
         assert!(away.contains("cannot read"), "{away}");
-        let unnamed = Secrets::read(None).find(of_type, &public).unwrap_err();
+        let unnamed = read_from(None).find(of_type, &public).unwrap_err();
         assert!(unnamed.contains("issuer.secrets names no directory"), "{unnamed}");
     }
 }

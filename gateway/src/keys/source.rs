@@ -1,10 +1,10 @@
 //! Sources of the issuer's keys: its directory, fetched periodically, or a file. If the source fails, the known keys stay in use
 //! until they retire.
 
-use crate::config::Issuer;
+use crate::config::{Config, Issuer, StoreKind};
 use crate::error::StartError;
-use crate::keys::keyring::{Accepted, Lifetimes};
-use crate::keys::secrets::Secrets;
+use crate::keys::keyring::Lifetimes;
+use crate::keys::secrets::Accepted;
 use http::header::{AGE, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use postern_daemon::http::{
@@ -35,6 +35,8 @@ pub(crate) struct Source {
     pub(crate) types: TokenTypes,
     /// Directory with the secrets of private token types.
     secrets: Option<PathBuf>,
+    /// File of fetched keys; `None` if there is no place for one.
+    pub(crate) saved: Option<PathBuf>,
     pub(crate) lifetimes: Lifetimes,
     /// Longest time between fetches.
     pub(crate) poll: Duration,
@@ -61,6 +63,18 @@ pub(crate) struct Answer {
 pub(crate) struct Fetched {
     pub(crate) directory: Directory,
     pub(crate) etag: Option<http::HeaderValue>,
+    /// The accepted types, with the secrets of private ones.
+    pub(crate) accepted: Accepted,
+}
+
+/// A failed fetch, with a sentence for operators.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// The issuer gave no answer.
+    #[error("{0}")]
+    Unanswered(String),
+    #[error("{0}")]
+    Unusable(String),
 }
 
 fn types(issuer: &Issuer) -> Result<TokenTypes, StartError> {
@@ -81,58 +95,51 @@ fn types(issuer: &Issuer) -> Result<TokenTypes, StartError> {
     Err(StartError::Config(fault))
 }
 
-/// Reasons for a failed fetch. The messages are for operators.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FetchError {
-    #[error("the issuer's directory at {url} cannot be fetched: {reason}")]
-    Request { url: String, reason: String },
-    #[error(
-        "the issuer's directory at {url} answered {status}{}; is issuer.directory the URL of a key directory?",
-        quoted(text)
-    )]
-    Status { url: String, status: StatusCode, text: String },
-    #[error(
-        "the issuer's directory at {url} cannot be read: {reason}; is issuer.directory the URL of a key directory?"
-    )]
-    Content { url: String, reason: String },
-    #[error("the issuer's keys cannot be read from {path}: {reason}; check the file that issuer.keys names")]
-    File { path: String, reason: String },
-}
-
 impl Source {
-    pub(crate) fn new(issuer: &Issuer) -> Result<Self, StartError> {
+    pub(crate) fn new(config: &Config) -> Result<Self, StartError> {
+        let issuer = &config.issuer;
+        let store = Some(&config.store).filter(|store| store.kind == StoreKind::Embedded);
+        let default = || store.map(|store| store.path.with_file_name("issuer-keys.json"));
         let (without_not_after, removed) = (issuer.key_lifetime.get(), issuer.removed_grace.get());
         Ok(Self {
             types: types(issuer)?,
             from: Origin::new(issuer)?,
             secrets: issuer.secrets.clone(),
+            saved: issuer.saved.clone().or_else(default),
             lifetimes: Lifetimes { without_not_after, removed },
             poll: issuer.poll.get(),
         })
     }
 
-    /// Returns the accepted types with the secrets of private ones. Blocks on the disk.
-    pub(crate) fn accepted(&self) -> Accepted {
-        let secrets = Secrets::read(self.secrets.as_deref());
-        Accepted { types: self.types, secrets, passed_over: None }
-    }
-
     pub(crate) async fn fetch(&self) -> Result<Answer, FetchError> {
         match &self.from {
             Origin::File(path) => {
-                let fail = |reason: String| FetchError::File { path: path.display().to_string(), reason };
-                let bytes = tokio::fs::read(path).await.map_err(|error| fail(error.to_string()))?;
-                let directory = Directory::parse(&bytes).map_err(|error| fail(error.to_string()))?;
-                Ok(Answer { fresh: Some(Fetched { directory, etag: None }), ..Answer::default() })
+                let read = async || {
+                    let bytes = tokio::fs::read(path).await.map_err(|error| error.to_string())?;
+                    self.parse(&bytes, None).await
+                };
+                let fetched = read().await.map_err(|reason| {
+                    let path = path.display();
+                    FetchError::Unusable(format!(
+                        "the issuer's keys cannot be read from {path}: {reason}; check the file that issuer.keys names"
+                    ))
+                })?;
+                Ok(Answer { fresh: Some(fetched), ..Answer::default() })
             }
             Origin::Directory { url, client, etag } => {
                 let mut request = client.get(url);
                 if let Some(etag) = etag {
                     request = request.header(IF_NONE_MATCH, etag);
                 }
-                let failed = |reason| FetchError::Request { url: url.clone(), reason };
+                let place = format!("the issuer's directory at {url}");
+                let unanswered =
+                    |reason| FetchError::Unanswered(format!("{place} cannot be fetched: {reason}"));
+                let unusable = |fault| {
+                    let remedy = "is issuer.directory the URL of a key directory?";
+                    FetchError::Unusable(format!("{place} {fault}; {remedy}"))
+                };
                 let response =
-                    request.send().await.map_err(|error| failed(no_answer(&error, "issuer.ca")))?;
+                    request.send().await.map_err(|error| unanswered(no_answer(&error, "issuer.ca")))?;
                 let (max_age, date) = (max_age(response.headers()), present(response.headers()));
                 match response.status() {
                     StatusCode::NOT_MODIFIED => return Ok(Answer { fresh: None, max_age, date }),
@@ -140,19 +147,32 @@ impl Source {
                     status => {
                         // Without the whole body the status alone is reported.
                         let text = fetch_limited(response, DIRECTORY_LIMIT).await.unwrap_or_default();
-                        return Err(FetchError::Status { url: url.clone(), status, text: one_line(&text) });
+                        return Err(unusable(format!("answered {status}{}", quoted(&one_line(&text)))));
                     }
                 }
-                let unreadable = |reason| FetchError::Content { url: url.clone(), reason };
+                let unreadable = |reason| unusable(format!("cannot be read: {reason}"));
                 let etag = response.headers().get(ETAG).cloned();
                 let body = fetch_limited(response, DIRECTORY_LIMIT).await.map_err(|error| match error {
-                    BodyError::Broken(_) => failed(chain(&error)),
+                    BodyError::Broken(_) => unanswered(chain(&error)),
                     BodyError::TooLong { .. } => unreadable(chain(&error)),
                 })?;
-                let directory = Directory::parse(&body).map_err(|error| unreadable(error.to_string()))?;
-                Ok(Answer { fresh: Some(Fetched { directory, etag }), max_age, date })
+                let fetched = self.parse(&body, etag).await.map_err(unreadable)?;
+                Ok(Answer { fresh: Some(fetched), max_age, date })
             }
         }
+    }
+
+    /// Parses a directory, and reads the secrets for it.
+    async fn parse(&self, bytes: &[u8], etag: Option<http::HeaderValue>) -> Result<Fetched, String> {
+        let directory = Directory::parse(bytes).map_err(|error| error.to_string())?;
+        let source = self.clone();
+        let accepted = tokio::task::spawn_blocking(move || source.accepted()).await;
+        Ok(Fetched { directory, etag, accepted: accepted.map_err(|error| error.to_string())? })
+    }
+
+    /// Returns the accepted types with the secrets of private ones. Blocks on the disk.
+    pub(crate) fn accepted(&self) -> Accepted {
+        Accepted::read(self.types, self.secrets.as_deref())
     }
 
     /// Stores the ETag of the directory in use. This is separate from the fetch: a directory whose keys are unusable must be
@@ -163,7 +183,7 @@ impl Source {
         }
     }
 
-    /// Returns the directory's URL; `None` for a file.
+    /// Returns the directory's URL; `None` for a file, which is read again only on SIGHUP.
     pub(crate) fn url(&self) -> Option<&str> {
         match &self.from {
             Origin::Directory { url, .. } => Some(url),
@@ -175,11 +195,6 @@ impl Source {
     pub(crate) fn address(&self) -> Option<String> {
         let url = self.url()?.parse::<reqwest::Url>().ok()?;
         Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
-    }
-
-    /// Returns `false` for a file, which is read again only on SIGHUP.
-    pub(crate) fn is_polled(&self) -> bool {
-        matches!(self.from, Origin::Directory { .. })
     }
 }
 

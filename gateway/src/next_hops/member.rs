@@ -1,6 +1,6 @@
 //! A URL of a next hop: its health, as observed by tunnels and checks, and its counters.
 
-use super::choose::Choice;
+use super::Choice;
 use crate::config::{HopKind, HopTls, HopUrl};
 use crate::observe::catalogue::NEXT_HOP_FAILURES;
 use metrics::counter;

@@ -5,5 +5,4 @@ pub mod labels;
 pub(crate) mod page;
 pub(crate) mod recorder;
 pub mod spans;
-pub(crate) mod store_metrics;
 pub(crate) mod timeline;

@@ -4,7 +4,6 @@
 use crate::config::CheckTiming;
 use crate::observe::timeline::{Stage, Timeline, Times};
 use crate::request::deny::Refusal;
-use crate::request::parse::Presented;
 use postern_spend::{Epoch, ExchangeLog, Hint, SpendStore, Store};
 use postern_token::SpentKey;
 use std::future::{Future, poll_fn};
@@ -12,36 +11,23 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-/// A lookup of one token, not started yet.
-pub(crate) struct Check<'a> {
-    store: &'a Store,
-    key: SpentKey,
-    epoch: Epoch,
-}
-
-impl<'a> Check<'a> {
-    pub(crate) fn new(store: &'a Store, presented: &Presented) -> Self {
-        Self { store, key: *presented.spent_key(), epoch: *presented.epoch() }
-    }
-
-    /// Runs the lookup before `verify`, concurrently with it, or not at all, according to `timing`. Refuses a token that is
-    /// recorded as spent, without calling `verify` if the record is found first; otherwise returns the result of `verify`.
-    ///
-    /// A failed lookup never rejects a request: the spend stage decides.
-    pub(crate) async fn run_with<T>(
-        self,
-        timing: CheckTiming,
-        timeline: &mut Timeline,
-        verify: impl FnOnce() -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
-        run(self.look_up(), timing, timeline, verify).await
-    }
-
-    async fn look_up(self) -> Found {
+/// Looks the token up before `verify`, concurrently with it, or not at all, according to `timing`. Refuses a token that is
+/// recorded as spent, without calling `verify` if the record is found first; otherwise returns the result of `verify`.
+///
+/// A failed lookup never rejects a request: the spend stage decides.
+pub(crate) async fn check<T>(
+    store: &Store,
+    (key, epoch): (SpentKey, Epoch),
+    timing: CheckTiming,
+    timeline: &mut Timeline,
+    verify: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let look_up = async {
         let (began, mut log) = (Instant::now(), ExchangeLog::default());
-        let spent = matches!(self.store.check_with(&self.key, &self.epoch, &mut log).await, Ok(Hint::Spent));
+        let spent = matches!(store.check_with(&key, &epoch, &mut log).await, Ok(Hint::Spent));
         Found { spent, times: (began, Instant::now()), log }
-    }
+    };
+    run(look_up, timing, timeline, verify).await
 }
 
 async fn run<T>(

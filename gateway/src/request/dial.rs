@@ -107,11 +107,10 @@ async fn connect(
 ) -> Result<TargetStream, Refusal> {
     let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
     let (first, families) = match Way::find(target, onward, turn, deadline).await? {
-        Way::Through(via, target) => {
-            let tunnel = through((via, turn), &target, admitted, onward, deadline).await?;
-            return Ok(TargetStream::Right(tunnel));
+        (Way::Through(via, target), _) => {
+            return through((via, turn), &target, admitted, onward, deadline).await.map(Either::Right);
         }
-        Way::Direct(first, families) => (first, families),
+        (Way::Direct(first), families) => (first, families),
     };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
     let later = |late: Vec<IpAddr>| late_candidates(target, &late, policy, turn);
@@ -120,7 +119,7 @@ async fn connect(
     let stream = connected.map_err(|error| not_connected(&error, has_source))?;
     // Without TCP_NODELAY a small write waits for the acknowledgement of the previous one (up to 40 ms).
     stream.set_nodelay(true).map_err(|error| refusal(&error))?;
-    Ok(TargetStream::Left(stream))
+    Ok(Either::Left(stream))
 }
 
 /// Resolves a target of UDP and connects a socket to the first of its allowed addresses to which this machine has a route: nothing
@@ -132,10 +131,10 @@ async fn connect_datagrams(
 ) -> Result<Either<Datagrams, Box<Tunnel>>, Refusal> {
     let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
     let (first, mut families) = match Way::find(target, onward, turn, deadline).await? {
-        Way::Through(via, target) => {
+        (Way::Through(via, target), _) => {
             return through((via, turn), &target, admitted, onward, deadline).await.map(Either::Right);
         }
-        Way::Direct(first, families) => (first, families),
+        (Way::Direct(first), families) => (first, families),
     };
     let has_source = first.iter().any(|candidate| candidate.from.is_some());
     let mut connected = first_of(&first);
@@ -163,53 +162,46 @@ fn first_of(candidates: &[Candidate]) -> io::Result<Datagrams> {
 
 /// Route to a target.
 enum Way<'a> {
-    /// To these addresses, and to others that are still being looked up.
-    Direct(Vec<Candidate>, Families<'a, IpAddr>),
+    Direct(Vec<Candidate>),
     /// Through a next hop, to the target by its name or by an address of it.
     Through(Via<'a>, Target),
 }
 
-/// Route to a target, by its known addresses.
-enum Judged<'a> {
-    Direct(Vec<Candidate>),
-    Through(Via<'a>, IpAddr),
-}
-
 impl<'a> Way<'a> {
-    /// Looks the target up, unless a next hop does.
+    /// Looks the target up, unless a next hop does. Returns the addresses that are still being looked up, too.
     async fn find(
         target: &'a Target,
         onward: &Onward<'a>,
         turn: usize,
         deadline: Instant,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<(Self, Families<'a, IpAddr>), Refusal> {
         let Onward { policy, resolver, .. } = *onward;
-        let judge = |addresses: &[IpAddr]| Judged::of(target, addresses, policy, turn);
+        let judge = |addresses: &[IpAddr]| Self::judge(target, addresses, policy, turn);
+        let no_more = |way| (way, Families::known(Vec::new()));
         let found = match target.host() {
-            Host::Address(address) => judge(&[*address]).map(|judged| (judged, Families::known(Vec::new()))),
+            Host::Address(address) => judge(&[*address]).map(no_more),
             Host::Name(name) => match policy.via_of_name(name, target) {
-                Some(via) => return Ok(Self::Through(via, target.clone())),
+                Some(via) => Ok(no_more(Self::Through(via, target.clone()))),
                 None => resolver.resolve(name, deadline, judge).await,
             },
         };
         if matches!(found, Err(Refusal::NoSource)) {
             warn_of_source("it has no address of the target's family");
         }
-        match found? {
-            (Judged::Direct(first), families) => Ok(Self::Direct(first, families)),
-            (Judged::Through(via, address), _) => {
-                let of_address = Target::new(Host::Address(address), target.port());
-                Ok(Self::Through(via, of_address.map_err(Refusal::Target)?.over(target.transport())))
-            }
-        }
+        found
     }
-}
 
-impl<'a> Judged<'a> {
-    fn of(target: &Target, addresses: &[IpAddr], policy: &'a Policy, turn: usize) -> Result<Self, Refusal> {
+    /// Decides about known addresses.
+    fn judge(
+        target: &Target,
+        addresses: &[IpAddr],
+        policy: &'a Policy,
+        turn: usize,
+    ) -> Result<Self, Refusal> {
         let allowed = allowed(target, addresses, policy)?;
         if let Some((via, address)) = policy.via_of_first(target, &allowed) {
-            return Ok(Self::Through(via, address));
+            let of_address = Target::new(Host::Address(address), target.port()).map_err(Refusal::Target)?;
+            return Ok(Self::Through(via, of_address.over(target.transport())));
         }
         let candidates = candidates(target, &allowed, policy, turn);
         if candidates.is_empty() { Err(Refusal::NoSource) } else { Ok(Self::Direct(candidates)) }
@@ -329,7 +321,7 @@ mod tests {
         );
         assert_eq!(dialled(&v4, &["2606::1"]), [""; 0]);
         let target = Target::parse("example.com:443", None).unwrap();
-        let judged = Judged::of(&target, &["2606::1".parse().unwrap()], &v4, 0);
+        let judged = Way::judge(&target, &["2606::1".parse().unwrap()], &v4, 0);
         assert!(matches!(judged, Err(Refusal::NoSource)));
         assert_eq!(dialled(&policy(""), &["1.1.1.1"]), ["1.1.1.1:443 -"]);
     }

@@ -23,11 +23,11 @@ use tokio::time::Instant;
 
 /// A request with a token of an accepted key, for a target that may be reached. The signature is not verified yet.
 pub(crate) struct Presented {
-    token: Token,
-    key: Arc<VerifyingKey>,
-    spent_key: SpentKey,
-    epoch: Epoch,
-    target: Target,
+    pub(super) token: Token,
+    pub(super) key: Arc<VerifyingKey>,
+    pub(super) spent_key: SpentKey,
+    pub(super) epoch: Epoch,
+    target: Target, // private, so only this file can construct the whole
 }
 
 impl Presented {
@@ -58,22 +58,6 @@ impl Presented {
         let mark = Some(offer.answered(trusted.key.id(), token.challenge_digest()));
         let (key, epoch) = (Arc::clone(&trusted.key), Epoch { mark, ..epoch(trusted) });
         Ok(Self { spent_key: token.spent_key(), token, key, epoch, target })
-    }
-
-    pub(crate) fn token(&self) -> &Token {
-        &self.token
-    }
-
-    pub(crate) fn key(&self) -> &VerifyingKey {
-        &self.key
-    }
-
-    pub(crate) fn spent_key(&self) -> &SpentKey {
-        &self.spent_key
-    }
-
-    pub(crate) fn epoch(&self) -> &Epoch {
-        &self.epoch
     }
 
     pub(crate) fn into_target(self) -> Target {

@@ -58,8 +58,9 @@ pub(crate) struct Resolver {
     ended: Vec<Counter>,
 }
 
-/// Returns the TLS configuration for name servers that present a certificate; `None` for other kinds.
+/// Checks the settings, and returns the TLS configuration for name servers that present a certificate; `None` for other kinds.
 pub(crate) fn tls(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, StartError> {
+    settings.check().map_err(StartError::Config)?;
     let is_over_tls = settings.kind.is_over_tls();
     let config = is_over_tls.then(|| store_client_config(settings.ca.as_deref(), None));
     config.transpose().map_err(StartError::tls("egress.resolver"))
@@ -78,10 +79,10 @@ fn servers(settings: &Settings) -> System {
 
 impl Resolver {
     pub(crate) fn new(settings: &Settings) -> Result<Self, StartError> {
-        let System { servers, options, only_v4 } = servers(settings);
+        let (tls, System { servers, options, only_v4 }) = (tls(settings)?, servers(settings));
         let is_system = settings.kind == ResolverKind::System;
         Ok(Self {
-            resolver: build(servers, options, tls(settings)?)?,
+            resolver: build(servers, options, tls)?,
             only_v4,
             hosts: if is_system { Hosts::read() } else { Hosts::default() },
             answers: Mutex::default(),

@@ -15,7 +15,7 @@ use crate::config::Limits;
 use crate::observe::recorder::{Account, Checking};
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::answer::{self, Body};
-use crate::request::check::Check;
+use crate::request::check::check;
 use crate::request::deny::{AskedIn, Refusal};
 use crate::request::dial::{Admitted, Connected, Onward};
 use crate::request::forward;
@@ -162,32 +162,25 @@ async fn pay(
     timeline: &mut Timeline,
 ) -> Result<Spent, Refusal> {
     let (core, store, now) = (&worker.core, worker.store(generation), UnixSeconds::now());
-    let presented = timeline.time(Stage::Parse, || present(worker, generation, head, now))?;
-    let turn = worker.dear.turn(presented.token().token_type(), source).await?;
+    let presented = timeline.time(Stage::Parse, || Presented::parse(head, worker, generation, now));
+    let presented = presented.inspect_err(|refusal| {
+        if matches!(refusal, Refusal::Key(KeyRefusal::Unknown)) {
+            core.unknown_key.notify_one(); // the issuer may have published it just now
+        }
+    })?;
+    let turn = worker.dear.turn(presented.token.token_type(), source).await?;
     let checking = Checking { recorder: &core.recorder, timeline }; // records the check even if this future is dropped
     let spent = async {
-        let (check, timeline) = (Check::new(store, &presented), &mut *checking.timeline);
+        let (timing, timeline) = (generation.settings.check_timing, &mut *checking.timeline);
+        let record = (presented.spent_key, presented.epoch);
         let verify = || Verified::verify(presented, &worker.dear);
-        let verified = check.run_with(generation.settings.check_timing, timeline, verify).await?;
+        let verified = check(store, record, timing, timeline, verify).await?;
         drop(turn);
         Spent::spend(verified, store, now, timeline).await
     }
     .await;
     checking.end(spent.as_ref().err());
     spent
-}
-
-fn present(
-    worker: &Worker,
-    generation: &Generation,
-    head: &request::Parts,
-    now: UnixSeconds,
-) -> Result<Presented, Refusal> {
-    let presented = Presented::parse(head, worker, generation, now);
-    if let Err(Refusal::Key(KeyRefusal::Unknown)) = &presented {
-        worker.core.unknown_key.notify_one(); // the issuer may have published it just now
-    }
-    presented
 }
 
 #[cfg(test)]

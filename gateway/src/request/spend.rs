@@ -23,12 +23,12 @@ impl Spent {
         now: UnixSeconds,
         timeline: &mut Timeline,
     ) -> Result<Self, Refusal> {
-        let presented = verified.presented();
+        let presented = verified.into_presented();
         let log = &mut timeline.spend_log;
-        let verdict = store.spend_with(presented.spent_key(), presented.epoch(), now, log).await;
+        let verdict = store.spend_with(&presented.spent_key, &presented.epoch, now, log).await;
         timeline.end(Stage::Spend);
-        judge(verdict, presented.epoch(), UnixSeconds::now())?;
-        Ok(Self { target: verified.into_presented().into_target() })
+        judge(verdict, &presented.epoch, UnixSeconds::now())?;
+        Ok(Self { target: presented.into_target() })
     }
 
     pub(crate) fn target(&self) -> &Target {

@@ -21,44 +21,46 @@ use tokio_util::either::Either;
 /// Runs the tunnel until it ends or its lifetime is over. `early` are the client's bytes that arrived with its request.
 ///
 /// Not an async function: every tunnel would hold memory for the arguments in addition to the values built from them.
-pub(crate) fn run<C>(
+pub(crate) fn run<'a, C>(
     client: C,
     (connected, account): Opened,
     early: Bytes,
-    limits: &TunnelLimits,
-    recorder: &Recorder,
-) -> impl Future<Output = ()>
+    limits: &Limits,
+    recorder: &'a Recorder,
+) -> impl Future<Output = ()> + use<'a, C>
 where
     C: AsyncRead + AsyncWrite + Reset + Unpin,
 {
     let (open, record) = (recorder.tunnel_opened(), (account, recorder));
+    let (idle, udp_idle) = (limits.idle_timeout.get(), limits.udp_idle_timeout.get());
+    let (lifetime, rate) =
+        (limits.tunnel_lifetime.map(ConfigDuration::get), limits.tunnel_rate.map(|rate| rate.0));
     // `early` is copied and dropped; it shares HTTP's read buffer, which a tunnel does not need.
     match connected {
         Connected::Stream(dialled) => {
             let received = dialled.received();
-            let relay = Relay::new(client, dialled.connection, &early, Some(limits.idle))
+            let relay = Relay::new(client, dialled.connection, &early, Some(idle))
                 .metered(&recorder.meter)
-                .paced(limits.bytes_a_second);
-            Either::Left(drive(relay, record, received, limits.lifetime, open))
+                .paced(rate);
+            Either::Left(drive(relay, record, received, lifetime, open))
         }
         // Boxed: most tunnels are of TCP, and should not have the size of this future.
         Connected::Datagrams(dialled) => {
             let meter = &recorder.datagrams;
-            let relay = UdpRelay::new(client, dialled.connection, &early, limits.udp_idle, meter)
-                .paced(limits.bytes_a_second);
+            let relay = UdpRelay::new(client, dialled.connection, &early, udp_idle, meter).paced(rate);
             let open = (open, recorder.udp_opened());
-            let driving = drive(relay, record, Received::default(), limits.lifetime, open);
+            let driving = drive(relay, record, Received::default(), lifetime, open);
             Either::Right(Either::Left(Box::pin(driving)))
         }
         Connected::Capsules(dialled) => {
             let received = dialled.connection.received();
-            let client = Forwarded::new(client, &early, limits.udp_idle, &recorder.datagrams);
-            let relay = Relay::new(client, dialled.connection, &early, Some(limits.udp_idle))
+            let client = Forwarded::new(client, &early, udp_idle, &recorder.datagrams);
+            let relay = Relay::new(client, dialled.connection, &early, Some(udp_idle))
                 .metered(&recorder.meter)
-                .paced(limits.bytes_a_second)
+                .paced(rate)
                 .ending_together();
             let open = (open, recorder.udp_opened());
-            let driving = drive(relay, record, received, limits.lifetime, open);
+            let driving = drive(relay, record, received, lifetime, open);
             Either::Right(Either::Right(Box::pin(driving)))
         }
     }
@@ -86,26 +88,6 @@ where
         let expired = || Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() };
         let relayed = relayed.unwrap_or_else(expired);
         tunnel.record_end(&relayed);
-    }
-}
-
-/// Limits of a tunnel, as configured when its connection began.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TunnelLimits {
-    idle: Duration,
-    udp_idle: Duration,
-    lifetime: Option<Duration>,
-    bytes_a_second: Option<u64>,
-}
-
-impl TunnelLimits {
-    pub(crate) fn of(limits: &Limits) -> Self {
-        Self {
-            idle: limits.idle_timeout.get(),
-            udp_idle: limits.udp_idle_timeout.get(),
-            lifetime: limits.tunnel_lifetime.map(ConfigDuration::get),
-            bytes_a_second: limits.tunnel_rate.map(|rate| rate.0),
-        }
     }
 }
 

@@ -12,16 +12,12 @@ pub(crate) struct Verified(Presented);
 impl Verified {
     /// Checks the signature over the token's exact bytes.
     pub(crate) fn verify(presented: Presented, dear: &Dear) -> Result<Self, Refusal> {
-        let (token_type, began) = (presented.token().token_type(), Instant::now());
-        if presented.key().verify(presented.token()).is_err() {
+        let (token_type, began) = (presented.token.token_type(), Instant::now());
+        if presented.key.verify(&presented.token).is_err() {
             dear.rest(token_type, began.elapsed());
             return Err(Refusal::BadSignature(token_type));
         }
         Ok(Self(presented))
-    }
-
-    pub(crate) fn presented(&self) -> &Presented {
-        &self.0
     }
 
     pub(crate) fn into_presented(self) -> Presented {

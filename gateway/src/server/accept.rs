@@ -44,24 +44,17 @@ impl Listener {
     }
 }
 
-/// Listeners of one worker.
-pub(crate) struct Listening {
-    /// Client listener, which is sent once the gateway listens.
-    pub(crate) clients: oneshot::Receiver<StdListener>,
-    /// Peer listener, which needs neither keys nor the store.
-    pub(crate) peers: Option<StdListener>,
-}
-
-/// Runs a worker: accepts until the drain begins, then serves open connections until the stop. A drain waits for `accepting`:
+/// Runs a worker: accepts until the drain begins, then serves open connections until the stop. The listener for clients is sent
+/// once the gateway listens; that for peers needs neither keys nor the store. A drain waits for `accepting`:
 /// otherwise a drain without tracked connections would end before the last ones are accepted.
 pub(crate) async fn work(
-    listening: Listening,
+    clients: oneshot::Receiver<StdListener>,
+    peers: Option<StdListener>,
     worker: Worker,
     accepting: TaskTrackerToken,
 ) -> io::Result<()> {
     let worker = Arc::new(worker);
     let shutdown = worker.core.shutdown.clone();
-    let Listening { clients, peers } = listening;
     let clients = async {
         match clients.await {
             Ok(listener) => accept(listener, Listener::Clients, &worker).await,

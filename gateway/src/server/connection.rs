@@ -8,7 +8,7 @@ use crate::config::Limits;
 use crate::request::answer::Body;
 use crate::request::peer::Peer;
 use crate::request::session::{self, Answer, Client, Opened};
-use crate::request::tunnel::{self, TunnelLimits};
+use crate::request::tunnel;
 use crate::request::upload::RequestBody;
 use crate::server::h2;
 use crate::state::Worker;
@@ -45,9 +45,8 @@ pub(super) async fn serve(
     match requests.await {
         (Finished { stream, early, ended: Ended::Closed }, Some(opened)) => {
             visitor.place.keep();
-            let of_tunnel = TunnelLimits::of(&limits);
+            let tunnel = tunnel::run(stream, opened, early, &limits, &core.recorder);
             drop(limits);
-            let tunnel = tunnel::run(stream, opened, early, &of_tunnel, &core.recorder);
             core.shutdown.until_stopped(tunnel).await;
         }
         (Finished { stream, early, ended: Ended::Http2 }, _) if core.generation.load().settings.http2 => {

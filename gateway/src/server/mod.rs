@@ -3,4 +3,3 @@
 pub(crate) mod accept;
 mod connection;
 mod h2;
-pub(crate) mod sockets;

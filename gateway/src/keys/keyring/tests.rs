@@ -289,7 +289,7 @@ fn each_accepted_type_with_a_key_is_offered_in_order_of_preference() {
     let signing = SigningKey::from_secret(private, &secret).unwrap();
     let listed =
         directory(vec![entry(None, None).1, DirectoryKey::new(private, signing.public_key(), None, None)]);
-    let read = || Accepted { types, secrets: Secrets::read(Some(home.path())), passed_over: None };
+    let read = || Accepted::read(types, Some(home.path()));
     let offered = |ring: &Keyring, types| {
         let value = ring.challenge(&offer_of(types), marked, UnixSeconds(2)).unwrap();
         let challenges = Challenge::parse_all(value.as_bytes()).unwrap();
@@ -327,8 +327,7 @@ fn a_type_whose_newest_key_has_no_secret_here_is_left_to_the_others() {
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
     let updated = |ring: &Keyring, codes: &[u16]| {
-        let (types, secrets) = (TokenTypes::new(codes).unwrap(), Secrets::read(Some(home.path())));
-        let mut accepted = Accepted { types, secrets, passed_over: None };
+        let mut accepted = Accepted::read(TokenTypes::new(codes).unwrap(), Some(home.path()));
         ring.updated(&directory(listed.clone()), &mut accepted, LIFETIMES, UnixSeconds(50)).unwrap()
     };
     let offered = |ring: &Keyring, codes: &[u16], now| {

@@ -4,7 +4,7 @@ use crate::config::Limits;
 use crate::request::answer::{self, Body};
 use crate::request::deny::{AskedIn, Refusal};
 use crate::request::session::{self, Answer, Client, Opened};
-use crate::request::tunnel::{self, TunnelLimits};
+use crate::request::tunnel;
 use crate::request::upload::RequestBody;
 use crate::state::Worker;
 use bytes::Bytes;
@@ -118,7 +118,7 @@ pub(super) struct Stream {
 struct Tunnel {
     stream: Http2Stream,
     opened: Opened,
-    limits: TunnelLimits,
+    limits: Arc<Limits>,
     worker: Arc<Worker>,
     _place: Place,
     _open: Open,
@@ -147,7 +147,9 @@ fn begin(
     let serving = Box::pin(async move {
         let Some(tunnel) = answering.await else { return };
         let Tunnel { stream, opened, limits, worker, _place, _open } = tunnel;
-        tunnel::run(stream, opened, Bytes::new(), &limits, &worker.core.recorder).await;
+        let tunnel = tunnel::run(stream, opened, Bytes::new(), &limits, &worker.core.recorder);
+        drop(limits);
+        tunnel.await;
     });
     let serving = Box::pin(async move { _ = shutdown.until_stopped(serving).await });
     (inbox, serving)
@@ -189,7 +191,7 @@ async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> 
             open.paid();
             place.keep();
             let outbox = respond.send_response(response.map(|_| ()), false).ok()?;
-            let (stream, limits) = (Http2Stream::new(inbox, outbox), TunnelLimits::of(&limits));
+            let stream = Http2Stream::new(inbox, outbox);
             Some(Tunnel { stream, opened, limits, worker, _place: place, _open: open })
         }
         Answer::Refused(response) => {
