@@ -16,7 +16,6 @@ use postern_daemon::tls::{self, OwnCertificate};
 use postern_token::UnixSeconds;
 use std::time::{Duration, Instant};
 
-/// Consequence of an unavailable issuer.
 const WITHOUT_KEYS: &str =
     "a gateway that has no saved keys answers every request 503; with saved ones it serves until they retire";
 

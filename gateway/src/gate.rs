@@ -13,7 +13,6 @@ pub(crate) enum Condition {
     NotReady(String),
 }
 
-/// A reason for which a gate is degraded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
     /// Unlike `text`, the same as long as only numbers change.

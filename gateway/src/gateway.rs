@@ -33,7 +33,6 @@ use postern_daemon::tls::{Renewed, TlsConfig};
 use postern_telemetry::traces::Tracer;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::{io, thread};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -99,8 +98,6 @@ impl Gateway {
             shutdown: process.shutdown.clone(),
             places: Places::default(),
             rates: Rates::default(),
-            next_hop_away: AtomicBool::default(),
-            next_hop_circle: AtomicBool::default(),
             pseudonym: Pseudonym::random(),
             withdrawn: Mutex::default(),
             unknown_key: Notify::new(),

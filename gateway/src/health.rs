@@ -109,7 +109,6 @@ impl Findings {
         Condition::of(found)
     }
 
-    /// Returns the remedy where no mark stands because of clocks.
     fn clocks(&self) -> String {
         format!(
             "{}, so witnesses end too early there, and no mark stands: set both clocks by NTP",
@@ -117,7 +116,6 @@ impl Findings {
         )
     }
 
-    /// Returns the remedy for a store that gives no verdict now.
     fn way_out(&self, reason: Unknown) -> String {
         match &self.health {
             Some(health) if health.overlaps => OVERLAPS.to_owned(),
@@ -249,7 +247,6 @@ const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so t
 const USED_UP: &str = "The store has lost the records of a token key 256 times, and no further mark follows: mend it, then run \
                        `postern issuer key rotate`";
 
-/// Returns the remedy for each reason of a missing verdict.
 pub(crate) fn way_out(reason: Unknown) -> &'static str {
     match reason {
         Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",

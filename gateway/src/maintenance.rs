@@ -30,7 +30,6 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    /// Runs until dropped.
     pub(crate) async fn run(self) {
         // Concurrently: an issuer that does not answer must not delay the store's readiness.
         tokio::join!(self.keys.run(), self.store.run(), self.shared_limits.run(), self.next_hops.run());
@@ -94,7 +93,6 @@ impl StoreMaintenance {
         }
     }
 
-    /// Updates the store's gate, and publishes its counters.
     async fn look_after_store(&mut self) {
         let (core, now) = (Arc::clone(&self.core), UnixSeconds::now());
         let generation = core.generation.load_full();

@@ -27,14 +27,12 @@ const KNOWN: usize = 24 * 60;
 /// gateway's start are distorted by records of the issuer's keys and marks.
 const LEAST_KNOWN: Duration = Duration::from_secs(600);
 
-/// State of the servers at the last inspection.
 #[derive(Default)]
 pub(crate) struct Memories {
     /// By address; `None` where a router answers.
     known: Mutex<HashMap<String, Option<Filling>>>,
 }
 
-/// Memory use of one server.
 struct Filling {
     memory: Memory,
     /// The time of this machine at the last inspection.
@@ -44,7 +42,6 @@ struct Filling {
 }
 
 impl Memories {
-    /// Returns the addresses of servers that evict records when they are full.
     pub(crate) fn evicting(&self) -> Vec<String> {
         self.select(|address, filling| filling.memory.evicts.then(|| address.to_owned()))
     }
@@ -60,7 +57,6 @@ impl Memories {
         self.select(|address, filling| skew(address, filling.memory.time, filling.inspected))
     }
 
-    /// Returns the fraction of its memory that the server at `address` uses, if known.
     pub(crate) fn share(&self, address: &str) -> Option<f64> {
         self.known.lock().get(address)?.as_ref()?.share()
     }

@@ -24,10 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The SOCKS proxy accepts none of the methods offered.
 pub(crate) const NO_METHOD: &str =
     "it takes none of our ways to authenticate: set user and password, or remove them";
-/// The SOCKS proxy rejects the credentials.
 pub(crate) const WRONG_PASSWORD: &str = "it does not accept the user and the password";
 
 #[derive(Clone, Default)]
@@ -97,7 +95,6 @@ impl NextHop {
     }
 }
 
-/// The facts about one URL that the choice depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice<'a> {
     pub(super) url: &'a str,
@@ -180,7 +177,6 @@ pub(crate) struct Returned {
 }
 
 impl Returned {
-    /// Records a tunnel that came back.
     pub(crate) fn note(&self, target: &Target, now: Instant) {
         let mut known = self.known.lock();
         known.retain(|(_, since)| now < *since + STANDS);
@@ -191,7 +187,6 @@ impl Returned {
         self.is_any.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true` if a tunnel to `target` came back recently.
     pub(crate) fn has(&self, target: &Target, now: Instant) -> bool {
         let is_it = |of: u64| move |(hash, since): &(u64, Instant)| *hash == of && now < *since + STANDS;
         self.is_any.load(Ordering::Relaxed)

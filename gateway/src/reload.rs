@@ -50,10 +50,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Polling interval for the last use of replaced state.
 const USED: Duration = Duration::from_millis(100);
 
-/// State that a reload reads and replaces.
 pub(crate) struct Reloading {
     pub(crate) core: Arc<Core>,
-    /// Configuration in force.
     pub(crate) config: Config,
     /// Certificate that was issued at the start, if the file has none.
     pub(crate) signed: Option<TlsConfig>,

@@ -87,7 +87,6 @@ const BACKLOG: i32 = 4096;
 /// Sockets, one per worker, bound to one address but not listening yet: the kernel refuses a client, which tries another
 /// gateway instead of getting a 503.
 pub(crate) struct Sockets {
-    /// Name in error messages.
     what: &'static str,
     address: SocketAddr,
     sockets: Vec<Socket>,

@@ -22,7 +22,6 @@ use postern_daemon::tls::{ListenerTls, ServerTls};
 use postern_spend::{Backend, Epoch, Store, Unknown};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -37,10 +36,6 @@ pub(crate) struct Core {
     pub(crate) shutdown: Shutdown,
     pub(crate) places: Places,
     pub(crate) rates: Rates,
-    /// `true` while the next hop of all tunnels is down.
-    pub(crate) next_hop_away: AtomicBool,
-    /// `true` while the next hop of all tunnels leads in a circle.
-    pub(crate) next_hop_circle: AtomicBool,
     /// Name of this gateway among gateways that are each other's next hops.
     pub(crate) pseudonym: Pseudonym,
     /// Keys that the store has retired although the issuer may list them. See [`Core::use_keys`].
@@ -123,7 +118,6 @@ impl Core {
     }
 }
 
-/// State shared by the connections of one worker thread.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
     pub(crate) index: usize,
@@ -133,7 +127,6 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Returns this worker's store handle of a generation.
     pub(crate) fn store<'a>(&self, generation: &'a Generation) -> &'a Store {
         &generation.stores[self.index]
     }

@@ -12,12 +12,9 @@ use postern_spend::memcached::{Address, Memory, Replicas, Server, Tls, inspect, 
 use postern_token::UnixSeconds;
 use std::time::Duration;
 
-/// Consequence if no address of the store answers.
 const WITHOUT: &str = "where no address of the store answers, every request is answered 503";
-/// Consequence if a replica of three is away.
 const WITHOUT_REPLICA: &str =
     "two of the three replicas decide: while fewer answer, every request is answered 503";
-/// Consequence of an unusable directory.
 const NO_RECORD: &str = "no spent token can be recorded, so every request is answered 503";
 /// Number of attempts for a server that answers later than the gateway waits.
 const LOOKS: usize = 5;
@@ -38,7 +35,6 @@ const FAULTY: [([u32; 3], [u32; 3], &str); 2] = [
     ),
 ];
 
-/// Returns the hosts of a shared store's addresses.
 pub(super) fn hosts(config: &StoreConfig) -> Vec<String> {
     let host = |(_, address): (usize, &Address)| match address {
         Address::Tcp { host, .. } => Some(host.clone()),
@@ -102,7 +98,6 @@ async fn inspect_unhurried(
     Ok(quickest)
 }
 
-/// Begins the examination that compares addresses.
 fn begin_together(replicas: Replicas, tls: Option<Tls>, examinations: &mut Examinations) {
     let late = Finding::look("store", "whether its addresses lead to the same records was not seen in time");
     examinations.begin(late, async move {
@@ -142,7 +137,14 @@ async fn twice(replicas: &[Vec<Address>]) -> Option<Finding> {
             for place in places(address).await {
                 let is_it = |(of, at, _): &&(usize, String, &Address)| *of != number && *at == place;
                 if let Some((.., before)) = known.iter().find(is_it) {
-                    return Some(one_server(before, address));
+                    return Some(Finding::bad(
+                        "store",
+                        format!(
+                            "{before} and {address} are one server, in two lists of store.memcached.replicas"
+                        ),
+                        "its votes are one, so no mark is offered, and every request is answered 503",
+                        "give each of the three lists its own servers",
+                    ));
                 }
                 known.push((number, place, address));
             }
@@ -151,17 +153,6 @@ async fn twice(replicas: &[Vec<Address>]) -> Option<Finding> {
     None
 }
 
-fn one_server(before: &Address, address: &Address) -> Finding {
-    let seen = format!("{before} and {address} are one server, in two lists of store.memcached.replicas");
-    Finding::bad(
-        "store",
-        seen,
-        "its votes are one, so no mark is offered, and every request is answered 503",
-        "give each of the three lists its own servers",
-    )
-}
-
-/// Returns the destinations of connections to an address.
 async fn places(address: &Address) -> Vec<String> {
     match address {
         Address::Unix(path) => vec![path.display().to_string()],
@@ -183,27 +174,24 @@ fn begin_certificate(address: &Address, tls: Option<&Tls>, examinations: &mut Ex
 
 /// Returns the findings about a server that answered at `now`.
 fn judge(address: &Address, server: &Server, timeout: Duration, now: UnixSeconds) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let (mut found, took) = (Vec::new(), written(server.took));
     if server.took >= timeout {
-        let seen = written(server.took);
         found.push(Finding::bad(
             "store",
-            format!("{address} answers in {seen}, and store.memcached.timeout is {timeout:?}"),
+            format!("{address} answers in {took}, and store.memcached.timeout is {timeout:?}"),
             "what takes longer than the timeout has no answer, and its connection is closed: of three replicas it has no vote then, and alone it has requests refused with 503",
             "check the load of the server and the way to it, or raise the timeout",
         ));
     }
-    let version = server.version.as_deref().filter(|_| server.memcached.is_some());
-    found.extend(version.and_then(|version| faults(address, version)));
     if let Some(memory) = &server.memcached {
+        found.extend(server.version.as_deref().and_then(|version| faults(address, version)));
         found.extend(of_memory(address, memory, now));
     }
     if found.is_empty() {
         let used = server.memcached.map_or_else(String::new, |memory| {
             format!(", {} of {} MiB used, and it evicts nothing", memory.used >> 20, memory.most >> 20)
         });
-        let seen = format!("{address} answers in {}: {server}{used}", written(server.took));
-        found.push(Finding::well("store", seen));
+        found.push(Finding::well("store", format!("{address} answers in {took}: {server}{used}")));
     }
     found
 }
@@ -220,53 +208,44 @@ fn faults(address: &Address, version: &str) -> Option<Finding> {
 }
 
 fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Finding> {
-    let mut found = Vec::new();
-    if memory.evicts {
+    let Memory { used, most, rejected, connections, most_connections, .. } = *memory;
+    let is_full = |used: u64, most: u64| most > 0 && used as f64 >= FULL * most as f64;
+    let evicts = memory.evicts.then(|| {
         let dropped = match memory.evicted {
             0 => String::new(),
             evicted => format!(", and has dropped {evicted} since its start"),
         };
-        found.push(Finding::bad(
+        Finding::bad(
             "store",
             format!("{address} drops records when it is full{dropped}"),
             "no mark is planted there: of three replicas it has no vote, and alone no token can be admitted",
             "start memcached with -M",
-        ));
-    }
-    let is_full = |used: u64, most: u64| most > 0 && used as f64 >= FULL * most as f64;
-    let is_short = is_full(memory.used, memory.most) && !memory.evicts;
-    if is_short && memory.rejected == 0 {
-        let seen = format!("{address} uses {} of its {} MiB", memory.used >> 20, memory.most >> 20);
-        let finding = Finding::look("store", seen)
+        )
+    });
+    let is_short = !memory.evicts && is_full(used, most);
+    let short = is_short.then(|| match rejected {
+        0 => Finding::look("store", format!("{address} uses {} of its {} MiB", used >> 20, most >> 20))
             .costs("once it is full it rejects every new record: of three replicas it has no vote then, and alone it has requests refused with 503")
-            .remedy("start memcached with a larger -m (docs/operate/capacity.md), one replica after the other");
-        found.push(finding);
-    }
-    if is_short && memory.rejected > 0 {
-        found.push(Finding::bad(
+            .remedy("start memcached with a larger -m (docs/operate/capacity.md), one replica after the other"),
+        _ => Finding::bad(
             "store",
-            format!("{address} is full: it has rejected {} records since its start", memory.rejected),
+            format!("{address} is full: it has rejected {rejected} records since its start"),
             "of three replicas it has no vote now; alone it has every request refused with 503",
             "start memcached with a larger -m (docs/operate/capacity.md)",
-        ));
-    }
-    if is_full(memory.connections, memory.most_connections) {
-        let Memory { connections, most_connections, .. } = memory;
-        let seen = format!("{address} has {connections} of at most {most_connections} connections");
-        let finding = Finding::look("store", seen)
+        ),
+    });
+    let crowded = is_full(connections, most_connections).then(|| {
+        Finding::look("store", format!("{address} has {connections} of at most {most_connections} connections"))
             .costs("some gateways get no connection: of three replicas it has no vote at them, and alone they refuse requests with 503")
-            .remedy("start memcached with a larger -c");
-        found.push(finding);
-    }
-    if let Some(skew) = skew(&address.to_string(), memory.time, now) {
-        found.push(Finding::bad(
-            "clock",
-            skew,
-            "records of spent tokens end too early, or too late: where that is noticed, of three replicas it has no vote, and alone it has requests refused with 503",
-            "set both clocks by NTP (timedatectl shows whether one is)",
-        ));
-    }
-    found
+            .remedy("start memcached with a larger -c")
+    });
+    let skewed = skew(&address.to_string(), memory.time, now).map(|skew| Finding::bad(
+        "clock",
+        skew,
+        "records of spent tokens end too early, or too late: where that is noticed, of three replicas it has no vote, and alone it has requests refused with 503",
+        "set both clocks by NTP (timedatectl shows whether one is)",
+    ));
+    [evicts, short, crowded, skewed].into_iter().flatten().collect()
 }
 
 #[cfg(test)]

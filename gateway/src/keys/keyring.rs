@@ -19,7 +19,6 @@ const RECORD_MARGIN: Duration = Duration::from_secs(3600);
 /// Clock difference beyond which the store refuses: half the margin.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(RECORD_MARGIN.as_secs() / 2);
 
-/// The keys whose tokens are accepted.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: KeySet,
@@ -42,14 +41,18 @@ pub(crate) struct Lifetimes {
 /// The usability of all keys at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outlook {
-    /// At least one key is valid.
     Usable,
-    /// No key is known.
     None,
     /// All keys that have not retired come into use later, the first of them at `first`.
-    Upcoming { known: usize, first: UnixSeconds },
+    Upcoming {
+        known: usize,
+        first: UnixSeconds,
+    },
     /// All keys have retired, the last one at `last`.
-    Retired { known: usize, last: UnixSeconds },
+    Retired {
+        known: usize,
+        last: UnixSeconds,
+    },
 }
 
 impl Keyring {
@@ -138,7 +141,6 @@ impl Keyring {
         TrustedKey::new(Arc::new(key), window)
     }
 
-    /// Returns the key `id` if its tokens are accepted at `now`.
     pub(crate) fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
         self.keys.find(id, now)
     }
@@ -248,7 +250,6 @@ impl Keyring {
         self.keys.iter().filter(move |known| now < known.window.not_after).map(epoch)
     }
 
-    /// Returns `true` if a key is valid at `now`.
     pub(crate) fn is_usable(&self, now: UnixSeconds) -> bool {
         self.keys.newest(now).is_some()
     }

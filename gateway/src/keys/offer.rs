@@ -78,7 +78,6 @@ impl Offer {
         self.answered(key, ChallengeDigest::of(&self.bytes(self.key_types.of(key), mark)))
     }
 
-    /// Returns the function by which the store derives the ids of marks.
     pub(crate) fn marks(&self) -> Marks {
         let offer = self.clone();
         Marks { id: Arc::new(move |key, mark| offer.mark_id(key, mark)) }

@@ -84,7 +84,6 @@ impl Refresh {
         }
     }
 
-    /// Runs until dropped.
     pub(crate) async fn run(mut self) {
         let mut reloads = self.core.shutdown.reloads();
         let (core, mut ticks) = (Arc::clone(&self.core), interval(TICK));
@@ -155,7 +154,6 @@ impl Refresh {
         self.report();
     }
 
-    /// Updates the keyring from an answer.
     fn take_in(&mut self, Fetch { asked, answered, answer, .. }: Fetch) -> Result<(), String> {
         let answer = answer.map_err(|error| error.to_string())?;
         if let Some(theirs) = answer.date {
@@ -198,7 +196,6 @@ impl Refresh {
         self.failure = Some((reason, when.unwrap_or_else(Instant::now)));
     }
 
-    /// Sets the gate and the gauges.
     fn report(&mut self) {
         let (now, keyring) = (UnixSeconds::now(), self.core.keyring.load());
         publish(&keyring, now);
@@ -257,7 +254,6 @@ impl Refresh {
     }
 }
 
-/// A fetch that has ended.
 struct Fetch {
     asked: UnixSeconds,
     answered: UnixSeconds,
@@ -271,7 +267,6 @@ async fn fetch(source: Source) -> Fetch {
     Fetch { asked, answered: UnixSeconds::now(), took: began.elapsed(), answer }
 }
 
-/// Sets the gauges of the keys.
 fn publish(keyring: &Keyring, now: UnixSeconds) {
     let keys = keyring.view(now);
     for phase in KeyPhase::ALL {

@@ -21,7 +21,6 @@ use std::sync::Arc;
 const LARGEST: u64 = 1 << 20;
 const VERSION: u32 = 1;
 
-/// The file of saved keys, and its content.
 pub(crate) struct Saved {
     path: PathBuf,
     /// URL of the directory that the keys belong to.

@@ -17,14 +17,11 @@ use std::time::Duration;
 
 /// Largest directory that is read, in bytes. Ten keys take about 5 KiB.
 const DIRECTORY_LIMIT: usize = 1 << 20;
-/// Time limit of one fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tolerated difference of clocks in seconds; harmless because keys are published hours ahead.
 const TOLERATED: u64 = 60;
-/// Consequence of a difference.
 pub(crate) const COST: &str = "the issuer's keys come into use and retire at the wrong time here";
-/// Remedy of a difference.
 pub(crate) const REMEDY: &str = "set both clocks by NTP (timedatectl shows whether this one is)";
 
 /// The configured source of keys: where they come from, which of them are accepted, and for how long.
@@ -45,8 +42,11 @@ pub(crate) struct Source {
 #[derive(Clone)]
 enum Origin {
     /// The directory's URL, and the ETag of the version in use.
-    Directory { url: String, client: reqwest::Client, etag: Option<http::HeaderValue> },
-    /// A file with the directory's JSON.
+    Directory {
+        url: String,
+        client: reqwest::Client,
+        etag: Option<http::HeaderValue>,
+    },
     File(PathBuf),
 }
 
@@ -56,7 +56,6 @@ pub(crate) struct Answer {
     pub(crate) fresh: Option<Fetched>,
     /// Time for which a copy of the answer may be kept (RFC 9111, section 5.2.2.1).
     pub(crate) max_age: Option<Duration>,
-    /// The issuer's present time.
     pub(crate) date: Option<UnixSeconds>,
 }
 
@@ -249,7 +248,6 @@ fn age(headers: &HeaderMap) -> u64 {
 pub(crate) struct Clock {
     /// This machine's clock minus the issuer's, in seconds.
     pub(crate) ahead: i64,
-    /// The sentence that was logged last.
     logged: Option<String>,
 }
 

@@ -41,7 +41,6 @@ pub(crate) struct Checks {
     core: Arc<Core>,
     resolver: Arc<CurrentResolver>,
     gate: LoggedGate,
-    /// Addresses that have metrics.
     published: HashSet<String>,
 }
 
@@ -50,7 +49,6 @@ impl Checks {
         Self { core, resolver: Arc::new(resolver), gate, published: HashSet::new() }
     }
 
-    /// Runs until dropped.
     pub(crate) async fn run(mut self) {
         let (mut ticks, mut looks) = (interval(TICK), interval(CERTIFICATE_INTERVAL));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,12 +72,7 @@ impl Checks {
             }
         }
         self.publish(&policy.next_hops);
-        let of_all = policy.via_of_all();
-        let (outage, is_circle) =
-            (of_all.and_then(|hop| hop.outage()), of_all.is_some_and(|hop| hop.leads_in_a_circle()));
-        self.core.next_hop_away.store(outage.is_some(), Ordering::Relaxed);
-        self.core.next_hop_circle.store(is_circle, Ordering::Relaxed);
-        self.gate.set(condition(&policy.next_hops, outage, is_circle));
+        self.gate.set(condition(&policy));
     }
 
     fn publish(&mut self, hops: &NextHops) {
@@ -111,16 +104,16 @@ impl Checks {
     }
 }
 
-/// Returns the readiness of all next hops. `outage` is the reason why the next hop of all tunnels is down; `is_circle` is `true`
-/// if that next hop leads in a circle.
-fn condition(hops: &NextHops, outage: Option<String>, is_circle: bool) -> Condition {
-    if let Some(reason) = outage {
+/// Returns the readiness of all next hops.
+fn condition(policy: &Policy) -> Condition {
+    let of_all = policy.via_of_all();
+    if let Some(reason) = of_all.and_then(|hop| hop.outage()) {
         return Condition::NotReady(format!(
             "the next hop that all tunnels go through (egress.via) is away, so every request is refused with 503, and no token is \
              read: {reason}"
         ));
     }
-    if is_circle {
+    if of_all.is_some_and(|hop| hop.leads_in_a_circle()) {
         return Condition::NotReady(
             "the next hop that all tunnels go through (egress.via) leads in a circle: a tunnel through it comes back to a gateway that it \
              has passed, so every request is refused with 508, and no token is read. Change [[egress.next_hops]], or the rules that use \
@@ -129,7 +122,7 @@ fn condition(hops: &NextHops, outage: Option<String>, is_circle: bool) -> Condit
         );
     }
     let mut found = Vec::new();
-    for hop in &hops.0 {
+    for hop in &policy.next_hops.0 {
         let name = &hop.config.name;
         found.extend(hop.members.iter().find(|member| member.is_loop()).map(|member| {
             let text = format!(

@@ -20,7 +20,6 @@ const UDP_STANDS: Duration = Duration::from_secs(600);
 /// Pauses between checks of a URL that is down.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 
-/// A URL of a next hop, with its health and counters.
 pub(crate) struct Member {
     pub(crate) url: HopUrl,
     weight: u16,
@@ -34,7 +33,6 @@ pub(crate) struct Member {
 /// Health of a URL. No I/O; time and jitter are arguments.
 #[derive(Debug)]
 pub(super) struct Health {
-    /// Consecutive failures.
     failures: u32,
     down: Option<String>,
     check_at: Instant,
@@ -92,13 +90,11 @@ impl Member {
         self.health.lock().down.clone()
     }
 
-    /// Counts a tunnel until the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Through {
         self.tunnels.fetch_add(1, Ordering::Relaxed);
         Through(Arc::clone(self))
     }
 
-    /// Records an opened tunnel.
     pub(crate) fn opened(&self) {
         self.heard(|health| (health.looped, health.has_opened) = (None, true));
     }
@@ -128,12 +124,10 @@ impl Member {
         self.demands_certificate() && (!has_opened || health.is_in_circle)
     }
 
-    /// Records an answer.
     pub(crate) fn served(&self) {
         self.heard(|_| {});
     }
 
-    /// Records a successful check.
     pub(super) fn checked(&self) {
         self.heard(|health| health.is_checking = false);
     }
@@ -164,7 +158,6 @@ impl Member {
         }
     }
 
-    /// Records a failure that a check has found, or a tunnel.
     pub(super) fn found(&self, reason: &str, is_check: bool) {
         let is_news = self.health.lock().failed(reason.to_owned(), is_check, Instant::now(), rand::random());
         if is_news {
@@ -223,7 +216,6 @@ impl Health {
     }
 }
 
-/// Guard that counts a tunnel through a next hop.
 pub(crate) struct Through(Arc<Member>);
 
 impl Drop for Through {

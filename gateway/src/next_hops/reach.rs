@@ -139,7 +139,6 @@ pub(crate) struct Connections {
 
 struct Known {
     to: Weak<Member>,
-    /// Local addresses of the connections.
     sources: Box<[IpAddr]>,
     lines: Arc<Lines>,
 }

@@ -70,7 +70,6 @@ fn checks(core: &Core) -> impl FnMut(&Core) -> Section + Send + use<> {
     }
 }
 
-/// Returns the stage's label on the page.
 const fn words(stage: CheckStage) -> &'static str {
     match stage {
         CheckStage::PoolWait => "wait for a connection",
@@ -131,7 +130,6 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
     section
 }
 
-/// Returns the used fraction of a server's memory.
 fn memory(core: &Core, address: &str) -> Value {
     match core.memories.is_hidden(address) {
         true => json!("not known behind a router"),
@@ -162,7 +160,6 @@ fn state(endpoint: &EndpointHealth, is_away: bool) -> String {
     state.to_owned()
 }
 
-/// Builds the table of the token keys that have not retired.
 fn keys(core: &Core) -> Section {
     let now = UnixSeconds::now();
     let columns =

@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Metric handles, the tracer and the logs of requests.
 pub(crate) struct Recorder {
     outcomes: Vec<ReadableCounter>,
     /// Requests of peers, which need no verdict from the store.
@@ -94,7 +93,6 @@ impl Recorder {
         let outcome = |outcome: &Outcome| counter!(catalogue::REQUESTS, Outcome::LABEL => outcome.as_str());
         let peers =
             |outcome: &Outcome| counter!(catalogue::PEER_REQUESTS, Outcome::LABEL => outcome.as_str());
-        let bytes = |way: Direction| counter!(catalogue::TUNNEL_BYTES, Direction::LABEL => way.as_str());
         let ended =
             |end: &TunnelEnd| histogram!(catalogue::TUNNEL_DURATION, TunnelEnd::LABEL => end.as_str());
         let unknown = |reason: &'static str| {
@@ -106,22 +104,15 @@ impl Recorder {
                 memcached.health().endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
             }
         };
-        let meter = Arc::new(Meter {
-            up: ReadableCounter::new(bytes(Direction::Up)),
-            down: ReadableCounter::new(bytes(Direction::Down)),
-        });
-        let datagrams = |way: Direction| {
-            ReadableCounter::new(counter!(catalogue::DATAGRAMS, Direction::LABEL => way.as_str()))
+        let both_ways = |metric: &'static str| {
+            let one =
+                |way: Direction| ReadableCounter::new(counter!(metric, Direction::LABEL => way.as_str()));
+            Meter { up: one(Direction::Up), down: one(Direction::Down) }
         };
-        let dropped = |way: Direction| {
-            ReadableCounter::new(counter!(catalogue::DATAGRAMS_DROPPED, Direction::LABEL => way.as_str()))
-        };
-        let datagrams = Arc::new(DatagramMeter {
-            bytes: Arc::clone(&meter),
-            up: datagrams(Direction::Up),
-            down: datagrams(Direction::Down),
-            dropped: Meter { up: dropped(Direction::Up), down: dropped(Direction::Down) },
-        });
+        let (meter, Meter { up, down }) =
+            (Arc::new(both_ways(catalogue::TUNNEL_BYTES)), both_ways(catalogue::DATAGRAMS));
+        let dropped = both_ways(catalogue::DATAGRAMS_DROPPED);
+        let datagrams = Arc::new(DatagramMeter { bytes: Arc::clone(&meter), up, down, dropped });
         Self {
             outcomes: Outcome::ALL.iter().map(|each| ReadableCounter::new(outcome(each))).collect(),
             peers: Outcome::ALL.iter().map(peers).collect(),
@@ -144,9 +135,6 @@ impl Recorder {
         }
     }
 
-    // ---- A request ----
-
-    /// Makes the sampling decision for a new request.
     pub(crate) fn sample(&self, headers: &HeaderMap) -> SamplingDecision {
         self.tracer.load().decide(headers)
     }
@@ -156,7 +144,6 @@ impl Recorder {
         self.tracer.load().keep(decision, Duration::ZERO, false).is_some()
     }
 
-    /// Returns the duration from which a store command is inspected.
     pub(crate) fn slow(&self) -> Duration {
         slow(&self.tracer.load())
     }
@@ -204,8 +191,6 @@ impl Recorder {
         self.access.turned_away(refusal.outcome());
     }
 
-    // ---- Open connections and tunnels ----
-
     pub(crate) fn connection_opened(&self) -> Open<'_> {
         Open::count(&self.connections_open)
     }
@@ -222,8 +207,6 @@ impl Recorder {
         self.tunnels_ended[ended as usize].record(lasted);
     }
 
-    // ---- For maintenance and the live page ----
-
     /// Records failed attempts to connect to an address of the store.
     pub(crate) fn lost(&self, endpoint: usize, number: u64) {
         if let Some(link) = self.links.get(endpoint).filter(|_| number > 0) {
@@ -234,8 +217,6 @@ impl Recorder {
     pub(crate) fn total(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize].total()
     }
-
-    // ---- A check ----
 
     /// Records a finished check: its result, the duration of its stages and its store commands.
     fn checked(&self, timeline: &Timeline, result: CheckResult) {
@@ -337,7 +318,6 @@ impl Drop for Checking<'_> {
     }
 }
 
-/// Returns the durations of the stages that the check reached.
 fn stages(timeline: &Timeline) -> impl Iterator<Item = (CheckStage, Duration)> + use<> {
     // Without a pool there is no wait to record.
     let pool_wait = Some(timeline.pool_wait()).filter(|wait| !wait.is_zero());

@@ -17,7 +17,6 @@ impl Stage {
     pub(crate) const ALL: [Self; 5] = [Self::Parse, Self::Check, Self::Verify, Self::Spend, Self::Dial];
 }
 
-/// Start and end.
 pub(crate) type Times = (Instant, Instant);
 
 /// Timestamps of one request. Stages that were not reached have none.
@@ -47,7 +46,6 @@ impl Timeline {
         }
     }
 
-    /// Runs a stage, timed from the end of the previous one.
     pub(crate) fn time<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         let done = work();
         self.end(stage);

@@ -16,7 +16,6 @@ pub(crate) type Body = Either<Either<Full<Bytes>, Empty<Bytes>>, ForwardedBody>;
 
 /// Field that names the hop that answered, and the reason (RFC 9209, section 2).
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
-/// Name of this proxy in Proxy-Status.
 const OWN_NAME: &str = "postern";
 
 /// Returns the answer for an open tunnel: 200 without a body (RFC 9110, section 9.3.6).

@@ -59,14 +59,12 @@ async fn run<T>(
 }
 
 struct Found {
-    /// `true` if the token is recorded as spent.
     spent: bool,
     times: Times,
     log: ExchangeLog,
 }
 
 impl Found {
-    /// Records the lookup, and refuses a spent token.
     fn judge(self, timeline: &mut Timeline) -> Result<(), Refusal> {
         timeline.set(Stage::Check, self.times);
         timeline.check_log = self.log;

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 const AT_ONCE: usize = 16;
 /// Pause after a forged token, as a multiple of its verification time: four fifths of a worker's time remain.
 const REST: u32 = 4;
-/// Maximum wait of a request for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Turns of one worker for tokens of type 1, of which a forged one costs as much as thirty of type 2. Sources take turns one

@@ -150,7 +150,6 @@ pub(crate) enum AskedIn {
     BothAsOrigin,
 }
 
-/// The answer to a refusal.
 pub(crate) struct Verdict {
     pub(crate) status: StatusCode,
     /// Error type (RFC 9209, section 2.3).
@@ -159,7 +158,6 @@ pub(crate) struct Verdict {
     pub(crate) retry_after: Option<u64>,
     /// Description of the fault; also the `details` of Proxy-Status.
     pub(crate) details: String,
-    /// Next step for the client.
     pub(crate) advice: &'static str,
 }
 
@@ -192,7 +190,6 @@ impl Refusal {
         }
     }
 
-    /// Returns `true` if the answer must contain a challenge.
     pub(crate) fn needs_challenge(&self) -> bool {
         self.row().0 == StatusCode::PROXY_AUTHENTICATION_REQUIRED
     }
@@ -223,6 +220,12 @@ impl Refusal {
         const UDP: &str = "Send connect-udp for /.well-known/masque/udp/{target_host}/{target_port}/.";
         const NO_UDP: &str = "Reach the target over TCP.";
         const REQUEST: &str = "Send CONNECT host:port HTTP/1.1, or a request with an absolute http:// URL.";
+        const NO_FORWARDS: &str = "Leave Max-Forwards out to reach the target; no token was spent.";
+        const FEWER: &str = "Send fewer or shorter header fields.";
+        const CLOSE: &str = "Close connections without a tunnel, or try again later; no token was spent.";
+        const LATER: &str = "Try again later; no token was spent.";
+        const AT_ONCE: &str = "Try again, and send the whole request at once; no token was spent.";
+        const HEADER_AT_ONCE: &str = "Send the whole header at once.";
         match self {
             Self::NoToken => (S::PROXY_AUTHENTICATION_REQUIRED, O::NoToken, DENIED, PRESENT),
             Self::OtherScheme => (S::PROXY_AUTHENTICATION_REQUIRED, O::OtherScheme, DENIED, PRESENT),
@@ -274,46 +277,21 @@ impl Refusal {
             | Self::NotProxied
             | Self::Scheme
             | Self::Malformed => (S::BAD_REQUEST, O::BadRequest, MALFORMED, REQUEST),
-            Self::LastHop => (
-                S::FORBIDDEN,
-                O::BadRequest,
-                DENIED,
-                "Leave Max-Forwards out to reach the target; no token was spent.",
-            ),
-            Self::HeaderTooLarge => (
-                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                O::HeaderTooLarge,
-                MALFORMED,
-                "Send fewer or shorter header fields.",
-            ),
-            Self::HeaderTimeout => {
-                (S::REQUEST_TIMEOUT, O::HeaderTimeout, MALFORMED, "Send the whole header at once.")
-            }
-            Self::TooMany => {
-                (S::SERVICE_UNAVAILABLE, O::TooMany, DENIED, "Try again later; no token was spent.")
-            }
-            Self::SourceLimit => (
-                S::TOO_MANY_REQUESTS,
-                O::SourceLimit,
-                DENIED,
-                "Close connections without a tunnel, or try again later; no token was spent.",
-            ),
+            Self::LastHop => (S::FORBIDDEN, O::BadRequest, DENIED, NO_FORWARDS),
+            Self::HeaderTooLarge => (S::REQUEST_HEADER_FIELDS_TOO_LARGE, O::HeaderTooLarge, MALFORMED, FEWER),
+            Self::HeaderTimeout => (S::REQUEST_TIMEOUT, O::HeaderTimeout, MALFORMED, HEADER_AT_ONCE),
+            Self::TooMany => (S::SERVICE_UNAVAILABLE, O::TooMany, DENIED, LATER),
+            Self::SourceLimit => (S::TOO_MANY_REQUESTS, O::SourceLimit, DENIED, CLOSE),
             // Never sent: no answer is possible before the handshake.
             Self::SourceHandshakes => (S::TOO_MANY_REQUESTS, O::SourceHandshakes, DENIED, UNREAD),
             // Never sent: the handshake failed.
             Self::ClientCertificate => (S::FORBIDDEN, O::ClientCertificate, DENIED, UNREAD),
             Self::SourceRefusals(_) => (S::TOO_MANY_REQUESTS, O::SourceRefusals, DENIED, SLOWER),
-            Self::Displaced => (
-                S::SERVICE_UNAVAILABLE,
-                O::Displaced,
-                DENIED,
-                "Try again, and send the whole request at once; no token was spent.",
-            ),
+            Self::Displaced => (S::SERVICE_UNAVAILABLE, O::Displaced, DENIED, AT_ONCE),
         }
     }
 }
 
-/// Returns the advice on how to allow more targets.
 fn more(lever: Lever) -> &'static str {
     match lever {
         Lever::Operator => {

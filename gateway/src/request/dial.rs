@@ -25,9 +25,7 @@ mod next_hop;
 
 /// The right to one tunnel to one target: by a spent token, or by another of the operator's gateways, which took the token.
 pub(crate) enum Admitted {
-    /// This gateway spent a token for the tunnel.
     Paid(Spent),
-    /// A peer vouches for the request.
     Entrusted(Entrusted),
 }
 
@@ -57,12 +55,10 @@ pub(crate) enum Connected {
     Capsules(Dialled<Box<Tunnel>>),
 }
 
-/// Means to reach targets.
 #[derive(Clone, Copy)]
 pub(crate) struct Onward<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) resolver: &'a Resolver,
-    /// HTTP/2 connections of this worker to next hops.
     pub(crate) connections: &'a Connections,
     pub(crate) pseudonym: &'a Pseudonym,
 }
@@ -99,7 +95,6 @@ impl Dialled {
     }
 }
 
-/// Connects to the target, directly or through a next hop.
 async fn connect(
     admitted: &Admitted,
     onward: &Onward<'_>,

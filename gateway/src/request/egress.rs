@@ -64,7 +64,7 @@ pub(crate) enum By<'a> {
     /// A network of `deny`.
     Deny(&'a IpNet),
     /// The rule with this number, counted from 1, by this pattern.
-    Rule(usize, &'a Pattern),
+    Rule(usize, &'a Rule, &'a Pattern),
     Ports,
     Private,
     Own,
@@ -152,7 +152,7 @@ impl Policy {
     /// Returns the rule that allows an address, if any.
     fn deciding(&self, target: &Target, address: IpAddr) -> Option<&Rule> {
         match self.of_address(target, forms(address).next()?) {
-            Ok(By::Rule(number, _)) => self.egress.rules.get(number - 1),
+            Ok(By::Rule(_, rule, _)) => Some(rule),
             _ => None,
         }
     }
@@ -163,7 +163,7 @@ impl Policy {
             return None;
         }
         match self.of_name(name, target) {
-            OfName::Allowed(By::Rule(number, _)) => self.via_of(Some(self.egress.rules.get(number - 1)?)),
+            OfName::Allowed(By::Rule(_, rule, _)) => self.via_of(Some(rule)),
             OfName::Allowed(By::Nothing) => self.via_of(None),
             _ => None,
         }
@@ -213,7 +213,6 @@ impl Policy {
         via.zip(self.via_of_all()).is_some_and(|(via, of_all)| Arc::ptr_eq(via.hop, of_all))
     }
 
-    /// Returns the local addresses of tunnels whose rule has none.
     pub(crate) fn source_of_all(&self) -> &[IpAddr] {
         &self.egress.source
     }
@@ -243,7 +242,7 @@ impl Policy {
         let refused = |by, open: bool| if open { OfName::Open(by) } else { OfName::Refused(by) };
         for (number, rule) in (1..).zip(&self.egress.rules) {
             if let Some(pattern) = self.pattern(rule, target, |pattern| pattern.has_name(name)) {
-                let by = By::Rule(number, pattern);
+                let by = By::Rule(number, rule, pattern);
                 return match rule.action {
                     Action::Allow { .. } => OfName::Allowed(by),
                     Action::Deny => refused(by, may_be_allowed),
@@ -274,7 +273,7 @@ impl Policy {
         let mut allowed = None;
         for (number, rule) in (1..).zip(&self.egress.rules) {
             if let Some(pattern) = self.pattern(rule, target, |pattern| pattern.has_address(form)) {
-                let by = By::Rule(number, pattern);
+                let by = By::Rule(number, rule, pattern);
                 return if rule.action == Action::Deny { Err(by) } else { Ok(by) };
             }
             if allowed.is_some() {
@@ -283,7 +282,7 @@ impl Policy {
             let Some(pattern) = self.pattern(rule, target, |pattern| names(pattern, target)) else {
                 continue;
             };
-            let by = By::Rule(number, pattern);
+            let by = By::Rule(number, rule, pattern);
             match rule.action {
                 Action::Deny => return Err(by),
                 Action::Allow { private: true } => return Ok(by),
@@ -320,7 +319,7 @@ impl Policy {
     fn refusal(&self, by: By<'_>) -> PolicyRefusal {
         let reason: fn(Lever) -> PolicyRefusal = match by {
             By::Ports => PolicyRefusal::Port,
-            By::Rule(_, pattern) if matches!(pattern.hosts, Hosts::Network(_)) => PolicyRefusal::Network,
+            By::Rule(_, _, pattern) if matches!(pattern.hosts, Hosts::Network(_)) => PolicyRefusal::Network,
             By::Rule(..) => PolicyRefusal::Target,
             By::Deny(_) | By::Private | By::Own | By::Multicast | By::Nowhere | By::Nothing => {
                 PolicyRefusal::Address

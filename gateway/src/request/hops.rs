@@ -14,7 +14,6 @@ pub(crate) const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 /// Maximum gateways that a request may pass. More indicate a loop of gateways that restart, and so change their pseudonyms.
 const MOST: usize = 16;
 
-/// Name of this gateway in the field.
 #[derive(Debug)]
 pub(crate) struct Pseudonym(String);
 

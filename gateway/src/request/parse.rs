@@ -18,7 +18,6 @@ use postern_spend::{Epoch, SpendStore, Unknown};
 use postern_token::header::{Presentation, parse_authorization};
 use postern_token::{SpentKey, Token, UnixSeconds, VerifyingKey};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 /// A request with a token of an accepted key, for a target that may be reached. The signature is not verified yet.
@@ -45,8 +44,8 @@ impl Presented {
             return Err(Refusal::NoKeys);
         }
         worker.store(generation).serving().map_err(Refusal::StoreDown)?;
-        check_next_hop(worker, policy, &target)?;
-        check_circle(worker, policy, &target)?;
+        check_next_hop(policy, &target)?;
+        check_circle(policy, &target)?;
         if !keyring.requests_any(offer.types, |key| generation.backend.binding(key), now) {
             return Err(Refusal::StoreDown(Unknown::Unmarked)); // with no challenge to answer, no token helps
         }
@@ -75,15 +74,15 @@ pub(super) fn destination(head: &request::Parts, settings: &Settings) -> Result<
 }
 
 /// Refuses early a tunnel through the next hop of all tunnels while this is down.
-pub(super) fn check_next_hop(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
-    let is_away = worker.core.next_hop_away.load(Ordering::Relaxed);
+pub(super) fn check_next_hop(policy: &Policy, target: &Target) -> Result<(), Refusal> {
+    let is_away = policy.via_of_all().is_some_and(|hop| hop.outage().is_some());
     if is_away && policy.goes_through_that_of_all(target) { Err(Refusal::NextHopAway) } else { Ok(()) }
 }
 
 /// Refuses early a tunnel that would come back from a next hop. Peers' requests are exempt: they carry no token, and reveal the
 /// end of a circle.
-fn check_circle(worker: &Worker, policy: &Policy, target: &Target) -> Result<(), Refusal> {
-    let is_circle = worker.core.next_hop_circle.load(Ordering::Relaxed);
+fn check_circle(policy: &Policy, target: &Target) -> Result<(), Refusal> {
+    let is_circle = policy.via_of_all().is_some_and(|hop| hop.leads_in_a_circle());
     let comes_back = is_circle && policy.goes_through_that_of_all(target);
     if comes_back || policy.returned.has(target, Instant::now()) { Err(Refusal::Circle) } else { Ok(()) }
 }

@@ -42,7 +42,7 @@ impl Entrusted {
     ) -> Result<Self, Refusal> {
         let hops = worker.core.pseudonym.after(&head.headers)?;
         let target = parse::destination(head, settings)?;
-        parse::check_next_hop(worker, &settings.policy, &target)?;
+        parse::check_next_hop(&settings.policy, &target)?;
         Ok(Self { target, hops })
     }
 

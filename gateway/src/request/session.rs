@@ -44,7 +44,6 @@ pub(crate) enum Answer {
     Forwarded(Response<Body>),
 }
 
-/// Sender of requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Client {
     /// Address; `None` unless the access log contains addresses.
@@ -122,7 +121,6 @@ fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
     }
 }
 
-/// Runs every stage, from a request's head to a connection to its target.
 async fn dial(
     worker: &Worker,
     generation: &Generation,

@@ -88,7 +88,6 @@ async fn accept(listener: StdListener, whose: Listener, worker: &Arc<Worker>) ->
     serve::accept(endpoint, (whose.name(), listener), shutdown.tracker(), shutdown.draining()).await
 }
 
-/// A listener of one worker.
 struct WorkerListener {
     whose: Listener,
     worker: Arc<Worker>,

@@ -19,14 +19,12 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The configured level, as a number; a reload may change it.
 pub(crate) struct Access(AtomicU8);
 
-/// Client and target of a request; empty unless the operator enabled them.
 #[derive(Default)]
 pub(crate) struct Who {
     client: Option<SocketAddr>,
     target: Option<String>,
 }
 
-/// A log line that is not written yet.
 pub(super) struct Line {
     outcome: Outcome,
     check: Option<Duration>,
@@ -100,7 +98,6 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Records the end of the tunnel.
     pub(crate) fn tunnel_ended(mut self, began: Instant, relayed: &Relayed) {
         let ended = Instant::now();
         if let Some(mut trace) = self.trace.take() {

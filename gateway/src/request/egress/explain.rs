@@ -79,10 +79,9 @@ impl Policy {
         Explanation { sentences: vec![sentence], end }
     }
 
-    /// Explains a name that the next hop resolves.
     fn explain_via(&self, name: &str, target: &Target, via: Via<'_>) -> Explanation {
         let why = match self.of_name(name, target) {
-            OfName::Allowed(by) | OfName::Refused(by) | OfName::Open(by) => self.why(by),
+            OfName::Allowed(by) | OfName::Refused(by) | OfName::Open(by) => why(by),
         };
         let sentence =
             format!("{name}: allowed through {}, which resolves it: {why}", written(&via.hop.config));
@@ -92,15 +91,18 @@ impl Policy {
     /// Returns the sentence, and `true` if the name is refused without resolution.
     fn explain_name(&self, name: &str, target: &Target) -> (String, bool) {
         match self.of_name(name, target) {
-            OfName::Refused(by) => (format!("{name}: refused: {}", self.why(by)), true),
-            OfName::Allowed(by) if self.is_final(by) => {
-                let why = self.why(by);
-                (format!("{name}: allowed, whatever its addresses are, except by egress.deny: {why}"), false)
+            OfName::Refused(by) => (format!("{name}: refused: {}", why(by)), true),
+            OfName::Allowed(by) => {
+                let is_final =
+                    matches!(by, By::Rule(_, rule, _) if rule.action == Action::Allow { private: true });
+                let which = match is_final {
+                    true => ", whatever its addresses are, except by egress.deny",
+                    false => " if its addresses are",
+                };
+                (format!("{name}: allowed{which}: {}", why(by)), false)
             }
-            OfName::Allowed(by) => (format!("{name}: allowed if its addresses are: {}", self.why(by)), false),
             OfName::Open(by) => {
-                let why = self.why(by);
-                (format!("{name}: refused but for addresses that an earlier rule allows: {why}"), false)
+                (format!("{name}: refused but for addresses that an earlier rule allows: {}", why(by)), false)
             }
         }
     }
@@ -135,9 +137,9 @@ impl Policy {
             let carried =
                 if form == address { String::new() } else { format!(", which is or carries {form}") };
             match self.of_address(target, form) {
-                Err(by) => return (format!("{address}{carried}: refused: {}", self.why(by)), false),
+                Err(by) => return (format!("{address}{carried}: refused: {}", why(by)), false),
                 Ok(by) if sentence.is_empty() => {
-                    sentence = format!("{address}: allowed: {}", self.why(by));
+                    sentence = format!("{address}: allowed: {}", why(by));
                 }
                 Ok(_) => {}
             }
@@ -159,44 +161,31 @@ impl Policy {
             ),
         }
     }
+}
 
-    /// Returns `true` if a rule allows a name whatever its addresses are.
-    fn is_final(&self, by: By<'_>) -> bool {
-        matches!(by, By::Rule(number, _) if self.action(number) == Some(Action::Allow { private: true }))
-    }
-
-    fn action(&self, number: usize) -> Option<Action> {
-        self.egress.rules.get(number.checked_sub(1)?).map(|rule| rule.action)
-    }
-
-    fn why(&self, by: By<'_>) -> String {
-        match by {
-            By::Deny(network) => format!("egress.deny has {network}"),
-            By::Rule(number, pattern) => match self.action(number) {
-                Some(Action::Deny) => format!("rule {number} denies \"{pattern}\""),
-                Some(Action::Allow { private: true }) => {
-                    format!("rule {number} allows \"{pattern}\" with private = true")
-                }
-                _ => format!("rule {number} allows \"{pattern}\""),
-            },
-            By::Ports => "egress.ports does not have the port, and no rule allows it".to_owned(),
-            By::Private => {
-                "it is a private, local or otherwise special address; egress.private or a rule that allows \
-                            its network would allow it"
-                    .to_owned()
-            }
-            By::Own => {
-                "it is an address of this machine itself; egress.own or a rule that allows its network would \
-                        allow it"
-                    .to_owned()
-            }
-            By::Multicast => "it is a multicast address, which nothing allows".to_owned(),
-            By::Nowhere => {
-                "names below \"invalid\" have no address; agents ask for the challenge with one".to_owned()
-            }
-            By::Nothing => "no rule matches, and no key of egress refuses it".to_owned(),
+fn why(by: By<'_>) -> String {
+    let reason = match by {
+        By::Deny(network) => return format!("egress.deny has {network}"),
+        By::Rule(number, rule, pattern) => {
+            let (verb, end) = match rule.action {
+                Action::Deny => ("denies", ""),
+                Action::Allow { private: true } => ("allows", " with private = true"),
+                Action::Allow { private: false } => ("allows", ""),
+            };
+            return format!("rule {number} {verb} \"{pattern}\"{end}");
         }
-    }
+        By::Ports => "egress.ports does not have the port, and no rule allows it",
+        By::Private => {
+            "it is a private, local or otherwise special address; egress.private or a rule that allows its network would allow it"
+        }
+        By::Own => {
+            "it is an address of this machine itself; egress.own or a rule that allows its network would allow it"
+        }
+        By::Multicast => "it is a multicast address, which nothing allows",
+        By::Nowhere => "names below \"invalid\" have no address; agents ask for the challenge with one",
+        By::Nothing => "no rule matches, and no key of egress refuses it",
+    };
+    reason.to_owned()
 }
 
 fn written(hop: &NextHop) -> String {

@@ -85,7 +85,6 @@ impl Open {
         &self.streams.queue
     }
 
-    /// Records that the stream's request was admitted.
     fn paid(&mut self) {
         self.has_paid = true;
         self.streams.paid();
@@ -105,7 +104,6 @@ impl Drop for Open {
     }
 }
 
-/// State of a stream's task, without its request.
 pub(super) struct Stream {
     pub(super) respond: SendResponse<Bytes>,
     pub(super) open: Open,
