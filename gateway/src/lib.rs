@@ -26,7 +26,6 @@ mod reload;
 mod request;
 mod server;
 mod settings;
-mod shared_limits;
 mod start;
 mod state;
 

@@ -9,7 +9,7 @@ mod reach;
 
 pub(crate) use checks::{Checks, examine};
 pub(crate) use member::Member;
-pub(crate) use reach::{Connections, Dialler, reach};
+pub(crate) use reach::{Connections, Dialler, Leg};
 
 use crate::config::{Balance, NextHop as Config};
 use crate::error::StartError;

@@ -216,18 +216,18 @@ impl Refresh {
             },
             Outlook::Upcoming { known, first } => {
                 let (first, known) = (rough(now.until(first).as_secs()), plural(known, "token key"));
-                let advice = self.unless_the_clock_explains(
-                    false,
-                    "if they should be in use now, check this machine's clock",
-                );
-                vec![format!("{known} of the issuer: none is in use yet, the first in {first}{advice}")]
+                let seen = format!("{known} of the issuer: none is in use yet, the first in {first}");
+                let advice = "; if they should be in use now, check this machine's clock";
+                vec![if self.clock.ahead < 0 && clock.is_some() { seen } else { seen + advice }]
             }
             Outlook::Retired { known, last } => {
                 let (last, known) = (rough(last.until(now).as_secs()), plural(known, "token key"));
-                let advice = self.unless_the_clock_explains(true, "the issuer has to publish a newer one");
-                vec![format!("{known} of the issuer: all have retired, the last {last} ago{advice}")]
+                let seen = format!("{known} of the issuer: all have retired, the last {last} ago");
+                let advice = "; the issuer has to publish a newer one";
+                vec![if self.clock.ahead > 0 && clock.is_some() { seen } else { seen + advice }]
             }
         };
+        // A clock difference that explains the state has a separate sentence.
         reasons.extend(clock);
         reasons.extend(self.failure.as_ref().map(|(reason, _)| reason.clone()));
         Condition::NotReady(reasons.join("; "))
@@ -235,22 +235,14 @@ impl Refresh {
 
     fn all_withdrawn(&self, withdrawn: usize) -> String {
         let keys = plural(withdrawn, "token key");
-        match *self.core.generation.load().backend {
-            Backend::Embedded(_) => format!(
-                "the store has retired {keys}, every one that the issuer lists: every request is refused with 503; rotate \
-                 the issuer's keys, and check this machine's clock"
-            ),
-            Backend::Memcached(_) => format!(
-                "the store has retired {keys}, every one that the issuer lists, because they have expired in it: every request is \
-                 refused with 503; rotate the issuer's keys"
-            ),
-        }
-    }
-
-    /// Returns the advice, or nothing if the clock difference explains the state; the difference has a separate sentence.
-    fn unless_the_clock_explains(&self, ahead: bool, advice: &str) -> String {
-        let explains = self.clock.differs().is_some() && (self.clock.ahead > 0) == ahead;
-        if explains { String::new() } else { format!("; {advice}") }
+        let (why, also) = match *self.core.generation.load().backend {
+            Backend::Embedded(_) => ("", ", and check this machine's clock"),
+            Backend::Memcached(_) => (", because they have expired in it", ""),
+        };
+        format!(
+            "the store has retired {keys}, every one that the issuer lists{why}: every request is refused with 503; rotate the issuer's \
+             keys{also}"
+        )
     }
 }
 

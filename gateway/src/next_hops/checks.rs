@@ -1,7 +1,7 @@
 //! Periodic checks that each URL of the next hops accepts connections and speaks its protocol, so that tunnels are not the first
 //! to notice a failure. The results also determine readiness and metrics.
 
-use super::reach::{Dialler, reach, sharing};
+use super::reach::{Dialler, Leg, sharing};
 use super::{Member, NO_METHOD, NextHop, NextHops, WRONG_PASSWORD};
 use crate::config::{Egress, HopKind};
 use crate::gate::{Condition, LoggedGate, Reason};
@@ -160,12 +160,13 @@ async fn check(core: Arc<Core>, resolver: Arc<CurrentResolver>, hop: Arc<NextHop
     let dialler = Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
     // A new connection: a shared one may work while the next hop accepts no new one.
     let lines = Lines::new(sharing(&hop, core.shutdown.clone()));
-    match answers(&hop, &member, dialler, &lines).await {
+    let leg = Leg { hop: &hop, member: &member, dialler, lines: &lines };
+    match answers(leg).await {
         Ok(()) => {
             if member.may_lead_in_a_circle() {
                 let own = core.pseudonym.first();
                 // Gateways in a circle are those that may be too slow to answer: without an answer the last one stands.
-                if let Some(comes_back) = comes_back(&hop, &member, dialler, &lines, &own).await {
+                if let Some(comes_back) = comes_back(leg, &own).await {
                     member.health.lock().is_in_circle = comes_back;
                 }
             }
@@ -177,10 +178,11 @@ async fn check(core: Arc<Core>, resolver: Arc<CurrentResolver>, hop: Arc<NextHop
 
 /// Checks that a URL accepts connections and speaks its protocol; returns the reason if not. Does not examine the credentials for
 /// HTTP proxies.
-async fn answers(hop: &NextHop, member: &Member, dialler: Dialler<'_>, lines: &Lines) -> Result<(), String> {
+async fn answers(leg: Leg<'_>) -> Result<(), String> {
+    let Leg { hop, member, .. } = leg;
     let deadline = Instant::now() + hop.config.connect_timeout.get();
     let checking = async {
-        match reach(hop, member, dialler, lines, deadline).await? {
+        match leg.reach(deadline).await? {
             Joined::Shared(_) => return Ok(()), // a ping was answered
             Joined::Alone(io, _) if member.url.kind == HopKind::Socks5 => {
                 speaks_socks(io, hop.config.credentials()).await
@@ -226,17 +228,11 @@ async fn speaks_socks(
 }
 
 /// Asks for a tunnel, and returns `true` if it comes back to a gateway that it has passed; `None` without an answer.
-async fn comes_back(
-    hop: &NextHop,
-    member: &Member,
-    dialler: Dialler<'_>,
-    lines: &Lines,
-    own: &str,
-) -> Option<bool> {
+async fn comes_back(leg: Leg<'_>, own: &str) -> Option<bool> {
     let connect = Connect { authority: NOWHERE, udp: None, authorization: None, more: Some((CDN_LOOP, own)) };
     let deadline = Instant::now() + CIRCLE_TIMEOUT;
     let asking = async {
-        let head = match reach(hop, member, dialler, lines, deadline).await.ok()? {
+        let head = match leg.reach(deadline).await.ok()? {
             Joined::Shared(seat) => seat.connect(&connect).await.ok()?.0,
             Joined::Alone(io, received) => ask(io, received, &connect).await.ok()?.head,
         };
@@ -268,11 +264,9 @@ pub(crate) fn examine(egress: &Egress, examinations: &mut Examinations) {
                     Dialler { resolver: &resolver, sources: policy.source_of_all(), turn: policy.turn() };
                 let (began, own) = (Instant::now(), Pseudonym::random().first());
                 let lines = Lines::new(sharing(&hop, Shutdown::new()));
-                let found = match answers(&hop, &member, dialler, &lines).await {
-                    Ok(())
-                        if member.demands_certificate()
-                            && comes_back(&hop, &member, dialler, &lines, &own).await == Some(true) =>
-                    {
+                let leg = Leg { hop: &hop, member: &member, dialler, lines: &lines };
+                let found = match answers(leg).await {
+                    Ok(()) if member.demands_certificate() && comes_back(leg, &own).await == Some(true) => {
                         circle(&hop, &member)
                     }
                     Ok(()) => Finding::well(

@@ -37,62 +37,62 @@ pub(crate) struct Dialler<'a> {
     pub(crate) turn: usize,
 }
 
-/// Connects, or finds a place on a connection of `lines`, and records if it carries UDP: HTTP/2 announces it; over HTTP/1.1 the
-/// operator must know. Nothing was sent yet.
-///
-/// # Errors
-/// Returns a sentence for the operator, without the tunnel's target.
-pub(crate) async fn reach(
-    hop: &NextHop,
-    member: &Member,
-    dialler: Dialler<'_>,
-    lines: &Lines,
-    deadline: Instant,
-) -> Result<Joined, String> {
-    let reached = connect_or_share(hop, member, dialler, lines, deadline).await?;
-    member.health.lock().lacks_udp = match &reached {
-        Joined::Shared(seat) => !seat.carries_udp(),
-        Joined::Alone(..) => !hop.config.udp || member.url.kind == HopKind::Socks5,
-    };
-    Ok(reached)
+/// A URL of a next hop, and the means to connect to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Leg<'a> {
+    pub(crate) hop: &'a NextHop,
+    pub(crate) member: &'a Member,
+    pub(crate) dialler: Dialler<'a>,
+    pub(crate) lines: &'a Lines,
 }
 
-async fn connect_or_share(
-    hop: &NextHop,
-    member: &Member,
-    dialler: Dialler<'_>,
-    lines: &Lines,
-    deadline: Instant,
-) -> Result<Joined, String> {
-    let Some(tls) = &member.tls else {
-        let stream = connect(&member.url.at, dialler, deadline).await?;
-        return Ok(Joined::Alone(Box::new(stream), Received::default()));
-    };
-    if let Some(reason) = tls.own.as_ref().and_then(|own| own.refused()) {
-        return Err(reason); // in TLS 1.3 the peer reports it only after the handshake
+impl Leg<'_> {
+    /// Connects, or finds a place on a connection of `lines`, and records if it carries UDP: HTTP/2 announces it; over HTTP/1.1
+    /// the operator must know. Nothing was sent yet.
+    ///
+    /// # Errors
+    /// Returns a sentence for the operator, without the tunnel's target.
+    pub(crate) async fn reach(self, deadline: Instant) -> Result<Joined, String> {
+        let reached = self.connect(deadline).await?;
+        self.member.health.lock().lacks_udp = match &reached {
+            Joined::Shared(seat) => !seat.carries_udp(),
+            Joined::Alone(..) => !self.hop.config.udp || self.member.url.kind == HopKind::Socks5,
+        };
+        Ok(reached)
     }
-    let connect = async {
-        let stream = connect(&member.url.at, dialler, deadline).await.map_err(io::Error::other)?;
-        let io = handshake(stream, &member.url.at, tls.config.clone()).await?;
-        let is_http2 = tls::is_http2(io.get_ref().1);
-        if is_http2 {
-            io.bound_unsent();
+
+    async fn connect(self, deadline: Instant) -> Result<Joined, String> {
+        let Self { hop, member, dialler, lines } = self;
+        let Some(tls) = &member.tls else {
+            let stream = connect(&member.url.at, dialler, deadline).await?;
+            return Ok(Joined::Alone(Box::new(stream), Received::default()));
+        };
+        if let Some(reason) = tls.own.as_ref().and_then(|own| own.refused()) {
+            return Err(reason); // in TLS 1.3 the peer reports it only after the handshake
         }
-        Ok::<_, io::Error>(Made { io: Box::new(io), received: Received::default(), is_http2 })
-    };
-    let joined = if hop.config.tunnels.get() > 1 {
-        lines.join(connect).await
-    } else {
-        connect.await.map(|made| Joined::Alone(made.io, made.received))
-    };
-    joined.map_err(|error| match error.kind() {
-        // After the handshake: a server's alert about a certificate can be lost with the connection.
-        ConnectionAborted | ConnectionReset | BrokenPipe => format!(
-            "it broke the connection off behind the TLS handshake ({error}); if it accepts only clients with a certificate, check \
-             certificate and key of the next hop"
-        ),
-        _ => no_answer(&error, "ca of the next hop"),
-    })
+        let connect = async {
+            let stream = connect(&member.url.at, dialler, deadline).await.map_err(io::Error::other)?;
+            let io = handshake(stream, &member.url.at, tls.config.clone()).await?;
+            let is_http2 = tls::is_http2(io.get_ref().1);
+            if is_http2 {
+                io.bound_unsent();
+            }
+            Ok::<_, io::Error>(Made { io: Box::new(io), received: Received::default(), is_http2 })
+        };
+        let joined = if hop.config.tunnels.get() > 1 {
+            lines.join(connect).await
+        } else {
+            connect.await.map(|made| Joined::Alone(made.io, made.received))
+        };
+        joined.map_err(|error| match error.kind() {
+            // After the handshake: a server's alert about a certificate can be lost with the connection.
+            ConnectionAborted | ConnectionReset | BrokenPipe => format!(
+                "it broke the connection off behind the TLS handshake ({error}); if it accepts only clients with a certificate, check \
+                 certificate and key of the next hop"
+            ),
+            _ => no_answer(&error, "ca of the next hop"),
+        })
+    }
 }
 
 async fn handshake(

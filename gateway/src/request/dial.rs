@@ -55,31 +55,29 @@ pub(crate) enum Connected {
     Capsules(Dialled<Box<Tunnel>>),
 }
 
+/// Means to reach targets.
 #[derive(Clone, Copy)]
 pub(crate) struct Onward<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) resolver: &'a Resolver,
     pub(crate) connections: &'a Connections,
     pub(crate) pseudonym: &'a Pseudonym,
+    /// Selects among local addresses.
+    pub(crate) turn: usize,
+    pub(crate) deadline: Instant,
 }
 
 impl Connected {
-    /// Resolves and connects, within `limit` in total.
-    pub(crate) async fn dial(
-        admitted: Admitted,
-        onward: Onward<'_>,
-        limit: Duration,
-    ) -> Result<Self, Refusal> {
-        let deadline = Instant::now() + limit;
+    /// Resolves and connects.
+    pub(crate) async fn dial(admitted: Admitted, onward: Onward<'_>) -> Result<Self, Refusal> {
         if admitted.target().transport() == Transport::Udp {
             // Boxed: most tunnels are of TCP, and should not move the size of this future.
-            let connection = Box::pin(connect_datagrams(&admitted, &onward, deadline)).await?;
-            return Ok(match connection {
+            return Ok(match Box::pin(onward.connect_datagrams(&admitted)).await? {
                 Either::Left(connection) => Self::Datagrams(Dialled { connection, _admitted: admitted }),
                 Either::Right(connection) => Self::Capsules(Dialled { connection, _admitted: admitted }),
             });
         }
-        let connection = connect(&admitted, &onward, deadline).await?;
+        let connection = onward.connect(&admitted).await?;
         Ok(Self::Stream(Dialled { connection, _admitted: admitted }))
     }
 }
@@ -95,52 +93,94 @@ impl Dialled {
     }
 }
 
-async fn connect(
-    admitted: &Admitted,
-    onward: &Onward<'_>,
-    deadline: Instant,
-) -> Result<TargetStream, Refusal> {
-    let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
-    let (first, families) = match Way::find(target, onward, turn, deadline).await? {
-        (Way::Through(via, target), _) => {
-            return through((via, turn), &target, admitted, onward, deadline).await.map(Either::Right);
-        }
-        (Way::Direct(first), families) => (first, families),
-    };
-    let has_source = first.iter().any(|candidate| candidate.from.is_some());
-    let later = |late: Vec<IpAddr>| late_candidates(target, &late, policy, turn);
-    let connecting = timeout_at(deadline, connect_found(first, families, deadline, later));
-    let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
-    let stream = connected.map_err(|error| not_connected(&error, has_source))?;
-    // Without TCP_NODELAY a small write waits for the acknowledgement of the previous one (up to 40 ms).
-    stream.set_nodelay(true).map_err(|error| refusal(&error))?;
-    Ok(Either::Left(stream))
-}
-
-/// Resolves a target of UDP and connects a socket to the first of its allowed addresses to which this machine has a route: nothing
-/// answers before the client's first datagram. Through a next hop, which does this instead, it opens a tunnel.
-async fn connect_datagrams(
-    admitted: &Admitted,
-    onward: &Onward<'_>,
-    deadline: Instant,
-) -> Result<Either<Datagrams, Box<Tunnel>>, Refusal> {
-    let (target, policy, turn) = (admitted.target(), onward.policy, onward.policy.turn());
-    let (first, mut families) = match Way::find(target, onward, turn, deadline).await? {
-        (Way::Through(via, target), _) => {
-            return through((via, turn), &target, admitted, onward, deadline).await.map(Either::Right);
-        }
-        (Way::Direct(first), families) => (first, families),
-    };
-    let has_source = first.iter().any(|candidate| candidate.from.is_some());
-    let mut connected = first_of(&first);
-    if connected.is_err() && !families.are_complete() {
-        let late = timeout_at(deadline, families.rest()).await.unwrap_or_default();
-        let later = late_candidates(target, &late, policy, turn);
-        if !later.is_empty() {
-            connected = first_of(&later);
-        }
+impl<'a> Onward<'a> {
+    async fn connect(&self, admitted: &Admitted) -> Result<TargetStream, Refusal> {
+        let target = admitted.target();
+        let (first, families) = match self.find(target).await? {
+            (Way::Through(via, target), _) => {
+                return self.open_through(via, &target, admitted).await.map(Either::Right);
+            }
+            (Way::Direct(first), families) => (first, families),
+        };
+        let has_source = first.iter().any(|candidate| candidate.from.is_some());
+        let later = |late: Vec<IpAddr>| self.late_candidates(target, &late);
+        let connecting = timeout_at(self.deadline, connect_found(first, families, self.deadline, later));
+        let connected = connecting.await.map_err(|_| Refusal::DialTimeout)?;
+        let stream = connected.map_err(|error| not_connected(&error, has_source))?;
+        // Without TCP_NODELAY a small write waits for the acknowledgement of the previous one (up to 40 ms).
+        stream.set_nodelay(true).map_err(|error| refusal(&error))?;
+        Ok(Either::Left(stream))
     }
-    connected.map(Either::Left).map_err(|error| not_connected(&error, has_source))
+
+    /// Resolves a target of UDP and connects a socket to the first of its allowed addresses to which this machine has a route:
+    /// nothing answers before the client's first datagram. Through a next hop, which does this instead, it opens a tunnel.
+    async fn connect_datagrams(
+        &self,
+        admitted: &Admitted,
+    ) -> Result<Either<Datagrams, Box<Tunnel>>, Refusal> {
+        let target = admitted.target();
+        let (first, mut families) = match self.find(target).await? {
+            (Way::Through(via, target), _) => {
+                return self.open_through(via, &target, admitted).await.map(Either::Right);
+            }
+            (Way::Direct(first), families) => (first, families),
+        };
+        let has_source = first.iter().any(|candidate| candidate.from.is_some());
+        let mut connected = first_of(&first);
+        if connected.is_err() && !families.are_complete() {
+            let late = timeout_at(self.deadline, families.rest()).await.unwrap_or_default();
+            let later = self.late_candidates(target, &late);
+            if !later.is_empty() {
+                connected = first_of(&later);
+            }
+        }
+        connected.map(Either::Left).map_err(|error| not_connected(&error, has_source))
+    }
+
+    /// Looks the target up, unless a next hop does. Returns the addresses that are still being looked up, too.
+    async fn find(&self, target: &'a Target) -> Result<(Way<'a>, Families<'a, IpAddr>), Refusal> {
+        let judge = |addresses: &[IpAddr]| Way::judge(target, addresses, self.policy, self.turn);
+        let no_more = |way| (way, Families::known(Vec::new()));
+        let found = match target.host() {
+            Host::Address(address) => judge(&[*address]).map(no_more),
+            Host::Name(name) => match self.policy.via_of_name(name, target) {
+                Some(via) => Ok(no_more(Way::Through(via, target.clone()))),
+                None => self.resolver.resolve(name, self.deadline, judge).await,
+            },
+        };
+        if matches!(found, Err(Refusal::NoSource)) {
+            warn_of_source("it has no address of the target's family");
+        }
+        found
+    }
+
+    /// Opens a tunnel through a next hop, which receives the list of the gateways before it.
+    async fn open_through(
+        &self,
+        via: Via<'_>,
+        target: &Target,
+        admitted: &Admitted,
+    ) -> Result<Box<Tunnel>, Refusal> {
+        let hops = match admitted {
+            Admitted::Paid(_) => self.pseudonym.first(),
+            Admitted::Entrusted(entrusted) => entrusted.hops.clone(),
+        };
+        let dialler = Dialler { resolver: self.resolver, sources: via.sources, turn: self.turn };
+        // Boxed: most tunnels have no next hop, and should not move the size of this future.
+        let connecting = next_hop::connect(via, target, &hops, dialler, self.connections, self.deadline);
+        let tunnel = Box::pin(connecting).await.inspect_err(|refusal| {
+            if matches!(refusal, Refusal::Loop) {
+                self.policy.returned.note(target, Instant::now());
+            }
+        })?;
+        Ok(Box::new(tunnel))
+    }
+
+    /// Returns the addresses to dial among those that were found late; none if the policy allows none.
+    fn late_candidates(&self, target: &Target, late: &[IpAddr]) -> Vec<Candidate> {
+        let allowed = allowed(target, late, self.policy).unwrap_or_default();
+        candidates(target, &allowed, self.policy, self.turn)
+    }
 }
 
 /// Connects to the first candidate to which this machine has a route, and sends nothing.
@@ -163,29 +203,6 @@ enum Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    /// Looks the target up, unless a next hop does. Returns the addresses that are still being looked up, too.
-    async fn find(
-        target: &'a Target,
-        onward: &Onward<'a>,
-        turn: usize,
-        deadline: Instant,
-    ) -> Result<(Self, Families<'a, IpAddr>), Refusal> {
-        let Onward { policy, resolver, .. } = *onward;
-        let judge = |addresses: &[IpAddr]| Self::judge(target, addresses, policy, turn);
-        let no_more = |way| (way, Families::known(Vec::new()));
-        let found = match target.host() {
-            Host::Address(address) => judge(&[*address]).map(no_more),
-            Host::Name(name) => match policy.via_of_name(name, target) {
-                Some(via) => Ok(no_more(Self::Through(via, target.clone()))),
-                None => resolver.resolve(name, deadline, judge).await,
-            },
-        };
-        if matches!(found, Err(Refusal::NoSource)) {
-            warn_of_source("it has no address of the target's family");
-        }
-        found
-    }
-
     /// Decides about known addresses.
     fn judge(
         target: &Target,
@@ -201,29 +218,6 @@ impl<'a> Way<'a> {
         let candidates = candidates(target, &allowed, policy, turn);
         if candidates.is_empty() { Err(Refusal::NoSource) } else { Ok(Self::Direct(candidates)) }
     }
-}
-
-/// Opens a tunnel through a next hop, which receives the list of the gateways before it.
-async fn through(
-    (via, turn): (Via<'_>, usize),
-    target: &Target,
-    admitted: &Admitted,
-    onward: &Onward<'_>,
-    deadline: Instant,
-) -> Result<Box<Tunnel>, Refusal> {
-    let hops = match admitted {
-        Admitted::Paid(_) => onward.pseudonym.first(),
-        Admitted::Entrusted(entrusted) => entrusted.hops.clone(),
-    };
-    // Boxed: most tunnels have no next hop, and should not move the size of this future.
-    let dialler = Dialler { resolver: onward.resolver, sources: via.sources, turn };
-    let connecting = Box::pin(next_hop::connect(via, target, &hops, dialler, onward.connections, deadline));
-    let tunnel = connecting.await.inspect_err(|refusal| {
-        if matches!(refusal, Refusal::Loop) {
-            onward.policy.returned.note(target, Instant::now());
-        }
-    })?;
-    Ok(Box::new(tunnel))
 }
 
 /// Returns the addresses that the policy allows, or its refusal if it allows none.
@@ -253,11 +247,6 @@ fn candidates(target: &Target, allowed: &[IpAddr], policy: &Policy, turn: usize)
         Some(Candidate { to: SocketAddr::new(address, target.port()), from })
     };
     allowed.iter().filter_map(candidate).collect()
-}
-
-/// Returns the addresses to dial among those that were found late; none if the policy allows none.
-fn late_candidates(target: &Target, late: &[IpAddr], policy: &Policy, turn: usize) -> Vec<Candidate> {
-    candidates(target, &allowed(target, late, policy).unwrap_or_default(), policy, turn)
 }
 
 /// Returns the refusal for a failed connection; `has_source` is `true` if a local address was configured for it.

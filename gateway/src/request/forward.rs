@@ -3,19 +3,22 @@
 
 use crate::request::deny::Refusal;
 use crate::request::dial::Dialled;
-use crate::request::upload::{Progress, RequestBody, Upload};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, VIA};
 use http::{Request, Response, Version};
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Either;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use postern_daemon::exchange::Exchange;
-use postern_proxy::expect::{Following, Gate};
+use postern_proxy::expect::{Following, Gate, Held};
 use postern_proxy::headers::to_origin_form;
+use postern_proxy::http2::Inbox;
 use postern_proxy::idle::Idle;
 use postern_proxy::plain::{self, AnswerFault, HeadLimit};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -143,5 +146,84 @@ impl Body for ForwardedBody {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
+    }
+}
+
+/// The body of a request, of HTTP/1.1 or HTTP/2.
+pub(crate) type RequestBody = Either<Incoming, Inbox>;
+
+/// Marks the request as admitted: from now on its stream's window bounds its memory.
+pub(crate) fn paid(body: &RequestBody) {
+    if let Either::Right(inbox) = body {
+        inbox.paid();
+    }
+}
+
+/// The client's body, forwarded as it arrives, once the target expects it (`Expect: 100-continue`).
+struct Upload {
+    body: Held<RequestBody>,
+    progress: Progress,
+}
+
+/// Progress of an upload. Clones share it.
+#[derive(Clone)]
+struct Progress(Arc<Mutex<Seen>>);
+
+#[derive(Clone, Copy)]
+struct Seen {
+    /// Time at which the client's last piece was forwarded, or the target's last message arrived.
+    moved: Instant,
+    /// `true` if the target has all that the client sent, and the client still has to send the rest.
+    waits_for_client: bool,
+    /// `true` if the client's body was invalid, or was cut off.
+    is_broken: bool,
+}
+
+impl Upload {
+    fn new(body: RequestBody, gate: Gate) -> (Self, Progress) {
+        let seen = Seen { moved: Instant::now(), waits_for_client: false, is_broken: false };
+        let progress = Progress(Arc::new(Mutex::new(seen)));
+        (Self { body: Held::new(body, gate), progress: progress.clone() }, progress)
+    }
+}
+
+impl Progress {
+    /// Records a message from the target: the wait for its answer restarts.
+    fn hear(&self) {
+        self.0.lock().moved = Instant::now();
+    }
+
+    fn seen(&self) -> Seen {
+        *self.0.lock()
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let waits_for_target = self.body.waits();
+        let mut seen = self.progress.0.lock();
+        seen.waits_for_client = polled.is_pending() && !waits_for_target;
+        match &polled {
+            Poll::Ready(Some(Err(_))) => seen.is_broken = true,
+            Poll::Ready(_) => seen.moved = Instant::now(),
+            Poll::Pending => {}
+        }
+        drop(seen);
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -15,5 +15,4 @@ pub(crate) mod resolve;
 pub(crate) mod session;
 pub(crate) mod spend;
 pub(crate) mod tunnel;
-pub(crate) mod upload;
 pub(crate) mod verify;

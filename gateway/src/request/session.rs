@@ -18,11 +18,10 @@ use crate::request::answer::{self, Body};
 use crate::request::check::check;
 use crate::request::deny::{AskedIn, Refusal};
 use crate::request::dial::{Admitted, Connected, Onward};
-use crate::request::forward;
+use crate::request::forward::{self, RequestBody};
 use crate::request::parse::{self, Presented};
 use crate::request::peer::{Entrusted, Peer};
 use crate::request::spend::Spent;
-use crate::request::upload::{self, RequestBody};
 use crate::request::verify::Verified;
 use crate::state::{Generation, Worker};
 use http::{Method, Request, Response, StatusCode, request};
@@ -32,6 +31,7 @@ use postern_daemon::sources::Source;
 use postern_spend::Unknown;
 use postern_token::{KeyRefusal, UnixSeconds};
 use std::net::SocketAddr;
+use tokio::time::Instant;
 
 /// The connection to the target of a tunnel, and the record to complete when the tunnel ends.
 pub(crate) type Opened = (Connected, Account);
@@ -139,15 +139,17 @@ async fn dial(
         None => pay(worker, generation, (head, client.source), timeline).await.map(Admitted::Paid),
     };
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
-    upload::paid(body);
+    forward::paid(body);
     let resolver = worker.resolver.of(&settings.resolver);
     let onward = Onward {
         policy: &settings.policy,
         resolver: &resolver,
         connections: &worker.next_hops,
         pseudonym: &worker.core.pseudonym,
+        turn: settings.policy.turn(),
+        deadline: Instant::now() + limits.dial_timeout.get(),
     };
-    let connected = Connected::dial(admitted, onward, limits.dial_timeout.get()).await;
+    let connected = Connected::dial(admitted, onward).await;
     timeline.end(Stage::Dial);
     connected
 }

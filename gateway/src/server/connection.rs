@@ -6,10 +6,10 @@
 
 use crate::config::Limits;
 use crate::request::answer::Body;
+use crate::request::forward::RequestBody;
 use crate::request::peer::Peer;
 use crate::request::session::{self, Answer, Client, Opened};
 use crate::request::tunnel;
-use crate::request::upload::RequestBody;
 use crate::server::h2;
 use crate::state::Worker;
 use http::header::CONNECTION;

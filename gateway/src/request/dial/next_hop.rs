@@ -2,7 +2,7 @@
 //! and its bytes may arrive together with the proxy's answer.
 
 use crate::config::{HopKind, NextHop as Config};
-use crate::next_hops::{Connections, Dialler, Member, NO_METHOD, WRONG_PASSWORD, reach};
+use crate::next_hops::{Connections, Dialler, Leg, Member, NO_METHOD, WRONG_PASSWORD};
 use crate::request::deny::Refusal;
 use crate::request::egress::Via;
 use crate::request::hops::CDN_LOOP;
@@ -81,7 +81,8 @@ pub(super) async fn connect(
         let through = member.begin();
         let lines = connections.to(via.hop, &member, via.sources);
         let limit = deadline.min(Instant::now() + hop.connect_timeout.get());
-        let opened = match timeout_at(limit, reach(via.hop, &member, dialler, &lines, limit)).await {
+        let leg = Leg { hop: via.hop, member: &member, dialler, lines: &lines };
+        let opened = match timeout_at(limit, leg.reach(limit)).await {
             Err(_) => Err(Failure::hop("it did not take the connection in time")),
             Ok(Err(reason)) => Err(Failure::Hop(reason)),
             // Its first connection shows it.

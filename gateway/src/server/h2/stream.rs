@@ -3,9 +3,9 @@
 use crate::config::Limits;
 use crate::request::answer::{self, Body};
 use crate::request::deny::{AskedIn, Refusal};
+use crate::request::forward::RequestBody;
 use crate::request::session::{self, Answer, Client, Opened};
 use crate::request::tunnel;
-use crate::request::upload::RequestBody;
 use crate::state::Worker;
 use bytes::Bytes;
 use h2::server::SendResponse;
