@@ -14,7 +14,7 @@ use postern_daemon::readiness::Readiness;
 use postern_daemon::tls::self_signed;
 use postern_gateway::Gateway;
 use postern_gateway::config::{
-    ChallengeConfig, Egress, Lever, Listen, Ports as EgressPorts, Rule, StoreConfig, UdpPorts, UdpWord,
+    ChallengeConfig, Egress, Lever, Listen, Ports as EgressPorts, PortsWord, Rule, StoreConfig,
 };
 use postern_issuer::Issuer;
 use postern_telemetry::log::{self, LogFormat};
@@ -197,8 +197,8 @@ fn gateway_config(
     let egress = if args.open_egress {
         Egress {
             private: true,
-            ports: EgressPorts::Any,
-            udp: UdpPorts::Word(UdpWord::Any),
+            ports: EgressPorts::Word(PortsWord::Any),
+            udp: EgressPorts::Word(PortsWord::Any),
             lever,
             ..Egress::default()
         }

@@ -1,6 +1,5 @@
 //! Access for benchmarks to the recording of requests, without real requests.
 
-use crate::config::AccessLog;
 use crate::observe::recorder::{Checking, Recorder};
 use crate::observe::timeline::{Stage, Timeline};
 use http::{HeaderMap, StatusCode};
@@ -29,7 +28,7 @@ impl Recording {
         let tracing = TracingConfig { endpoint, sample_ratio, ..TracingConfig::default() };
         let tracer = Tracer::start(&tracing, "bench").expect("the exporter starts");
         let backend = Backend::Embedded(Arc::new(store));
-        let recorder = Recorder::new(&Live::default(), &backend, tracer, AccessLog::Off);
+        let recorder = Recorder::new(&Live::default(), &backend, tracer);
         Self { recorder, headers: HeaderMap::new() }
     }
 

@@ -6,7 +6,7 @@ mod pattern;
 mod resolver;
 mod store;
 
-pub use egress::{Action, Egress, Lever, Ports, Rule, UdpPorts, UdpTemplate, UdpWord};
+pub use egress::{Action, Egress, Lever, Ports, PortsWord, Rule, UdpTemplate};
 pub use next_hop::{Balance, HopKind, HopUrl, NextHop};
 pub(crate) use next_hop::{DIRECT, HopTls};
 pub use pattern::{Hosts, Pattern};

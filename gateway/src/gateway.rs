@@ -5,7 +5,7 @@ use crate::error::StartError;
 use crate::gate::LoggedGate;
 use crate::keys::offer::KeyTypes;
 use crate::keys::refresh::{Refresh, Supply};
-use crate::maintenance::{Maintenance, SharedLimits, StoreMaintenance};
+use crate::maintenance::{SharedLimits, StoreMaintenance};
 use crate::memories::Memories;
 use crate::next_hops::{self, Connections};
 use crate::observe::recorder::{Recorder, slow};
@@ -41,7 +41,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 pub struct Gateway {
     core: Arc<Core>,
     workers: Vec<(CurrentResolver, TaskTrackerToken)>,
-    maintenance: Maintenance,
+    maintenance: BoxFuture<'static, ()>,
     start: Start,
     /// Sockets of the peer listener, which already listens.
     peers: Option<Sockets>,
@@ -92,7 +92,7 @@ impl Gateway {
             keyring: ArcSwap::from_pointee(saved),
             key_types,
             memories: Memories::default(),
-            recorder: Recorder::new(&process.live, &generation.backend, tracer, config.log.access),
+            recorder: Recorder::new(&process.live, &generation.backend, tracer),
             generation: ArcSwap::from_pointee(generation),
             shutdown: process.shutdown.clone(),
             places: Places::default(),
@@ -114,12 +114,13 @@ impl Gateway {
             listening: watch::Sender::new(false),
         };
         let (supplies, replaced) = mpsc::unbounded_channel();
-        let maintenance = Maintenance {
-            keys: Refresh::new(Arc::clone(&core), supply, replaced, keys),
-            store: StoreMaintenance::new(Arc::clone(&core), store),
-            shared_limits: SharedLimits::new(Arc::clone(&core)),
-            next_hops: next_hops::Checks::new(Arc::clone(&core), CurrentResolver::new(&resolver)?, hops),
-        };
+        let keys = Refresh::new(Arc::clone(&core), supply, replaced, keys);
+        let store = StoreMaintenance::new(Arc::clone(&core), store);
+        let limits = SharedLimits::new(Arc::clone(&core));
+        let hops = next_hops::Checks::new(Arc::clone(&core), CurrentResolver::new(&resolver)?, hops);
+        // Concurrently: an issuer that does not answer must not delay the store's readiness.
+        let maintenance =
+            Box::pin(async { _ = tokio::join!(keys.run(), store.run(), limits.run(), hops.run()) });
         let renewed = |name, tls, ends: fn(u64)| {
             let ProcessContext { readiness, shutdown, .. } = process;
             Renewed::new(name, tls, readiness, shutdown, ends, start.listening.subscribe())
@@ -209,7 +210,7 @@ impl Gateway {
         if let Some(reloader) = self.reloader {
             tokio::spawn(self.reloading.run(reloader));
         }
-        let (maintenance, start) = (self.maintenance.run(), self.start.run(give));
+        let (maintenance, start) = (self.maintenance, self.start.run(give));
         let serving = async {
             tokio::select! {
                 () = maintenance => Ok(()),

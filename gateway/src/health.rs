@@ -109,19 +109,15 @@ impl Findings {
         Condition::of(found)
     }
 
-    fn clocks(&self) -> String {
-        format!(
-            "{}, so witnesses end too early there, and no mark stands: set both clocks by NTP",
-            self.skewed.join("; ")
-        )
-    }
-
     fn way_out(&self, reason: Unknown) -> String {
         match &self.health {
             Some(health) if health.overlaps => OVERLAPS.to_owned(),
             Some(health) if health.used_up && reason == Unknown::Unmarked => USED_UP.to_owned(),
             Some(health) if reason == Unknown::Unmarked => {
-                let clocks = (!self.skewed.is_empty()).then(|| self.clocks());
+                let clocks = (!self.skewed.is_empty()).then(|| {
+                    let skewed = self.skewed.join("; ");
+                    format!("{skewed}, so witnesses end too early there, and no mark stands: set both clocks by NTP")
+                });
                 unfit(health).or(clocks).unwrap_or_else(|| way_out(reason).to_owned())
             }
             None if reason == Unknown::Unmarked => {

@@ -1,9 +1,7 @@
-//! Periodic background work: fetches keys (`refresh`), drops retired records, updates readiness, shares limits, checks next hops.
+//! Periodic background work for the store and the limits that a fleet shares: drops retired records, updates readiness.
 
 use crate::gate::LoggedGate;
 use crate::health::{Findings, Recent};
-use crate::keys::refresh::Refresh;
-use crate::next_hops;
 use crate::observe::catalogue;
 use crate::observe::labels::{Replica, STORE_COMMAND, STORE_ENDED, SharingRound};
 use crate::state::Core;
@@ -24,20 +22,6 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 const STORE_TICK: Duration = Duration::from_millis(250);
 /// Interval at which expired epochs are dropped, and refusals logged.
 const TICK: Duration = Duration::from_secs(10);
-
-pub(crate) struct Maintenance {
-    pub(crate) keys: Refresh,
-    pub(crate) store: StoreMaintenance,
-    pub(crate) shared_limits: SharedLimits,
-    pub(crate) next_hops: next_hops::Checks,
-}
-
-impl Maintenance {
-    pub(crate) async fn run(self) {
-        // Concurrently: an issuer that does not answer must not delay the store's readiness.
-        tokio::join!(self.keys.run(), self.store.run(), self.shared_limits.run(), self.next_hops.run());
-    }
-}
 
 /// Returns ticks that are not made up for after a stall: the samples of a window are an interval apart.
 fn ticks(every: Duration) -> Interval {
@@ -81,7 +65,7 @@ impl StoreMaintenance {
         Self { core, gate, connect_failures: Vec::new(), recent: Recent::default() }
     }
 
-    async fn run(self) {
+    pub(crate) async fn run(self) {
         let core = Arc::clone(&self.core);
         let backend = || Arc::clone(&core.generation.load().backend);
         // Concurrently: a slow disk must not delay the store's readiness.

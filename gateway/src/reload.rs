@@ -210,7 +210,6 @@ impl Reloading {
         for (certificate, tls) in self.certificates.iter_mut().zip([tls, peers]) {
             tls.into_iter().for_each(|tls| certificate.replace(tls));
         }
-        core.recorder.access.set(new.log.access);
         log::set_format(new.log.format);
         shutdown.set_deadline(new.drain.deadline.get());
         self.config = new;

@@ -1,8 +1,8 @@
 //! The one conversion from a configuration to settings, which cannot be invalid, and the opening of the store that they name.
 
 use crate::config::{
-    CheckTiming, Config, Limits, MemcachedConfig, ResolverConfig, StoreConfig, StoreKind, StoreTls,
-    TransportKind,
+    AccessLog, CheckTiming, Config, Limits, MemcachedConfig, ResolverConfig, StoreConfig, StoreKind,
+    StoreTls, TransportKind,
 };
 use crate::error::StartError;
 use crate::keys::keyring::CLOCK_TOLERANCE;
@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) source: Source,
     pub(crate) offer: Offer,
     pub(crate) store: StoreSettings,
+    pub(crate) access: AccessLog,
     pub(crate) check_timing: CheckTiming,
     pub(crate) http2: bool,
     pub(crate) require_host: bool,
@@ -71,6 +72,7 @@ impl Settings {
             store: StoreSettings::of(&config.store, offer.marks())?,
             source,
             offer,
+            access: config.log.access,
             check_timing: config.store.memcached.hint,
             http2: config.listen.http2,
             require_host: config.listen.require_host,

@@ -92,6 +92,11 @@ impl Core {
         }
     }
 
+    /// Records the answer to a request that reached no stage.
+    pub(crate) fn turned_away(&self, refusal: &Refusal) {
+        self.recorder.turned_away(refusal, self.generation.load().settings.access);
+    }
+
     /// Withdraws keys in use that the store has retired.
     pub(crate) fn withdraw_retired(&self, now: UnixSeconds) {
         let (keyring, generation) = (self.keyring.load_full(), self.generation.load());

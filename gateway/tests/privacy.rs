@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "the other binary uses the rest")]
 mod support;
 
-use postern_gateway::config::{Config, UdpPorts, UdpWord};
+use postern_gateway::config::{Config, Ports, PortsWord};
 use postern_testkit::ports;
 use postern_token::header::format_authorization;
 use postern_token::{Token, encode_base64url};
@@ -59,7 +59,7 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();
-    let any_port = |config: &mut Config| config.egress.udp = UdpPorts::Word(UdpWord::Any);
+    let any_port = |config: &mut Config| config.egress.udp = Ports::Word(PortsWord::Any);
     let (gateway, echo, closed) = (Running::start_with(any_port).await, Echo::start().await, ports::closed());
 
     let mut traces: Vec<Vec<u8>> = Vec::new();

@@ -14,17 +14,17 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// Targets of tunnels: the first matching rule decides; without one, `ports`, `private` and `own` do.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Egress {
     /// Allow private, loopback and other special addresses: token holders then reach your network.
     pub private: bool,
     /// Allow public addresses of the gateway's machine.
     pub own: bool,
-    /// Allowed ports.
+    /// Allowed ports: a list, "any", or "off".
     pub ports: Ports,
     /// Ports of UDP that may be reached, through rules as well: "off", a list, or "any".
-    pub udp: UdpPorts,
+    pub udp: Ports,
     /// Path at which UDP can be requested beside the well-known one, such as "/udp?h={target_host}&p={target_port}".
     pub udp_template: Option<UdpTemplate>,
     /// Networks that no rule can allow, such as "203.0.113.0/24".
@@ -45,6 +45,25 @@ pub struct Egress {
     /// The means to allow more. Not a key of the file: `postern up` has a switch instead.
     #[serde(skip)]
     pub lever: Lever,
+}
+
+impl Default for Egress {
+    fn default() -> Self {
+        Self {
+            private: false,
+            own: false,
+            ports: Ports::List(vec![80, 443]),
+            udp: Ports::List(vec![443]),
+            udp_template: None,
+            deny: Vec::new(),
+            rules: Vec::new(),
+            resolver: ResolverConfig::default(),
+            source: Vec::new(),
+            via: None,
+            next_hops: Vec::new(),
+            lever: Lever::default(),
+        }
+    }
 }
 
 impl Egress {
@@ -102,9 +121,17 @@ pub enum Lever {
 pub enum Ports {
     /// These.
     List(Vec<u16>),
+    /// All of them, or none.
+    Word(PortsWord),
+}
+
+/// All ports, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PortsWord {
+    /// None.
+    Off,
     /// All of them.
-    #[serde(with = "any")]
-    #[schemars(with = "String", extend("enum" = ["any"]))]
     Any,
 }
 
@@ -114,35 +141,9 @@ impl Ports {
     pub fn allow(&self, port: u16) -> bool {
         match self {
             Self::List(ports) => ports.contains(&port),
-            Self::Any => true,
+            Self::Word(word) => *word == PortsWord::Any,
         }
     }
-}
-
-impl Default for Ports {
-    fn default() -> Self {
-        Self::List(vec![80, 443])
-    }
-}
-
-/// The ports that may be reached over UDP.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum UdpPorts {
-    /// These.
-    List(Vec<u16>),
-    /// All of them, or none.
-    Word(UdpWord),
-}
-
-/// All ports of UDP, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum UdpWord {
-    /// None.
-    Off,
-    /// All of them.
-    Any,
 }
 
 /// A template of paths for requests of UDP.
@@ -167,35 +168,6 @@ impl fmt::Display for UdpTemplate {
 }
 
 text_value!(UdpTemplate, "a path with {target_host} and behind it {target_port} (RFC 9298, section 2)");
-
-impl UdpPorts {
-    /// Returns `true` if UDP to `port` is allowed.
-    #[must_use]
-    pub fn allow(&self, port: u16) -> bool {
-        match self {
-            Self::List(ports) => ports.contains(&port),
-            Self::Word(word) => *word == UdpWord::Any,
-        }
-    }
-}
-
-impl Default for UdpPorts {
-    fn default() -> Self {
-        Self::List(vec![443])
-    }
-}
-
-/// Serialization of all ports as the word "any".
-mod any {
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
-        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-        if text == "any" { Ok(()) } else { Err(serde::de::Error::custom("not \"any\"")) }
-    }
-
-    pub(super) fn serialize<S: serde::Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("any")
-    }
-}
 
 /// A rule, with the targets that it allows or denies.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -348,6 +320,7 @@ impl Egress {
             (None, Action::Allow { .. }, Ports::List(ports)) => {
                 ports.iter().map(|port| *port..=*port).collect()
             }
+            (None, Action::Allow { .. }, Ports::Word(PortsWord::Off)) => Vec::new(),
             (None, ..) => vec![1..=u16::MAX],
         }
     }

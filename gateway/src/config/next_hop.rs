@@ -6,7 +6,7 @@ use postern_proxy::target::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,9 +30,6 @@ pub struct NextHop {
     /// "load": the less loaded of two URLs; "target": the same for each target host.
     #[serde(default)]
     pub balance: Balance,
-    /// Share of each URL, such as [2, 1].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub weights: Vec<NonZeroU16>,
     /// User name at the proxy.
     pub user: Option<String>,
     /// Password of `user`.
@@ -68,10 +65,10 @@ const fn default_tunnels() -> NonZeroUsize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Balance {
-    /// Of two that are drawn, the one with fewer tunnels of this gateway for its weight.
+    /// Of two that are drawn, the one with fewer tunnels of this gateway.
     #[default]
     Load,
-    /// By weighted rendezvous hashing of the target's host: a site sees one address of many users, and all of a user's tunnels.
+    /// By rendezvous hashing of the target's host: a site sees one address of many users, and all of a user's tunnels.
     Target,
 }
 
@@ -110,10 +107,6 @@ impl NextHop {
         let is_over_tls = self.has(HopKind::Https);
         let faults = [
             (self.urls.is_empty(), "no URL: write urls = [\"https://exit.example:443\"]"),
-            (
-                !self.weights.is_empty() && self.weights.len() != self.urls.len(),
-                "not as many weights as URLs: write one for each, or none",
-            ),
             (
                 self.user.is_some() != self.password.is_some(),
                 "one of user and password: write both, or neither",
@@ -172,7 +165,7 @@ pub enum HopKind {
 }
 
 /// The URL of a next hop.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HopUrl {
     pub(crate) text: Box<str>,
     pub(crate) kind: HopKind,
@@ -208,12 +201,6 @@ impl fmt::Display for HopUrl {
     }
 }
 
-impl fmt::Debug for HopUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 text_value!(HopUrl, ACCEPTED);
 
 #[cfg(test)]
@@ -242,7 +229,6 @@ mod tests {
             (format!("{socks}user = \"u\"\npassword = \"{long}\""), "cannot be sent"),
             (format!("{http}user = \"u\"\npassword = \"p\\r\\nX: y\""), "cannot be sent"),
             ("urls = []".to_owned(), "has no URL"),
-            (format!("{http}weights = [1, 2]"), "has not as many weights as URLs"),
             (format!("{http}ca = \"ca.pem\""), "no https URL that they are for"),
             (format!("{http}check_every = \"10ms\""), "a check_every below"),
             (format!("{http}udp = true"), "good"),

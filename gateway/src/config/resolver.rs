@@ -7,13 +7,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Maximum of `max_ttl`.
-const LONGEST_KEPT: Duration = Duration::from_secs(30 * 86_400);
-
-/// DNS for names of targets. Search domains never apply. An answer is kept for its time to live.
+/// DNS for names of targets. Search domains never apply. An answer is kept for its time to live, a day at most.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResolverConfig {
@@ -29,10 +25,6 @@ pub struct ResolverConfig {
     pub ca: Option<PathBuf>,
     /// Time for one server's answer, within `limits.dial_timeout`.
     pub timeout: ConfigDuration,
-    /// Shortest time that answers are kept.
-    pub min_ttl: ConfigDuration,
-    /// Longest time that answers are kept, at most "30d".
-    pub max_ttl: ConfigDuration,
 }
 
 impl Default for ResolverConfig {
@@ -44,8 +36,6 @@ impl Default for ResolverConfig {
             path: "/dns-query".to_owned(),
             ca: None,
             timeout: ConfigDuration::secs(5),
-            min_ttl: ConfigDuration::secs(0),
-            max_ttl: ConfigDuration::hours(24),
         }
     }
 }
@@ -97,9 +87,6 @@ impl ResolverConfig {
             }
             _ if !self.path.starts_with('/') => "path must begin with a slash, such as \"/dns-query\"",
             _ if self.timeout.get().is_zero() => "timeout must be longer than nothing, such as \"5s\"",
-            _ if self.min_ttl.get() > self.max_ttl.get() || self.max_ttl.get() > LONGEST_KEPT => {
-                "min_ttl must not be longer than max_ttl, and max_ttl not longer than \"30d\""
-            }
             _ => return Ok(()),
         };
         Err(format!("egress.resolver.{fault}"))
@@ -164,7 +151,6 @@ mod tests {
             ("ca = \"ca.pem\"", "check no certificate"),
             ("path = \"dns-query\"", "path must begin"),
             ("timeout = \"0s\"", "timeout must be"),
-            ("min_ttl = \"2h\"\nmax_ttl = \"1h\"", "min_ttl must not"),
         ] {
             assert!(checked(text).err().unwrap_or_else(|| "good".to_owned()).contains(expected), "{text}");
         }

@@ -2,8 +2,7 @@
 //!
 //! The file has the keys with this gateway's own windows: for a key without not-after, the window counts from when the key was
 //! first seen; for a key that is no longer listed, the window is shortened. A restart therefore extends no key. A shortened key
-//! also has the directory's own not-after in a separate field, because its spent records are kept until then. Files of versions
-//! without that field have one end for both; those versions ignore the field.
+//! also has the directory's own not-after in a separate field, because its spent records are kept until then.
 
 use crate::health::plural;
 use crate::keys::keyring::Keyring;
@@ -44,9 +43,7 @@ struct Document {
 struct SavedKey {
     #[serde(flatten)]
     key: DirectoryKey,
-    /// The directory's own not-after, if the window ends earlier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    directory_not_after: Option<UnixSeconds>,
+    directory_not_after: UnixSeconds,
 }
 
 impl Saved {
@@ -182,7 +179,7 @@ fn entry(known: &TrustedKey) -> SavedKey {
             Some(not_before),
             Some(not_after),
         ),
-        directory_not_after: Some(known.directory_not_after).filter(|end| *end != not_after),
+        directory_not_after: known.directory_not_after,
     }
 }
 
@@ -193,11 +190,10 @@ fn trusted(saved: &SavedKey, accepted: &mut Accepted) -> Result<TrustedKey, Stri
         not_before: entry.not_before.unwrap_or_default(),
         not_after: entry.not_after.ok_or("a key has no end")?,
     };
-    let directory_not_after = saved.directory_not_after.unwrap_or(window.not_after);
-    if directory_not_after < window.not_after {
+    if saved.directory_not_after < window.not_after {
         return Err("a key is accepted beyond its end".to_owned());
     }
-    Ok(TrustedKey { key: Arc::new(key), window, directory_not_after })
+    Ok(TrustedKey { key: Arc::new(key), window, directory_not_after: saved.directory_not_after })
 }
 
 #[cfg(test)]
@@ -310,23 +306,6 @@ mod tests {
         fs::remove_file(&folder).unwrap();
         file.keep(&first).await;
         assert!(path.exists());
-    }
-
-    /// Versions without the directory's own not-after wrote only the end of the window.
-    #[test]
-    fn a_file_of_the_version_before_is_read() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("issuer-keys.json");
-        let (id, entry) = key();
-        let entry =
-            DirectoryKey { not_before: Some(UnixSeconds(5)), not_after: Some(UnixSeconds(50)), ..entry };
-        let text = serde_json::json!({ "version": 1, "directory": URL, "keys": [entry] }).to_string();
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let ring = Saved::new(path, URL.to_owned()).load(&mut Accepted::public());
-        assert_eq!(ring.find(id, UnixSeconds(50)).err(), Some(KeyRefusal::Retired));
-        let epochs: Vec<_> = ring.epochs(UnixSeconds(49)).map(|epoch| epoch.expires).collect();
-        assert_eq!(epochs, [UnixSeconds(50 + 3600)]);
     }
 
     #[tokio::test]

@@ -1,13 +1,14 @@
-//! A URL of a next hop: its health, as observed by tunnels and checks, and its counters.
+//! A URL of a next hop: its health, as observed by tunnels and checks, its counters, and the choice among several.
 
-use super::Choice;
-use crate::config::{HopKind, HopTls, HopUrl};
+use crate::config::{Balance, HopKind, HopTls, HopUrl};
 use crate::observe::catalogue::NEXT_HOP_FAILURES;
+use aws_lc_rs::digest::{Context, SHA256};
 use metrics::counter;
 use parking_lot::Mutex;
 use postern_daemon::backoff::{Backoff, jittered};
+use postern_proxy::target::Host;
 use postern_telemetry::catalogue::ADDRESS;
-use std::num::NonZeroU16;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,7 +23,6 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: D
 
 pub(crate) struct Member {
     pub(crate) url: HopUrl,
-    weight: u16,
     /// `None` for a URL without TLS.
     pub(super) tls: Option<HopTls>,
     /// Tunnels that are open or being opened.
@@ -52,7 +52,7 @@ pub(super) struct Health {
 }
 
 impl Member {
-    pub(super) fn new(url: &HopUrl, weight: Option<NonZeroU16>, tls: Option<&HopTls>, has_udp: bool) -> Self {
+    pub(super) fn new(url: &HopUrl, tls: Option<&HopTls>, has_udp: bool) -> Self {
         let lacks_udp = match url.kind {
             HopKind::Socks5 => true,
             HopKind::Http => !has_udp,
@@ -60,7 +60,6 @@ impl Member {
         };
         Self {
             url: url.clone(),
-            weight: weight.map_or(1, NonZeroU16::get),
             tls: tls.filter(|_| url.kind == HopKind::Https).cloned(),
             tunnels: AtomicUsize::default(),
             health: Mutex::new(Health { lacks_udp, ..Health::new(Instant::now()) }),
@@ -82,7 +81,7 @@ impl Member {
         let health = self.health.lock();
         let down_until = health.down.as_ref().map(|_| health.check_at.max(now));
         let tunnels = self.tunnels.load(Ordering::Relaxed);
-        Choice { url: &self.url.text, weight: self.weight, tunnels, down_until }
+        Choice { url: &self.url.text, tunnels, down_until }
     }
 
     /// Returns the reason why the URL is down; `None` if it is up.
@@ -224,6 +223,64 @@ impl Drop for Through {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice<'a> {
+    pub(super) url: &'a str,
+    /// Tunnels that are open or being opened.
+    pub(super) tunnels: usize,
+    /// Time of the next attempt; `None` if the URL is up.
+    pub(super) down_until: Option<Instant>,
+}
+
+impl Choice<'_> {
+    /// Returns the score of rendezvous hashing: the URL with the highest score takes the host. A change of the list
+    /// moves only the hosts of added or removed URLs.
+    fn score(&self, host: &str) -> u64 {
+        let mut digest = Context::new(&SHA256);
+        // A prefix of fixed length, and a separator that neither part contains, make the text unambiguous.
+        for part in ["postern next hop v1\n", self.url, "\n", host] {
+            digest.update(part.as_bytes());
+        }
+        let digest = digest.finish();
+        digest.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+}
+
+/// Returns the indices of `choices` in the order of attempts. URLs that are down come last, the one with the earliest next
+/// attempt first.
+pub(super) fn order(
+    balance: Balance,
+    choices: &[Choice<'_>],
+    target: &Host,
+    mut random: impl FnMut() -> u32,
+) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..choices.len()).collect();
+    match balance {
+        Balance::Load => {
+            // Fisher-Yates shuffle.
+            for last in (1..order.len()).rev() {
+                let chosen = random() as usize % (last + 1);
+                order.swap(last, chosen);
+            }
+        }
+        Balance::Target => {
+            let host = match target {
+                Host::Name(name) => name.to_ascii_lowercase(),
+                Host::Address(address) => address.to_canonical().to_string(),
+            };
+            order.sort_by_cached_key(|index| Reverse(choices[*index].score(&host)));
+        }
+    }
+    order.sort_by_key(|index| choices[*index].down_until); // stable, and `None` sorts first
+    if let (Balance::Load, [first, second, ..]) = (balance, &mut order[..]) {
+        let [one, other] = [&choices[*first], &choices[*second]];
+        if one.down_until.is_none() && other.down_until.is_none() && other.tunnels < one.tunnels {
+            std::mem::swap(first, second);
+        }
+    }
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,5 +317,79 @@ mod tests {
         assert!(health.silent_since(now + EVERY));
         health.served(now + 2 * EVERY);
         assert!(!health.silent_since(now + EVERY));
+    }
+
+    fn choice(url: &str) -> Choice<'_> {
+        Choice { url, tunnels: 0, down_until: None }
+    }
+
+    fn host(number: usize) -> Host {
+        Host::Name(format!("host-{number}.example").into())
+    }
+
+    #[test]
+    fn of_two_the_one_with_fewer_tunnels_takes_the_next() {
+        let first = |choices: &[Choice<'_>]| {
+            let mut counts = vec![0_usize; choices.len()];
+            for seed in 0..6_000_u32 {
+                let mut state = seed.wrapping_mul(2_654_435_761);
+                let random = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    state >> 8
+                };
+                counts[order(Balance::Load, choices, &host(0), random)[0]] += 1;
+            }
+            counts
+        };
+        let busy = Choice { tunnels: 9, ..choice("b") };
+        let counts = first(&[choice("a"), busy, choice("c")]);
+        assert_eq!(counts[1], 0, "with two others the busiest is never the less loaded of two");
+        assert!(counts[0].abs_diff(counts[2]) < 600, "{counts:?}");
+        assert_eq!(first(&[Choice { tunnels: 1, ..choice("a") }, choice("b")]), [0, 6_000]);
+    }
+
+    #[test]
+    fn each_host_has_its_url_and_keeps_it_when_others_come_and_go() {
+        let urls = ["https://a:1", "https://b:1", "https://c:1"];
+        let all: Vec<_> = urls.map(choice).to_vec();
+        let takes = |choices: &[Choice<'_>], number| {
+            let first = order(Balance::Target, choices, &host(number), || panic!("no chance in it"))[0];
+            choices[first].url.to_owned()
+        };
+        let of_all: Vec<String> = (0..3_000).map(|number| takes(&all, number)).collect();
+        for url in urls {
+            let share = of_all.iter().filter(|taken| *taken == url).count();
+            assert!((850..1_150).contains(&share), "{url} {share}");
+        }
+        let without_b = [all[0], all[2]];
+        for (number, before) in of_all.iter().enumerate().filter(|(_, before)| *before != "https://b:1") {
+            assert_eq!(takes(&without_b, number), *before);
+        }
+        let upper = Host::Name("HOST-7.example".into());
+        let of_upper = order(Balance::Target, &all, &upper, || 0);
+        assert_eq!(of_upper, order(Balance::Target, &all, &host(7), || 0));
+    }
+
+    /// Gateways of other versions and machines must make the same choice.
+    #[test]
+    fn the_choice_is_a_fixed_one() {
+        let all = ["https://a:1", "https://b:1", "https://c:1"].map(choice);
+        let taken: Vec<usize> =
+            (0..12).map(|number| order(Balance::Target, &all, &host(number), || 0)[0]).collect();
+        assert_eq!(taken, [0, 1, 1, 1, 0, 0, 0, 1, 2, 0, 2, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_down_comes_last_and_the_next_to_be_tried_before_the_others() {
+        let now = Instant::now();
+        let down = |url, seconds| {
+            let down_until = Some(now + Duration::from_secs(seconds));
+            Choice { down_until, ..choice(url) }
+        };
+        let choices = [down("a", 5), down("b", 1), choice("c"), Choice { tunnels: 100, ..choice("d") }];
+        for balance in [Balance::Load, Balance::Target] {
+            let order = order(balance, &choices, &host(1), || 7);
+            assert_eq!(order[2..], [1, 0], "{balance:?}");
+        }
     }
 }

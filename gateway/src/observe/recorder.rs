@@ -15,7 +15,7 @@ use crate::observe::catalogue;
 use crate::observe::labels::{CheckResult, CheckStage, Direction, Outcome, UNKNOWN_REASON};
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::deny::Refusal;
-use access::{Access, Refusals};
+use access::{Line, Refusals};
 use arc_swap::ArcSwap;
 use http::{HeaderMap, StatusCode};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
@@ -56,7 +56,6 @@ pub(crate) struct Recorder {
     addresses: Vec<String>,
     pub(crate) tracer: ArcSwap<Tracer>,
     pub(crate) refusals: Refusals,
-    pub(crate) access: Access,
     /// Latest reason for a missing verdict, except a retired epoch.
     pub(crate) last_unknown: Mutex<Option<Unknown>>,
 }
@@ -83,7 +82,7 @@ pub(crate) fn slow(tracer: &Tracer) -> Duration {
 }
 
 impl Recorder {
-    pub(crate) fn new(live: &Live, backend: &Backend, tracer: Tracer, access: AccessLog) -> Self {
+    pub(crate) fn new(live: &Live, backend: &Backend, tracer: Tracer) -> Self {
         let checks = CheckStage::ALL.iter().flat_map(|stage| {
             CheckResult::ALL.iter().map(|result| {
                 let labels = [(CheckStage::LABEL, stage.as_str()), (CheckResult::LABEL, result.as_str())];
@@ -130,7 +129,6 @@ impl Recorder {
             addresses,
             tracer: ArcSwap::from_pointee(tracer),
             refusals: Refusals::new(),
-            access: Access::new(access),
             last_unknown: Mutex::default(),
         }
     }
@@ -148,10 +146,6 @@ impl Recorder {
         slow(&self.tracer.load())
     }
 
-    pub(crate) fn names_clients(&self) -> bool {
-        self.access.names_clients()
-    }
-
     /// Records the answer to a request that reached a stage, or the refusal and its status. Returns the account that records the
     /// end of its tunnel.
     pub(crate) fn answered(
@@ -160,7 +154,7 @@ impl Recorder {
         is_peers: bool,
         timeline: &Timeline,
         decision: &SamplingDecision,
-        who: Who,
+        who: Option<Who>,
     ) -> Account {
         let outcome = refusal.map_or(Outcome::Opened, Refusal::outcome);
         if is_peers {
@@ -181,14 +175,16 @@ impl Recorder {
             }
             later
         });
-        Account { trace, line: self.access.line(outcome, timeline, who).map(Box::new) }
+        Account { trace, line: who.map(|who| Box::new(Line::new(outcome, timeline, who))) }
     }
 
     /// Records the answer to a request that reached no stage.
-    pub(crate) fn turned_away(&self, refusal: &Refusal) {
+    pub(crate) fn turned_away(&self, refusal: &Refusal, log: AccessLog) {
         self.outcomes[refusal.outcome() as usize].add(1);
         self.refusals.refused(refusal, Instant::now());
-        self.access.turned_away(refusal.outcome());
+        if log != AccessLog::Off {
+            Line::write_turned_away(refusal.outcome());
+        }
     }
 
     pub(crate) fn connection_opened(&self) -> Open<'_> {

@@ -76,15 +76,11 @@ impl Timeline {
         self.of(stage).map(|(from, to)| to - from)
     }
 
-    /// Returns the start of the check, which is the end of parsing.
-    fn presented(&self) -> Option<Instant> {
-        self.of(Stage::Parse).map(|(_, to)| to)
-    }
-
     /// Returns the check's duration, from the parsed request to its result; `None` without a result.
     pub(crate) fn check(&self) -> Option<Duration> {
         let (judged, _) = self.judged?;
-        Some(judged - self.presented()?)
+        let (_, parsed) = self.of(Stage::Parse)?;
+        Some(judged - parsed)
     }
 
     pub(crate) fn pool_wait(&self) -> Duration {

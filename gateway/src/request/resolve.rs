@@ -6,7 +6,6 @@ use crate::error::StartError;
 use crate::observe::catalogue;
 use crate::observe::labels::LookupEnded;
 use crate::request::deny::Refusal;
-use arc_swap::ArcSwap;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
@@ -35,6 +34,8 @@ use system::{Hosts, Stamps, System};
 /// Lifetime of a cached failure. Short, because while a name server is down every query fails; and repeated queries are
 /// bounded, because each costs a token.
 const FAILED: Duration = Duration::from_secs(1);
+/// Maximum lifetime of a cached answer, whatever its time to live.
+const LONGEST_KEPT: Duration = Duration::from_secs(86_400);
 /// Maximum addresses that are kept per family. A name can have thousands, and `connect` tries few.
 const MOST_ADDRESSES: usize = 8;
 /// Maximum cached names: at most 253 bytes each, and their addresses, so some 5 MiB.
@@ -53,8 +54,6 @@ pub(crate) struct Resolver {
     only_v4: bool,
     hosts: Hosts,
     answers: Mutex<Answers>,
-    /// Minimum and maximum time for which answers are kept.
-    kept: [Duration; 2],
     ended: Vec<Counter>,
 }
 
@@ -86,7 +85,6 @@ impl Resolver {
             only_v4,
             hosts: if is_system { Hosts::read() } else { Hosts::default() },
             answers: Mutex::default(),
-            kept: [settings.min_ttl.get(), settings.max_ttl.get()],
             ended: LookupEnded::ALL
                 .iter()
                 .map(|ended| from_zero(counter!(catalogue::LOOKUPS, LookupEnded::LABEL => ended.as_str())))
@@ -133,10 +131,7 @@ impl Resolver {
         }
         let ended = match &known {
             [Some(v6), Some(v4)] if v6.is_empty() && v4.is_empty() => Some(LookupEnded::FailedBefore),
-            [v6, v4] => [v6, v4]
-                .iter()
-                .any(|known| known.as_ref().is_some_and(|known| !known.is_empty()))
-                .then_some(LookupEnded::Kept),
+            _ => known.iter().flatten().any(|known| !known.is_empty()).then_some(LookupEnded::Kept),
         };
         // Known addresses do not wait for others: an answer that never arrives would cost each tunnel the delay.
         let delay = if ended.is_some() { Duration::ZERO } else { RESOLUTION_DELAY };
@@ -158,7 +153,7 @@ impl Resolver {
         let until = match found {
             Some(found) if !addresses.is_empty() => {
                 let ttl = Instant::from(found.valid_until()).saturating_duration_since(now);
-                now + ttl.max(self.kept[0]).min(self.kept[1])
+                now + ttl.min(LONGEST_KEPT)
             }
             _ => now + FAILED,
         };
@@ -285,63 +280,52 @@ impl OneServer {
 }
 
 /// A worker's resolver, rebuilt when its settings or the system's files change.
-pub(crate) struct CurrentResolver {
-    made: ArcSwap<Made>,
-    looked: Mutex<Instant>,
-}
+pub(crate) struct CurrentResolver(Mutex<Made>);
 
 /// A resolver, and the inputs from which it was built.
 struct Made {
     settings: Arc<Settings>,
     /// `None` if the resolver is an earlier one, because that of these settings and files could not be built.
     files: Option<Stamps>,
+    looked: Instant,
     resolver: Arc<Resolver>,
 }
 
 impl CurrentResolver {
     pub(crate) fn new(settings: &Arc<Settings>) -> Result<Self, StartError> {
-        let files = stamps(settings); // before the files are read, so a concurrent change is read later
+        let files = Some(stamps(settings)); // before the files are read, so a concurrent change is read later
         let resolver = Arc::new(Resolver::new(settings)?);
-        let made = Made { settings: Arc::clone(settings), files: Some(files), resolver };
-        Ok(Self { made: ArcSwap::from_pointee(made), looked: Mutex::new(Instant::now()) })
+        let made = Made { settings: Arc::clone(settings), files, looked: Instant::now(), resolver };
+        Ok(Self(Mutex::new(made)))
     }
 
     /// Returns the resolver for these settings and the system's files. Rebuilds it if either differs from the last one's; if
     /// that fails, the last one stays, because a gateway without a resolver would refuse every name, and it is tried again.
     pub(crate) fn of(&self, settings: &Arc<Settings>) -> Arc<Resolver> {
-        let last = self.made.load();
-        let is_same = Arc::ptr_eq(&last.settings, settings);
-        if is_same && !self.is_look_due(Instant::now()) {
-            return Arc::clone(&last.resolver);
+        let (made, now) = (&mut *self.0.lock(), Instant::now());
+        let is_same = Arc::ptr_eq(&made.settings, settings);
+        if is_same && now.saturating_duration_since(made.looked) < LOOK_EVERY {
+            return Arc::clone(&made.resolver);
         }
         let files = stamps(settings);
-        if is_same && last.files.as_ref() == Some(&files) {
-            return Arc::clone(&last.resolver);
+        made.looked = now;
+        if is_same && made.files.as_ref() == Some(&files) {
+            return Arc::clone(&made.resolver);
         }
-        let (resolver, files) = match Resolver::new(settings) {
+        match Resolver::new(settings) {
             Ok(resolver) => {
-                if is_same && last.files.is_some() {
+                if is_same && made.files.is_some() {
                     report();
                 }
-                (Arc::new(resolver), Some(files))
+                (made.resolver, made.files) = (Arc::new(resolver), Some(files));
             }
             Err(error) => {
                 tracing::error!(%error, "the resolver of [egress.resolver] cannot be set up; the one before stays in use");
-                (Arc::clone(&last.resolver), None)
+                made.files = None;
             }
-        };
-        let made = Made { settings: Arc::clone(settings), files, resolver: Arc::clone(&resolver) };
-        self.made.store(Arc::new(made));
-        resolver
-    }
-
-    fn is_look_due(&self, now: Instant) -> bool {
-        let looked = &mut *self.looked.lock();
-        let is_due = now.saturating_duration_since(*looked) >= LOOK_EVERY;
-        if is_due {
-            *looked = now;
         }
-        is_due
+        made.settings = Arc::clone(settings);
+        Arc::clone(&made.resolver)
     }
 }
 

@@ -12,7 +12,7 @@
 //! [`Answer`] into bytes.
 
 use crate::config::Limits;
-use crate::observe::recorder::{Account, Checking};
+use crate::observe::recorder::{Account, Checking, Who};
 use crate::observe::timeline::{Stage, Timeline};
 use crate::request::answer::{self, Body};
 use crate::request::check::check;
@@ -64,15 +64,15 @@ pub(crate) async fn answer(
 ) -> Answer {
     let core = &worker.core;
     if let Err(refusal) = core.may_ask(client.source, limits) {
-        core.recorder.turned_away(&refusal);
+        core.turned_away(&refusal);
         return Answer::Refused(answer::refused(&refusal, None, AskedIn::Proxy));
     }
     let generation = core.generation.load_full();
     let (head, body) = request.into_parts();
     let (mut timeline, decision) = (Timeline::begin(), core.recorder.sample(&head.headers));
     let target = || parse::written_target(&head, &generation.settings.policy);
-    let (who, is_connect) =
-        (core.recorder.access.who(client.address, target), head.method == Method::CONNECT);
+    let who = Who::of(generation.settings.access, client.address, target);
+    let is_connect = head.method == Method::CONNECT;
     let (version, asked_in) = (head.version, parse::asked_in(&head));
     let answered = match dial(worker, &generation, &head, &body, limits, client, &mut timeline).await {
         Ok(connected @ (Connected::Datagrams(_) | Connected::Capsules(_))) => {

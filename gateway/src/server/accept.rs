@@ -125,7 +125,7 @@ impl Endpoint for WorkerListener {
     }
 
     fn record(&self, reason: TurnedAway) {
-        self.worker.core.recorder.turned_away(&reason.into());
+        self.worker.core.turned_away(&reason.into());
     }
 
     fn answer(&self, reason: TurnedAway) -> Vec<u8> {

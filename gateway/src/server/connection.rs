@@ -4,7 +4,7 @@
 //! costs one task, and nothing is passed between tasks. The driver also returns a connection that begins with the preface of
 //! HTTP/2, with or without TLS, and `h2` continues with it.
 
-use crate::config::Limits;
+use crate::config::{AccessLog, Limits};
 use crate::request::answer::Body;
 use crate::request::forward::RequestBody;
 use crate::request::peer::Peer;
@@ -37,8 +37,10 @@ pub(super) async fn serve(
     worker: &Arc<Worker>,
 ) {
     let core = &worker.core;
-    let limits = Arc::clone(&core.generation.load().settings.limits);
-    let address = core.recorder.names_clients().then_some(visitor.address);
+    let generation = core.generation.load_full();
+    let limits = Arc::clone(&generation.settings.limits);
+    let address = (generation.settings.access == AccessLog::Full).then_some(visitor.address);
+    drop(generation); // a reload waits for its last use
     let client = Client { address, source: visitor.place.source(), peer };
     // Boxed, so the memory of HTTP is freed before the tunnel begins.
     let requests = Box::pin(requests(endpoint, stream, client, &visitor.exchange, &limits, worker));

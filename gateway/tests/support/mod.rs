@@ -18,7 +18,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::config::{
-    ChallengeConfig, Config, Egress, Issuer as Keys, Limits, Listen, Ports, StoreConfig, StoreKind,
+    ChallengeConfig, Config, Egress, Issuer as Keys, Limits, Listen, Ports, PortsWord, StoreConfig, StoreKind,
 };
 use postern_gateway::{Gateway, StartError};
 use postern_token::header::{Challenge, format_authorization};
@@ -180,7 +180,7 @@ pub(crate) fn config(home: &Path) -> Config {
             fsync: Default::default(),
             memcached: Default::default(),
         },
-        egress: Egress { private: true, ports: Ports::Any, ..Egress::default() },
+        egress: Egress { private: true, ports: Ports::Word(PortsWord::Any), ..Egress::default() },
         limits: Limits::default(),
         drain: Default::default(),
         tracing: Default::default(),

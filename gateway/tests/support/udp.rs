@@ -5,7 +5,7 @@ use super::http2::{Http2, Sent, Tunnel};
 use super::{ISSUER, PATIENCE};
 use h2::ext::Protocol;
 use http::{Method, Request, Version};
-use postern_gateway::config::{Config, UdpPorts, UdpWord};
+use postern_gateway::config::{Config, Ports, PortsWord};
 use postern_proxy::target::Target;
 use postern_proxy::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
 use postern_proxy::udp::template::Template;
@@ -15,7 +15,7 @@ use tokio::net::{ToSocketAddrs, UdpSocket};
 use tokio::time::timeout;
 
 pub(crate) fn any_port(config: &mut Config) {
-    config.egress.udp = UdpPorts::Word(UdpWord::Any);
+    config.egress.udp = Ports::Word(PortsWord::Any);
 }
 
 /// Sends back every datagram.
@@ -38,6 +38,19 @@ pub(crate) async fn echo_at(address: impl ToSocketAddrs) -> SocketAddr {
 
 pub(crate) fn path(target: impl Display) -> String {
     Template::default().expand(&Target::parse(&target.to_string(), None).unwrap())
+}
+
+/// A request of HTTP/1.1 for UDP to `target`, with these further lines.
+pub(crate) fn upgrade(target: impl Display, lines: &str) -> String {
+    let path = path(target);
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: proxy.example\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n{lines}\r\n"
+    )
+}
+
+/// The line with a fresh token.
+pub(crate) fn paid() -> String {
+    format!("Proxy-Authorization: {}\r\n", ISSUER.authorization())
 }
 
 /// An extended CONNECT with these fields.

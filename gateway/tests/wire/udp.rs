@@ -3,7 +3,7 @@
 use crate::support::client::{Answer, Client, connect_with};
 use crate::support::http2::Http2;
 use crate::support::target::Echo;
-use crate::support::udp::{any_port, ask, ask_for, capsule, echo, open, open_with, path};
+use crate::support::udp::{any_port, ask, ask_for, capsule, echo, open, open_with, path, upgrade};
 use crate::support::{ISSUER, PATIENCE, Running};
 use h2::Reason;
 use postern_config::ConfigDuration;
@@ -85,12 +85,8 @@ async fn http1_upgrades_to_capsules_also_to_those_that_were_sent_ahead() {
 async fn a_refused_upgrade_ends_the_connection() {
     let (gateway, target) = (start().await, echo().await);
     let smuggled = connect_with(target, &[&ISSUER.authorization()]);
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: proxy.example\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\r\n{smuggled}",
-        path(target)
-    );
     let mut client = Client::connect(gateway.address).await;
-    client.send(request).await;
+    client.send(upgrade(target, "") + &smuggled).await;
     let answer = client.answer().await;
     assert_challenged(&answer, 407);
     assert_eq!(answer.value("connection"), "close");
@@ -229,14 +225,8 @@ async fn a_request_that_is_not_for_udp_is_refused() {
     for (name, value) in
         [("content-length", "0"), ("content-type", "text/plain"), ("transfer-encoding", "chunked")]
     {
-        let answer = Client::ask(
-            gateway.address,
-            format!(
-                "GET {} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n{name}: {value}\r\n\
-                 Proxy-Authorization: {token}\r\n\r\n",
-                path("192.0.2.1:443")
-            ),
-        );
+        let lines = format!("{name}: {value}\r\nProxy-Authorization: {token}\r\n");
+        let answer = Client::ask(gateway.address, upgrade("192.0.2.1:443", &lines));
         answer.await.assert_refused(400, "http_request_error", "a request for UDP has no");
         if name != "transfer-encoding" {
             // RFC 9113, section 8.2.2: the library refuses that field itself.

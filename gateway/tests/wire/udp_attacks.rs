@@ -5,7 +5,7 @@ use crate::support::client::{Client, connect};
 use crate::support::http2::Http2;
 use crate::support::proxies::egress;
 use crate::support::target::Echo;
-use crate::support::udp::{Flow, any_port, ask, capsule, echo, open, open_with, path};
+use crate::support::udp::{Flow, any_port, ask, capsule, echo, open, open_with, paid, path, upgrade};
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::ConfigDuration;
 use postern_gateway::config::{Config, Egress};
@@ -280,12 +280,7 @@ async fn a_stream_goes_no_faster_than_its_rate_and_lives_no_longer_than_a_tunnel
 async fn a_stream_of_http1_is_never_read_as_a_request_again() {
     let (gateway, target) = (Running::start_with(any_port).await, echo().await);
     let mut client = Client::connect(gateway.address).await;
-    let head = format!(
-        "GET {} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\nProxy-Authorization: {}\r\n\r\n",
-        path(target),
-        ISSUER.authorization()
-    );
-    client.send(head).await;
+    client.send(upgrade(target, &paid())).await;
     assert_eq!(client.head().await.status, 101);
     // As capsules: an unknown type ("C"), which is skipped as far as its length ("O") says.
     client.send(connect(target)).await;

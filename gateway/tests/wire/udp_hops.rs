@@ -5,7 +5,7 @@ use crate::support::client::{Client, connect_with};
 use crate::support::http2::Http2;
 use crate::support::proxies::{CREDENTIALS, Proxy, all_through, all_via, egress};
 use crate::support::target::Echo;
-use crate::support::udp::{any_port, ask, capsule, echo, open, open_with, path};
+use crate::support::udp::{any_port, ask, capsule, echo, open, open_with, paid, path, upgrade};
 use crate::support::{ISSUER, PATIENCE, Running};
 use h2::Reason;
 use postern_config::ConfigDuration;
@@ -77,12 +77,7 @@ async fn a_client_of_http1_sends_capsules_ahead_through_another_gateway() {
     let (exit, target) = (exit(), echo().await);
     let entry = entry(&exit).await;
     let mut client = Client::connect(entry.address).await;
-    let head = format!(
-        "GET {} HTTP/1.1\r\nHost: proxy.example\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n\
-         Proxy-Authorization: {}\r\n\r\n",
-        path(target),
-        ISSUER.authorization()
-    );
+    let head = upgrade(target, &format!("Capsule-Protocol: ?1\r\n{}", paid()));
     client.send([head.as_bytes(), &capsule(b"ahead")].concat()).await;
     assert_eq!(client.head().await.status, 101);
     assert_eq!(client.take(8).await, capsule(b"ahead"));
@@ -307,12 +302,7 @@ async fn a_client_that_does_not_read_stops_no_other_stream_of_the_next_hop() {
     let entry = entry(&exit).await;
     let flooding = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut stalled = Client::connect_narrow(entry.address).await;
-    let head = format!(
-        "GET {} HTTP/1.1\r\nHost: proxy.example\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
-         Proxy-Authorization: {}\r\n\r\n",
-        path(flooding.local_addr().unwrap()),
-        ISSUER.authorization()
-    );
+    let head = upgrade(flooding.local_addr().unwrap(), &paid());
     stalled.send([head.as_bytes(), &capsule(b"flood me")].concat()).await;
     assert_eq!(stalled.head().await.status, 101);
     let (_, from) = timeout(PATIENCE, flooding.recv_from(&mut [0; 16])).await.unwrap().unwrap();

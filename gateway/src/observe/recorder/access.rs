@@ -10,14 +10,10 @@ use parking_lot::Mutex;
 use postern_proxy::relay::Relayed;
 use postern_telemetry::traces::Trace;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// Minimum interval between two lines of a class; its first refusal is logged immediately.
 const EVERY: Duration = Duration::from_secs(10);
-
-/// The configured level, as a number; a reload may change it.
-pub(crate) struct Access(AtomicU8);
 
 #[derive(Default)]
 pub(crate) struct Who {
@@ -32,42 +28,31 @@ pub(super) struct Line {
     who: Who,
 }
 
-impl Access {
-    pub(super) fn new(log: AccessLog) -> Self {
-        Self(AtomicU8::new(log as u8))
-    }
-
-    pub(crate) fn set(&self, log: AccessLog) {
-        self.0.store(log as u8, Ordering::Relaxed);
-    }
-
-    fn is(&self, log: AccessLog) -> bool {
-        self.0.load(Ordering::Relaxed) == log as u8
-    }
-
-    pub(super) fn names_clients(&self) -> bool {
-        self.is(AccessLog::Full)
-    }
-
-    /// Returns the client and the target, or neither unless the operator enabled them.
-    pub(crate) fn who(&self, client: Option<SocketAddr>, target: impl FnOnce() -> Option<String>) -> Who {
-        if self.names_clients() { Who { client, target: target() } } else { Who::default() }
-    }
-
-    pub(super) fn line(&self, outcome: Outcome, timeline: &Timeline, who: Who) -> Option<Line> {
-        let line = Line { outcome, check: timeline.check(), dial: timeline.took(Stage::Dial), who };
-        (!self.is(AccessLog::Off)).then_some(line)
-    }
-
-    /// Logs a request that was answered before its target was read.
-    pub(super) fn turned_away(&self, outcome: Outcome) {
-        if !self.is(AccessLog::Off) {
-            Line { outcome, check: None, dial: None, who: Who::default() }.write(None);
+impl Who {
+    /// Returns the client and the target, or neither unless the operator enabled them; `None` if nothing is logged.
+    pub(crate) fn of(
+        log: AccessLog,
+        client: Option<SocketAddr>,
+        target: impl FnOnce() -> Option<String>,
+    ) -> Option<Self> {
+        match log {
+            AccessLog::Off => None,
+            AccessLog::Anonymous => Some(Self::default()),
+            AccessLog::Full => Some(Self { client, target: target() }),
         }
     }
 }
 
 impl Line {
+    pub(super) fn new(outcome: Outcome, timeline: &Timeline, who: Who) -> Self {
+        Self { outcome, check: timeline.check(), dial: timeline.took(Stage::Dial), who }
+    }
+
+    /// Writes the line of a request that was answered before its target was read.
+    pub(super) fn write_turned_away(outcome: Outcome) {
+        Self { outcome, check: None, dial: None, who: Who::default() }.write(None);
+    }
+
     /// Writes the line, of a tunnel with its end and duration.
     fn write(self, tunnel: Option<(&Relayed, Duration)>) {
         let Who { client, target } = self.who;

@@ -1,7 +1,7 @@
 //! Decisions of the policy, in tables.
 
 use super::*;
-use crate::config::{Ports, UdpPorts, UdpWord};
+use crate::config::{Ports, PortsWord};
 
 fn strict() -> Policy {
     Policy::new(&Egress::default()).unwrap()
@@ -26,8 +26,9 @@ fn check(policy: &Policy, address: &str) -> Result<(), PolicyRefusal> {
 
 /// Asserts that UDP is judged as TCP is where both may use every port, and refused where it may use none.
 fn assert_same_over_udp(policy: &Policy, target: &Target, addresses: &[IpAddr]) {
-    let with = |word: UdpWord| {
-        let egress = Egress { ports: Ports::Any, udp: UdpPorts::Word(word), ..policy.egress.clone() };
+    let with = |word: PortsWord| {
+        let egress =
+            Egress { ports: Ports::Word(PortsWord::Any), udp: Ports::Word(word), ..policy.egress.clone() };
         Policy::new(&egress).unwrap()
     };
     let over = |policy: &Policy, transport: Transport| {
@@ -35,7 +36,7 @@ fn assert_same_over_udp(policy: &Policy, target: &Target, addresses: &[IpAddr]) 
         let of_addresses = addresses.iter().map(|address| policy.check_address(&target, *address));
         [policy.check_target(&target)].into_iter().chain(of_addresses).collect::<Vec<_>>()
     };
-    let (open, closed) = (with(UdpWord::Any), with(UdpWord::Off));
+    let (open, closed) = (with(PortsWord::Any), with(PortsWord::Off));
     assert_eq!(over(&open, Transport::Udp), over(&open, Transport::Tcp), "{target:?} over UDP");
     assert!(over(&closed, Transport::Udp).iter().all(Result::is_err), "{target:?} over UDP");
 }
@@ -50,7 +51,9 @@ fn ports_and_networks_follow_the_configuration() {
         Err(PolicyRefusal::Address(Lever::Operator))
     );
     let deny = vec!["1.1.1.0/24".parse().unwrap()];
-    let open = Policy::new(&Egress { private: true, ports: Ports::Any, deny, ..Egress::default() }).unwrap();
+    let open =
+        Policy::new(&Egress { private: true, ports: Ports::Word(PortsWord::Any), deny, ..Egress::default() })
+            .unwrap();
     assert_eq!(open.check_target(&target("127.0.0.1:22")), Ok(()));
     for denied in ["1.1.1.1:443", "[64:ff9b::101:101]:443", "[2a00::5efe:101:101]:443"] {
         assert_eq!(open.check_target(&target(denied)), Err(PolicyRefusal::Address(Lever::Operator)));

@@ -166,14 +166,14 @@ async fn answer(request: Request<RequestBody>, inbox: Inbox, stream: Stream) -> 
         Ok(place) => place,
         Err(no_place) => {
             let refusal = Refusal::from(TurnedAway::NoPlace(no_place));
-            core.recorder.turned_away(&refusal);
+            core.turned_away(&refusal);
             refuse(&mut respond, &open, answer::refused(&refusal, None, AskedIn::Proxy), is_head).await;
             return None;
         }
     };
     if has_padded_value(request.headers()) {
         core.refused(client.source, &limits, &Refusal::Malformed);
-        core.recorder.turned_away(&Refusal::Malformed);
+        core.turned_away(&Refusal::Malformed);
         respond.send_reset(Reason::PROTOCOL_ERROR);
         return None;
     }
