@@ -34,23 +34,21 @@ pub fn certificates(config: &Config) -> Vec<Finding> {
 /// Examines the gateway's needs of this machine and the network: open files, names, the issuer, the store, name servers, next
 /// hops, the collector of traces. [`check`](crate::check()) must accept the configuration.
 pub fn examine(config: &Config) -> BoxFuture<'_, Vec<Finding>> {
-    Box::pin(find(config))
-}
-
-async fn find(config: &Config) -> Vec<Finding> {
-    let mut examinations = Examinations::default();
-    let here = vec![descriptors("limits.connections", config.limits.connections, 2)];
-    begin_names(
-        &mut examinations,
-        hosts(config),
-        "what is there cannot be reached: see the lines about the issuer, the store and traces",
-    );
-    begin_issuer(config, &mut examinations);
-    store::begin(config, &mut examinations);
-    begin_name_servers(&config.egress.resolver, &mut examinations);
-    next_hops::examine(&config.egress, &mut examinations);
-    begin_tracing(config, &mut examinations);
-    here.into_iter().chain(examinations.findings().await).collect()
+    Box::pin(async move {
+        let mut examinations = Examinations::default();
+        let here = vec![descriptors("limits.connections", config.limits.connections, 2)];
+        begin_names(
+            &mut examinations,
+            hosts(config),
+            "what is there cannot be reached: see the lines about the issuer, the store and traces",
+        );
+        begin_issuer(config, &mut examinations);
+        store::begin(config, &mut examinations);
+        begin_name_servers(&config.egress.resolver, &mut examinations);
+        next_hops::examine(&config.egress, &mut examinations);
+        begin_tracing(config, &mut examinations);
+        here.into_iter().chain(examinations.findings().await).collect()
+    })
 }
 
 /// Returns the hosts that the gateway resolves through the system's resolver.

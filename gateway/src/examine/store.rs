@@ -2,7 +2,7 @@
 
 use crate::config::{Config, StoreConfig, StoreKind};
 use crate::health::way_out;
-use crate::memories::skew;
+use crate::memories::{NEARLY_FULL, skew};
 use crate::settings::{replicas, store_tls};
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, silent_disk, written};
 use postern_daemon::tls;
@@ -18,8 +18,6 @@ const WITHOUT_REPLICA: &str =
 const NO_RECORD: &str = "no spent token can be recorded, so every request is answered 503";
 /// Number of attempts for a server that answers later than the gateway waits.
 const LOOKS: usize = 5;
-/// Used fraction of a memory, or of a number of connections, from which it is reported.
-const FULL: f64 = 0.8;
 
 /// Versions of memcached, first and last, that anyone who reaches them can crash or take over.
 const FAULTY: [([u32; 3], [u32; 3], &str); 2] = [
@@ -209,7 +207,7 @@ fn faults(address: &Address, version: &str) -> Option<Finding> {
 
 fn of_memory(address: &Address, memory: &Memory, now: UnixSeconds) -> Vec<Finding> {
     let Memory { used, most, rejected, connections, most_connections, .. } = *memory;
-    let is_full = |used: u64, most: u64| most > 0 && used as f64 >= FULL * most as f64;
+    let is_full = |used: u64, most: u64| most > 0 && used as f64 >= NEARLY_FULL * most as f64;
     let evicts = memory.evicts.then(|| {
         let dropped = match memory.evicted {
             0 => String::new(),

@@ -42,14 +42,14 @@ where
             let relay = Relay::new(client, dialled.connection, &early, Some(idle))
                 .metered(&recorder.meter)
                 .paced(rate);
-            Either::Left(drive(relay, record, received, lifetime, open))
+            Either::Left(drive((relay, Relay::cut), record, received, lifetime, open))
         }
         // Boxed: most tunnels are of TCP, and should not have the size of this future.
         Connected::Datagrams(dialled) => {
             let meter = &recorder.datagrams;
             let relay = UdpRelay::new(client, dialled.connection, &early, udp_idle, meter).paced(rate);
             let open = (open, recorder.udp_opened());
-            let driving = drive(relay, record, Received::default(), lifetime, open);
+            let driving = drive((relay, UdpRelay::cut), record, Received::default(), lifetime, open);
             Either::Right(Either::Left(Box::pin(driving)))
         }
         Connected::Capsules(dialled) => {
@@ -60,7 +60,7 @@ where
                 .paced(rate)
                 .ending_together();
             let open = (open, recorder.udp_opened());
-            let driving = drive(relay, record, received, lifetime, open);
+            let driving = drive((relay, Relay::cut), record, received, lifetime, open);
             Either::Right(Either::Right(Box::pin(driving)))
         }
     }
@@ -68,16 +68,16 @@ where
 
 /// Runs a relay until it ends or its lifetime is over. `open` counts the tunnel until then.
 fn drive<R>(
-    relay: R,
+    (relay, cut): (R, fn(&R) -> Relayed),
     (account, recorder): (Account, &Recorder),
     received: Received,
     lifetime: Option<Duration>,
     open: impl Sized,
 ) -> impl Future<Output = ()>
 where
-    R: Cut + Future<Output = Relayed> + Unpin,
+    R: Future<Output = Relayed> + Unpin,
 {
-    let mut tunnel = Tunnel { relay, began: Instant::now(), account: Some(account), recorder };
+    let mut tunnel = Tunnel { relay, cut, began: Instant::now(), account: Some(account), recorder };
     async move {
         let _open = open;
         let relaying = received.keep_taking(&mut tunnel.relay);
@@ -85,39 +85,23 @@ where
             None => Some(relaying.await),
             Some(lifetime) => Box::pin(timeout(lifetime, relaying)).await.ok(), // boxed, because few tunnels have one
         };
-        let expired = || Relayed { ended: TunnelEnd::Expired, ..tunnel.relay.cut() };
+        let expired = || Relayed { ended: TunnelEnd::Expired, ..cut(&tunnel.relay) };
         let relayed = relayed.unwrap_or_else(expired);
         tunnel.record_end(&relayed);
     }
 }
 
-/// A relay of any kind, for one that is abandoned.
-trait Cut {
-    /// Returns the bytes relayed so far.
-    fn cut(&self) -> Relayed;
-}
-
-impl<C: Reset, T: Reset> Cut for Relay<C, T> {
-    fn cut(&self) -> Relayed {
-        self.cut()
-    }
-}
-
-impl<C: Reset> Cut for UdpRelay<C> {
-    fn cut(&self) -> Relayed {
-        self.cut()
-    }
-}
-
 /// An open tunnel. Its end is recorded once, also if it is dropped early, as at the drain's deadline.
-struct Tunnel<'a, R: Cut> {
+struct Tunnel<'a, R> {
     relay: R,
+    /// Returns the bytes relayed so far.
+    cut: fn(&R) -> Relayed,
     began: Instant,
     account: Option<Account>,
     recorder: &'a Recorder,
 }
 
-impl<R: Cut> Tunnel<'_, R> {
+impl<R> Tunnel<'_, R> {
     fn record_end(&mut self, relayed: &Relayed) {
         if let Some(account) = self.account.take() {
             self.recorder.tunnel_closed(self.began.elapsed(), relayed.ended);
@@ -126,8 +110,8 @@ impl<R: Cut> Tunnel<'_, R> {
     }
 }
 
-impl<R: Cut> Drop for Tunnel<'_, R> {
+impl<R> Drop for Tunnel<'_, R> {
     fn drop(&mut self) {
-        self.record_end(&self.relay.cut());
+        self.record_end(&(self.cut)(&self.relay));
     }
 }

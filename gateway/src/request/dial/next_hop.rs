@@ -91,7 +91,7 @@ pub(super) async fn connect(
             }
             Ok(Ok(reached)) => open(reached, hop, &member, (target, hops), deadline).await,
         };
-        match opened {
+        let (reason, refusal) = match opened {
             Ok(tunnel) => {
                 member.opened();
                 return Ok(tunnel.holding(through));
@@ -99,24 +99,19 @@ pub(super) async fn connect(
             Err(Failure::Target(refusal)) => return Err(refusal),
             Err(Failure::Loop) => {
                 member.looped();
-                warn(hop, &member, "it leads back to a gateway that the tunnel has passed (508)");
-                return Err(Refusal::Loop);
+                let reason = "it leads back to a gateway that the tunnel has passed (508)";
+                (reason.to_owned(), Refusal::Loop)
             }
-            Err(Failure::Busy(status)) => {
-                warn(hop, &member, &format!("it answered {status}"));
-                refused = Refusal::Unreachable;
-            }
-            Err(Failure::NoUdp(reason)) => {
-                warn(hop, &member, &format!("it carries no UDP: {reason}"));
-                refused = Refusal::NextHopUdp;
-            }
+            Err(Failure::Busy(status)) => (format!("it answered {status}"), Refusal::Unreachable),
+            Err(Failure::NoUdp(reason)) => (format!("it carries no UDP: {reason}"), Refusal::NextHopUdp),
             Err(Failure::Hop(reason)) => {
                 member.failed(&reason);
-                warn(hop, &member, &reason);
-                refused = Refusal::NextHop;
+                (reason, Refusal::NextHop)
             }
-        }
-        if Instant::now() >= deadline {
+        };
+        warn(hop, &member, &reason);
+        refused = refusal;
+        if matches!(refused, Refusal::Loop) || Instant::now() >= deadline {
             break;
         }
     }

@@ -41,31 +41,29 @@ pub fn explain<'a>(
     target: &'a Target,
     limit: Duration,
 ) -> BoxFuture<'a, Result<Explanation, StartError>> {
-    Box::pin(judge(egress, target, limit))
-}
-
-async fn judge(egress: &Egress, target: &Target, limit: Duration) -> Result<Explanation, StartError> {
-    let policy = Policy::new(egress)?;
-    let name = match target.host() {
-        Host::Address(address) => return Ok(policy.explain_address(target, *address)),
-        Host::Name(name) => name,
-    };
-    if let Some(via) = policy.via_of_name(name, target) {
-        return Ok(policy.explain_via(name, target, via));
-    }
-    let (before, is_refused) = policy.explain_name(name, target);
-    if is_refused {
-        return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
-    }
-    let resolver = Resolver::new(&egress.resolver)?;
-    let deadline = Instant::now() + limit;
-    let found = async {
-        let (_, mut families) = resolver.resolve(name, deadline, |_| Ok(())).await?;
-        let _ = timeout_at(deadline, families.rest()).await; // a family without an answer has no addresses
-        Ok::<_, Refusal>(families.found())
-    };
-    let found = found.await;
-    Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.to_string())))
+    Box::pin(async move {
+        let policy = Policy::new(egress)?;
+        let name = match target.host() {
+            Host::Address(address) => return Ok(policy.explain_address(target, *address)),
+            Host::Name(name) => name,
+        };
+        if let Some(via) = policy.via_of_name(name, target) {
+            return Ok(policy.explain_via(name, target, via));
+        }
+        let (before, is_refused) = policy.explain_name(name, target);
+        if is_refused {
+            return Ok(Explanation { sentences: vec![before], end: End::RefusedUnspent });
+        }
+        let resolver = Resolver::new(&egress.resolver)?;
+        let deadline = Instant::now() + limit;
+        let found = async {
+            let (_, mut families) = resolver.resolve(name, deadline, |_| Ok(())).await?;
+            let _ = timeout_at(deadline, families.rest()).await; // a family without an answer has no addresses
+            Ok::<_, Refusal>(families.found())
+        };
+        let found = found.await;
+        Ok(policy.explain_resolved(target, before, found.map_err(|refusal| refusal.to_string())))
+    })
 }
 
 impl Policy {
