@@ -88,7 +88,6 @@ fn scripts_test_knows_every_test_that_needs_a_program() {
         "gateway/tests",
         "issuer/tests",
         "client/tests",
-        "crates/admin/tests",
         "crates/daemon/tests",
         "crates/spend/tests",
         "crates/token/tests",

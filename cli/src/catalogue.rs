@@ -4,7 +4,7 @@ use postern_telemetry::catalogue::Metric;
 
 /// One catalogue for each crate that records metrics, except telemetry's, which telemetry adds itself.
 pub(crate) const CATALOGUES: &[&[Metric]] = &[
-    postern_admin::catalogue::METRICS,
+    postern_daemon::admin::catalogue::METRICS,
     #[cfg(feature = "servers")]
     postern_gateway::catalogue::METRICS,
     #[cfg(feature = "servers")]

@@ -2,7 +2,7 @@
 
 use crate::catalogue::CATALOGUES;
 use crate::failure::Failure;
-use postern_admin::{Admin, ProcessContext};
+use postern_daemon::admin::{Admin, ProcessContext};
 use postern_daemon::descriptors::Descriptors;
 use postern_daemon::readiness::Gate;
 use postern_daemon::systemd::{self, Pulse};

@@ -4,7 +4,7 @@ pub(crate) use crate::catalogue::TokenFate as Fate;
 use crate::catalogue::{self, AgentOutcome, Position};
 use metrics::{Counter, counter, gauge};
 use parking_lot::Mutex;
-use postern_admin::live::Latency;
+use postern_daemon::admin::live::Latency;
 use postern_telemetry::catalogue::from_zero;
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge};
 use postern_token::UnixSeconds;

@@ -3,9 +3,9 @@
 use crate::support::gateway::Gateway;
 use crate::support::issuer::Issuer;
 use crate::support::*;
-use postern_admin::ProcessContext;
 use postern_client::{Agent, Config};
 use postern_config::ConfigDuration;
+use postern_daemon::admin::ProcessContext;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;

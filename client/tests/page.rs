@@ -3,10 +3,10 @@
 use crate::support::gateway::{Gateway, Step};
 use crate::support::issuer::Issuer;
 use crate::support::*;
-use postern_admin::catalogue::{LINK_ATTEMPTS, LINK_LOST, LinkKind};
-use postern_admin::live::Link;
 use postern_client::Urls;
 use postern_client::catalogue::{AGENT_REQUESTS, AgentOutcome, WALLET_TOKENS};
+use postern_daemon::admin::catalogue::{LINK_ATTEMPTS, LINK_LOST, LinkKind};
+use postern_daemon::admin::live::Link;
 use postern_telemetry::metrics;
 use postern_testkit::alone::is_alone;
 use postern_testkit::ports;
@@ -19,9 +19,10 @@ use tokio::net::TcpStream;
 
 /// The value of one series, `None` when there is no such series.
 fn value(series: &str) -> Option<f64> {
-    let text = metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS])
-        .unwrap()
-        .render();
+    let text =
+        metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_client::catalogue::METRICS])
+            .unwrap()
+            .render();
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
@@ -76,7 +77,8 @@ async fn each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from
     if !is_alone("page::each_request_is_counted_once_by_outcome_and_every_outcome_is_there_from_the_start") {
         return;
     }
-    metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
+    metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_client::catalogue::METRICS])
+        .unwrap();
     let world = World::new().await;
     answers(); // panics when one is missing
     let target = echo().await;
@@ -115,7 +117,8 @@ async fn the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took() {
     if !is_alone("page::the_wallets_level_follows_and_the_page_shows_what_a_tunnel_took") {
         return;
     }
-    metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
+    metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_client::catalogue::METRICS])
+        .unwrap();
     for fsync in [false, true] {
         let world = World::with(|config| config.wallet.fsync = fsync).await;
         world.stocked(8).await;
@@ -185,7 +188,8 @@ fn counted(kind: LinkKind, address: &str) -> (f64, f64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_is_down_or_speaks_no_tls_loses_every_attempt() {
-    metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
+    metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_client::catalogue::METRICS])
+        .unwrap();
     let plain = serve(|mut stream| async move {
         let _ = stream.write_all(b"not TLS").await;
     })
@@ -254,7 +258,8 @@ async fn each_request_to_the_issuer_is_an_attempt_and_a_refusal_is_an_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
-    metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS]).unwrap();
+    metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_client::catalogue::METRICS])
+        .unwrap();
     let named = format!("localhost:{}", ports::closed().port());
     let issuer = Issuer::start().await;
     let gateway = Gateway::start(&issuer).await;
@@ -271,9 +276,10 @@ async fn an_issuer_that_only_the_challenge_names_has_no_name_in_the_links() {
     assert!(lost >= 1.0 && attempts >= lost, "{attempts} {lost}");
     let links = section(&agent, "links", |_| true).await.to_string();
     assert!(links.contains("by challenge") && !links.contains(&named), "{links}");
-    let text = metrics::install(&[postern_admin::catalogue::METRICS, postern_client::catalogue::METRICS])
-        .unwrap()
-        .render();
+    let text =
+        metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_client::catalogue::METRICS])
+            .unwrap()
+            .render();
     assert!(!text.contains(&named), "{text}");
 }
 

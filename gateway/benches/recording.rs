@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use postern_admin::catalogue::LinkKind;
-use postern_admin::live::Live;
+use postern_daemon::admin::catalogue::LinkKind;
+use postern_daemon::admin::live::Live;
 use postern_gateway::bench::Recording;
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const NOBODY: &str = "http://127.0.0.1:9";
 
 fn recording(criterion: &mut Criterion) {
     postern_telemetry::metrics::install(&[
-        postern_admin::catalogue::METRICS,
+        postern_daemon::admin::catalogue::METRICS,
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();

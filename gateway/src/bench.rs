@@ -3,7 +3,7 @@
 use crate::observe::recorder::{Checking, Recorder};
 use crate::observe::timeline::{Stage, Timeline};
 use http::{HeaderMap, StatusCode};
-use postern_admin::live::Live;
+use postern_daemon::admin::live::Live;
 use postern_spend::{Backend, Embedded};
 use postern_telemetry::traces::{Tracer, TracingConfig};
 use std::hint::black_box;

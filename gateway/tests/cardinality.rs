@@ -120,7 +120,7 @@ fn series(exporter: &postern_telemetry::metrics::Exporter) -> BTreeSet<String> {
 async fn hostile_requests_add_no_time_series() {
     let requests = std::env::var("POSTERN_HOSTILE_REQUESTS").map_or(REQUESTS, |text| text.parse().unwrap());
     let exporter = postern_telemetry::metrics::install(&[
-        postern_admin::catalogue::METRICS,
+        postern_daemon::admin::catalogue::METRICS,
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();

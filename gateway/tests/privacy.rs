@@ -55,7 +55,7 @@ async fn nothing_of_a_client_a_target_or_a_token_is_in_logs_metrics_or_files() {
     let log = Log::default();
     log.install("warn,postern=trace");
     let exporter = postern_telemetry::metrics::install(&[
-        postern_admin::catalogue::METRICS,
+        postern_daemon::admin::catalogue::METRICS,
         postern_gateway::catalogue::METRICS,
     ])
     .unwrap();

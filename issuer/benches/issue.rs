@@ -13,7 +13,7 @@ use h2::client::{self, SendRequest};
 use http::Request;
 use http::header::CONTENT_TYPE;
 use http1::{Client, directory_of, post};
-use postern_admin::ProcessContext;
+use postern_daemon::admin::ProcessContext;
 use postern_issuer::{Config, Issuer};
 use postern_token::{
     BatchRequest, ChallengeDigest, Directory, IssuerKey, REQUEST_MEDIA_TYPE, SigningKey, TokenRequest,

@@ -11,7 +11,7 @@
 mod http1;
 
 use http1::{Client, directory_of, post};
-use postern_admin::ProcessContext;
+use postern_daemon::admin::ProcessContext;
 use postern_issuer::control::{AccountRequest, DeclaredAccount, KeyHash, ask};
 use postern_issuer::{Config, Issuer};
 use postern_token::{IssuerKey, REQUEST_MEDIA_TYPE, TokenRequest, TokenType};

@@ -15,6 +15,7 @@ pub(crate) mod in_hsm;
 mod set_aside;
 
 use crate::config::Keys;
+use crate::hsm::Hsm;
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use at_rest::{AtRest, Made, Read, Stale, load};
 pub(crate) use error::KeysError;
@@ -24,7 +25,6 @@ pub(crate) use follow::examine_copies;
 use in_hsm::Begun;
 use postern_daemon::files::{DataDir, DataDirError, exposed_mode};
 use postern_daemon::utc;
-use postern_pkcs11::Hsm;
 use postern_token::key_file::is_encrypted;
 use postern_token::{TokenKeyId, TokenType, UnixSeconds};
 use set_aside::{Aside, Why};

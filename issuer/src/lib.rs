@@ -5,7 +5,7 @@
 //! accounts, addresses or bytes of requests.
 //!
 //! `issue` handles a token request; `answer` is the table of refusals. `rotation` computes the lifetimes of keys, `keys` keeps
-//! their files, and `keyring` provides both to requests. `accounts` holds who may request tokens, `quota` how many, and `share`
+//! their files, `hsm` uses those in an HSM, and `keyring` provides all to requests. `accounts` holds who may request tokens, `quota` how many, and `share`
 //! this issuer's part of that. `control` takes operators' commands. `signing` is the CPU pool, in whose `fair_queue` accounts
 //! take turns. `recorder` keeps the counts, `page` shows them, and `reload` applies SIGHUP. `openapi` describes the interface for
 //! authors of clients, and `representation` is a document that is served to everyone. There is no CORS: web pages must not reach
@@ -20,6 +20,7 @@ pub mod control;
 mod directory;
 mod examine;
 mod health;
+pub mod hsm;
 mod issue;
 mod keyring;
 mod keys;
@@ -50,9 +51,9 @@ use keyring::{Command, Commands, Keyring};
 use keys::at_rest::AtRest;
 use keys::{KeyStore, KeysError};
 use metrics::gauge;
-use postern_admin::ProcessContext;
 use postern_config::ConfigFile;
 use postern_daemon::BoxFuture;
+use postern_daemon::admin::ProcessContext;
 use postern_daemon::listen::{self, BindError};
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;

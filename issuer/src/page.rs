@@ -8,7 +8,7 @@ use crate::keyring::Keyring;
 use crate::keys::TokenKey;
 use crate::recorder::{Part, Recorder};
 use crate::server::Routes;
-use postern_admin::live::{Endings, Live, Rate, Section, Show, Stages, Table, Tokens};
+use postern_daemon::admin::live::{Endings, Live, Rate, Section, Show, Stages, Table, Tokens};
 use postern_token::UnixSeconds;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};

@@ -6,7 +6,7 @@
 
 use crate::catalogue::{self, AuthorizerAnswer, IssuerOutcome, TokenTypeAsked};
 use metrics::{Counter, Histogram, counter, gauge, histogram};
-use postern_admin::live::Latency;
+use postern_daemon::admin::live::Latency;
 use postern_telemetry::metrics::{ReadableCounter, ReadableGauge, from_zero};
 use postern_token::TokenType;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The life of an issuer: what it publishes, what survives a restart, when it refuses to start, how it stops.
 
 use crate::support::{Answer, Running, account, bearer, certified, config, declare, post, request, rest};
-use postern_admin::ProcessContext;
 use postern_config::{ConfigDuration, parse};
+use postern_daemon::admin::ProcessContext;
 use postern_daemon::exit;
 use postern_daemon::http::{ClientOptions, client, fetch_limited};
 use postern_issuer::control::AccountsFile;

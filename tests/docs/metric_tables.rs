@@ -12,7 +12,7 @@ const CATALOGUES: [(&str, &[Metric]); 5] = [
     ("the gateway", postern_gateway::catalogue::METRICS),
     ("the issuer", postern_issuer::catalogue::METRICS),
     ("the agent", postern_client::catalogue::METRICS),
-    ("links", postern_admin::catalogue::METRICS),
+    ("links", postern_daemon::admin::catalogue::METRICS),
     ("every process", own::METRICS),
 ];
 

@@ -3,13 +3,13 @@
 use super::health::Outage;
 use crate::config::{GatewayConfig, server_url};
 use crate::wallet::supply;
-use postern_admin::ProcessContext;
-use postern_admin::catalogue::LinkKind;
-use postern_admin::live::Link;
 use postern_daemon::BoxFuture;
+use postern_daemon::admin::ProcessContext;
+use postern_daemon::admin::catalogue::LinkKind;
+use postern_daemon::admin::live::Link;
 use postern_daemon::http::is_localhost;
 use postern_daemon::tls::{self, OwnCertificate, TlsError};
-use postern_lookup::Lookup;
+use postern_net::Lookup;
 use postern_proxy::reset::Reset;
 use postern_proxy::target::{Host, Target};
 use postern_proxy::tunnel::{Io, Joined, Lines, Made, OnDrain, Received, Sharing, Tunnel};

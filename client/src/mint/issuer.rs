@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
-use postern_admin::live::Link;
 use postern_config::Secret;
+use postern_daemon::admin::live::Link;
 use postern_daemon::http::{
     BodyError, ClientOptions, NoneAllowed, client, date, fetch_limited, no_answer, one_line,
 };

@@ -5,9 +5,9 @@ pub mod issuer;
 
 use gateway::Gateway;
 use issuer::Issuer;
-use postern_admin::ProcessContext;
 use postern_client::{Agent, Config};
 use postern_config::ConfigDuration;
+use postern_daemon::admin::ProcessContext;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ pub use here::{
 #[cfg(unix)]
 pub use listener::{has_open, listeners};
 
-use postern_lookup::Lookup;
+use postern_net::Lookup;
 use serde::Serialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use ::http::uri::Authority;
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use postern_lookup::Lookups;
+use postern_net::Lookups;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};

@@ -8,7 +8,8 @@
 //!   answer on a connection. [`serve`]: one way for all listeners to use these.
 //! - [`tls`]: TLS with a certificate from files or by ACME. [`http`]: an HTTP client with strict defaults, and size-limited
 //!   bodies. [`backoff`]: pauses between attempts. [`files`]: private files and the data directory. [`utc`]: human-readable
-//!   times. [`seldom`]: rate-limited log lines. [`examination`]: findings of `postern doctor`.
+//!   times. [`seldom`]: rate-limited log lines. [`examination`]: findings of `postern doctor`. [`admin`]: the admin listener and
+//!   the live page.
 //!
 //! ```
 //! use postern_daemon::drain::{Drained, Shutdown};
@@ -27,6 +28,7 @@
 #[macro_use]
 mod write_through;
 
+pub mod admin;
 pub mod backoff;
 pub mod bucket;
 pub mod client_stream;

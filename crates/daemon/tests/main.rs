@@ -1,7 +1,8 @@
-//! TLS and signals over real sockets.
+//! TLS, signals and the admin listener over real sockets.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unreachable_pub, reason = "the modules of a test are its own")]
 
+mod admin;
 mod mutual_tls;
 mod pipelined;
 mod signals;

@@ -5,7 +5,7 @@
 
 use postern_daemon::farewell::LINGER;
 use postern_daemon::tls::Bounded;
-use postern_tcp_info::tcp_info;
+use postern_net::tcp_info;
 use socket2::SockRef;
 use std::time::Duration;
 use tokio::net::TcpStream;

@@ -5,7 +5,7 @@
 //! `rsa` crate can compute it, but carries RUSTSEC-2023-0071 (its timing leaks the private key) and is several times slower.
 //! AWS-LC's `RSA_sign_raw` is constant-time, blinds its input, checks its result against the public exponent, and is as fast as
 //! OpenSSL, but `aws-lc-rs` does not wrap it (docs/decisions/signing.md). A handful of calls of `aws-lc-sys` are therefore
-//! wrapped here and nowhere else; every other crate of the workspace except `postern-tcp-info` forbids `unsafe`.
+//! wrapped here and nowhere else; every other crate of the workspace except `postern-net` forbids `unsafe`.
 //!
 //! The inverse operation checks a result that another machine computed with its private key.
 

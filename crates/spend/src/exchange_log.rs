@@ -23,7 +23,7 @@ macro_rules! words {
 }
 
 use crate::memcached::world::instant;
-pub use postern_tcp_info::TcpFacts;
+pub use postern_net::TcpFacts;
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use crate::memories::{NEARLY_FULL, skew};
 use crate::settings::{replicas, store_tls};
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, directory, silent_disk, written};
 use postern_daemon::tls;
-use postern_lookup::Lookup;
+use postern_net::Lookup;
 use postern_spend::Unknown;
 use postern_spend::memcached::{Address, Memory, Replicas, Server, Tls, inspect, release};
 use postern_token::UnixSeconds;

@@ -6,7 +6,7 @@ use crate::observe::catalogue::CHECK_BUCKETS;
 use crate::observe::labels::{CheckStage, Outcome};
 use crate::observe::recorder::Recorder;
 use crate::state::Core;
-use postern_admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table, Tokens};
+use postern_daemon::admin::live::{Endings, Heat, Live, Rate, Section, Show, Stages, Table, Tokens};
 use postern_spend::Backend;
 use postern_spend::memcached::{EndpointHealth, Memcached, Unfit};
 use postern_token::UnixSeconds;

@@ -16,7 +16,7 @@ use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use postern_daemon::seldom::Seldom;
 use postern_daemon::tls::{ClientConfig, store_client_config};
-use postern_lookup::{Families, RESOLUTION_DELAY};
+use postern_net::{Families, RESOLUTION_DELAY};
 use postern_telemetry::metrics::from_zero;
 use std::collections::HashMap;
 use std::io;

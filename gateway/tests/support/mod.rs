@@ -12,9 +12,9 @@ pub(crate) mod target;
 #[allow(dead_code, reason = "of use to one of the binaries")]
 pub(crate) mod udp;
 
-use postern_admin::ProcessContext;
-use postern_admin::live::Live;
 use postern_config::ConfigDuration;
+use postern_daemon::admin::ProcessContext;
+use postern_daemon::admin::live::Live;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_gateway::config::{

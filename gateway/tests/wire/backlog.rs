@@ -2,8 +2,8 @@
 
 use crate::support::client::{Client, connect_with};
 use crate::support::{ISSUER, PATIENCE, config, directory};
-use postern_admin::ProcessContext;
 use postern_config::ConfigDuration;
+use postern_daemon::admin::ProcessContext;
 use postern_daemon::drain::Drained;
 use postern_gateway::Gateway;
 use tempfile::TempDir;

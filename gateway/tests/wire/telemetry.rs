@@ -138,7 +138,8 @@ async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
         return;
     }
     let exporter =
-        metrics::install(&[postern_admin::catalogue::METRICS, postern_gateway::catalogue::METRICS]).unwrap();
+        metrics::install(&[postern_daemon::admin::catalogue::METRICS, postern_gateway::catalogue::METRICS])
+            .unwrap();
     let (server, echo) = (Server::tcp(&[]), Echo::start().await);
     let gateway = Running::start_with(|config| {
         shared(config, &server, |store| store.timeout = ConfigDuration::minutes(1));

@@ -1,7 +1,7 @@
 //! Errors of key files, with what an operator can do about them.
 
+use crate::hsm::{HsmError, LoadError};
 use postern_daemon::files::DataDirError;
-use postern_pkcs11::{HsmError, LoadError};
 use postern_token::{KeyError, SignError, TokenType};
 use std::error::Error;
 use std::io;

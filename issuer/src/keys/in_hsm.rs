@@ -8,8 +8,8 @@
 use super::files::{key_files, read_secret};
 use super::{KeysError, set_aside};
 use crate::config::{Keys, Pkcs11Config};
+use crate::hsm::{Hsm, KeyName, Options};
 use postern_daemon::files::{sync_name, write_private};
-use postern_pkcs11::{Hsm, KeyName, Options};
 use postern_token::key_file::{self, Reference};
 use postern_token::{SigningKey, TokenRequest, TokenType, spki_of_modulus};
 use std::collections::HashSet;

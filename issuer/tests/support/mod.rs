@@ -1,7 +1,7 @@
 //! An issuer on its own loopback port, and raw bytes to talk to it.
 
 use crate::openapi;
-use postern_admin::ProcessContext;
+use postern_daemon::admin::ProcessContext;
 use postern_daemon::drain::Drained;
 use postern_daemon::tls::TlsConfig;
 use postern_issuer::control::{AccountRequest, DeclaredAccount, KeyHash, ask};

@@ -5,7 +5,7 @@ use super::unfit::{of_authority, unnamed};
 use super::validity::{Validity, WHAT};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding, PATIENCE, Verdict};
-use postern_lookup::Lookup;
+use postern_net::Lookup;
 use reqwest::Url;
 use rustls::ClientConfig;
 use rustls::client::verify_server_name;

@@ -1,7 +1,7 @@
 //! Addresses of memcached, mcrouter or twemproxy, and connections to them.
 
-use postern_lookup::Lookup;
-use postern_tcp_info::{TcpFacts, tcp_info};
+use postern_net::Lookup;
+use postern_net::{TcpFacts, tcp_info};
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;

@@ -7,7 +7,7 @@ use super::serial::SerialConnection;
 use super::world::{World, random_bytes};
 use crate::Unknown;
 use parking_lot::Mutex;
-use postern_lookup::Lookup;
+use postern_net::Lookup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;

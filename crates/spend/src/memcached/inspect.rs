@@ -6,7 +6,7 @@ use super::endpoint::{Unfit, is_answer, reads};
 use super::serial::{self, SerialConnection};
 use super::world::random_bytes;
 use crate::Unknown;
-use postern_lookup::Lookup;
+use postern_net::Lookup;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use super::world::{instant, jittered, since};
 use crate::Unknown;
 use crate::exchange_log::Entry;
 use pipeline::{Pipeline, Waiting};
-use postern_tcp_info::TcpFacts;
+use postern_net::TcpFacts;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;

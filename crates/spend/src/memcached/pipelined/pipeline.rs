@@ -13,7 +13,7 @@ use crate::Unknown;
 use crate::memcached::protocol::{Command, Failure, Garbled, NOT_CONNECTED};
 use crate::memcached::world::instant;
 use parking_lot::Mutex;
-use postern_tcp_info::TcpFacts;
+use postern_net::TcpFacts;
 pub(crate) use queue::Answer;
 use queue::{MOST_COMMANDS, Queue, Read};
 use std::future::Future;

@@ -7,7 +7,7 @@
 use crate::Unknown;
 use crate::memcached::protocol::{Command, Failure, Garbled, RecordKey, Reply, Value, block, parse};
 use crate::memcached::world::instant;
-use postern_tcp_info::TcpFacts;
+use postern_net::TcpFacts;
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};

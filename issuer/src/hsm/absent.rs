@@ -1,6 +1,6 @@
 //! Replacement of `link` in a build that loads no modules.
 
-use crate::{KeyName, MODULUS_LEN, Trouble};
+use super::{KeyName, MODULUS_LEN, Trouble};
 use std::path::Path;
 
 /// Error of loading a module.

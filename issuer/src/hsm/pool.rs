@@ -1,9 +1,9 @@
 //! The issuer's interface to the HSM: jobs, which threads with one session each run.
 
-use crate::key_health::KeyHealth;
-use crate::link::{LoadError, Module, Session};
-use crate::sessions::{Away, Job, Lose, Options, Run, Shared, Standing};
-use crate::{KeyName, MODULUS_LEN, Trouble, watch};
+use super::key_health::KeyHealth;
+use super::link::{LoadError, Module, Session};
+use super::sessions::{Away, Job, Lose, Options, Run, Shared, Standing};
+use super::{KeyName, MODULUS_LEN, Trouble, watch};
 use postern_token::{PrivateOperation, TokenKeyId, Unavailable};
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub enum HsmError {
 /// Refusal of a request by an HSM that answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct KeyTrouble(pub(crate) Trouble);
+pub struct KeyTrouble(pub(super) Trouble);
 
 /// An HSM. Cheap to clone. Not used before the first call, or [`Hsm::start`].
 #[derive(Clone)]
@@ -124,14 +124,14 @@ impl Hsm {
         self.call(PATIENCE, move |session| session.generate(&id))
     }
 
-    /// Destroys the key with this id and the issuer's [label](crate::LABEL). Returns the number of destroyed objects, which may
+    /// Destroys the key with this id and the issuer's [label](super::LABEL). Returns the number of destroyed objects, which may
     /// be 0.
     pub fn destroy(&self, id: &[u8]) -> Result<usize, HsmError> {
         let id = id.to_vec();
         self.call(PATIENCE, move |session| session.destroy(&id))
     }
 
-    /// Returns the `CKA_ID` of each private key with the issuer's [label](crate::LABEL).
+    /// Returns the `CKA_ID` of each private key with the issuer's [label](super::LABEL).
     pub fn list(&self) -> Result<Vec<Vec<u8>>, HsmError> {
         self.call(PATIENCE, Session::list)
     }

@@ -4,7 +4,7 @@
 //! [live page](live), and [`Admin`] serves them.
 //!
 //! ```
-//! use postern_admin::{Admin, ProcessContext, catalogue};
+//! use postern_daemon::admin::{Admin, ProcessContext, catalogue};
 //! use postern_telemetry::metrics;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -20,11 +20,10 @@
 //! # }
 //! ```
 
-mod accept;
 pub mod catalogue;
 mod listener;
 pub mod live;
 mod process;
 
 pub use listener::Admin;
-pub use process::{ProcessContext, Reports};
+pub use process::ProcessContext;

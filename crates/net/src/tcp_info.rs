@@ -1,8 +1,9 @@
 //! Kernel statistics of a TCP connection (`TCP_INFO`) that help explain a late reply.
 //!
-//! Reasons for this crate and its `unsafe`: the option is a struct that grows with the kernel, and neither the standard library
-//! nor the safe wrappers of socket options read it. One call of `getsockopt` is therefore made here and nowhere else; every other
-//! crate of the workspace except `postern-raw-rsa` forbids `unsafe`.
+//! Reason for the `unsafe`: the option is a struct that grows with the kernel, and neither the standard library nor the safe
+//! wrappers of socket options read it. One call of `getsockopt` is therefore made here. No other file of the workspace may write
+//! `unsafe`, except `postern-raw-rsa`.
+#![allow(unsafe_code, reason = "one call of getsockopt")]
 
 use socket2::Socket;
 use std::io;
@@ -96,8 +97,8 @@ mod system {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use socket2::SockRef;

@@ -2,8 +2,7 @@
 
 use super::latency::{Latency, Windows};
 use super::section::{Section, Show, Table};
-use crate::catalogue;
-use crate::catalogue::LinkKind;
+use crate::admin::catalogue::{self, LinkKind};
 use metrics::{Counter, Histogram, counter, histogram};
 use parking_lot::Mutex;
 use postern_telemetry::catalogue::ADDRESS;

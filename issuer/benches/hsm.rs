@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "its result")]
 
-use postern_pkcs11::{Hsm, KeyName, Options};
+use postern_issuer::hsm::{Hsm, KeyName, Options};
 use postern_raw_rsa::{PrivateKey, PublicKey};
 use postern_token::key_file::Reference;
 use postern_token::{SigningKey, TokenRequest, spki_of_modulus};

@@ -1,6 +1,6 @@
 //! Faults of a private key in an HSM that answers.
 
-use crate::{KeyName, Trouble};
+use super::{KeyName, Trouble};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 

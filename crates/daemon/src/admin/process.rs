@@ -1,9 +1,9 @@
-use crate::live::Live;
+use super::live::Live;
+use crate::descriptors::Descriptors;
+use crate::drain::Shutdown;
+use crate::readiness::Readiness;
+use crate::systemd::Pulse;
 use parking_lot::Mutex;
-use postern_daemon::descriptors::Descriptors;
-use postern_daemon::drain::Shutdown;
-use postern_daemon::readiness::Readiness;
-use postern_daemon::systemd::Pulse;
 use serde_json::{Map, Value};
 use std::fmt;
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! The admin listener over real sockets.
-#![allow(clippy::unwrap_used)] // clippy.toml allows it in #[test] functions, not in the functions they call
 
-use postern_admin::Admin;
-use postern_admin::ProcessContext;
-use postern_admin::catalogue::{LINK_DURATION, LinkKind, METRICS};
-use postern_admin::live::{Live, Section, Show};
+use postern_daemon::admin::catalogue::{LINK_DURATION, LinkKind, METRICS};
+use postern_daemon::admin::live::{Live, Section, Show};
+use postern_daemon::admin::{Admin, ProcessContext};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_telemetry::catalogue::ADDRESS;

@@ -10,26 +10,24 @@
 
 mod latency;
 mod links;
-mod rate;
 mod section;
 mod stages;
 mod tokens;
 
 pub use latency::Latency;
 pub use links::Link;
-pub use rate::Rate;
 pub use section::{Heat, Section, Show, Table};
-pub use stages::{Endings, Stages, words};
+pub use stages::{Endings, Rate, Stages, words};
 pub use tokens::Tokens;
 
-use crate::catalogue::LinkKind;
+use super::catalogue::LinkKind;
+use crate::drain::Shutdown;
+use crate::readiness::Readiness;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream::{Stream, unfold};
 use http_body::Frame;
 use links::Links;
 use parking_lot::Mutex;
-use postern_daemon::drain::Shutdown;
-use postern_daemon::readiness::Readiness;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
@@ -50,14 +48,14 @@ const FIRST: [&str; 5] = ["checks", "tokens", "store", "tunnels", "keys"];
 
 /// Returns the page as one file for browsers, made of seven for editors.
 pub(crate) fn page() -> String {
-    include_str!("page.html").replace("/*STYLE*/", include_str!("page.css")).replace(
+    include_str!("live/page.html").replace("/*STYLE*/", include_str!("live/page.css")).replace(
         "/*SCRIPT*/",
         concat!(
-            include_str!("numbers.js"),
-            include_str!("page.js"),
-            include_str!("heat.js"),
-            include_str!("lines.js"),
-            include_str!("stream.js")
+            include_str!("live/numbers.js"),
+            include_str!("live/page.js"),
+            include_str!("live/heat.js"),
+            include_str!("live/lines.js"),
+            include_str!("live/stream.js")
         ),
     )
 }

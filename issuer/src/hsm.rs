@@ -1,13 +1,13 @@
 //! Token keys of type 2 in an HSM. The keys are generated there, sign there, and cannot leave the HSM.
 //!
 //! An HSM is accessed through a PKCS#11 module, a shared library of its manufacturer. A call into a module cannot be cancelled,
-//! and some calls never return. The issuer's threads therefore never call a module. Threads of this crate do, each with its own
+//! and some calls never return. The issuer's threads therefore never call a module. Threads of this module do, each with its own
 //! session, and a caller waits no longer than its timeout ([`Hsm`]). One more thread, the watch, connects, logs in once, and
 //! connects again after the HSM was unreachable. A rejected PIN is not retried, because HSMs lock after a few wrong ones.
 //!
 //! Only `link` calls PKCS#11; `absent` replaces it in builds that cannot load modules.
 #![cfg_attr(
-    not(feature = "cryptoki"),
+    not(feature = "pkcs11"),
     allow(
         unreachable_code,
         unused_variables,
@@ -17,18 +17,18 @@
     )
 )]
 
-mod hsm;
 mod key_health;
-#[cfg(feature = "cryptoki")]
+#[cfg(feature = "pkcs11")]
 mod link;
-#[cfg(not(feature = "cryptoki"))]
-#[path = "absent.rs"]
+#[cfg(not(feature = "pkcs11"))]
+#[path = "hsm/absent.rs"]
 mod link;
+mod pool;
 mod sessions;
 mod watch;
 
-pub use hsm::{Hsm, HsmError, HsmKey};
 pub use link::LoadError;
+pub use pool::{Hsm, HsmError, HsmKey};
 pub use sessions::{Options, PinSource};
 
 use postern_token::key_file::Reference;

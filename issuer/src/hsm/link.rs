@@ -1,6 +1,6 @@
 //! Calls into a module (PKCS#11 2.40 or 3.x) through `cryptoki`. Each may block indefinitely.
 
-use crate::{KeyName, LABEL, MODULUS_LEN, Trouble};
+use super::{KeyName, LABEL, MODULUS_LEN, Trouble};
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::{Mechanism, MechanismType};
@@ -293,7 +293,7 @@ fn number(bytes: &[u8]) -> &[u8] {
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         let Error::Pkcs11(code, function) = error else { return Self::Away(error.to_string()) };
-        let text = format!("C_{function:?} gave {code:?}"); // the crate's own text is a paragraph of the standard
+        let text = format!("C_{function:?} gave {code:?}"); // cryptoki's own text is a paragraph of the standard
         match code {
             RvError::SessionCount => Self::Full(text),
             RvError::KeyFunctionNotPermitted
