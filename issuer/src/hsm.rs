@@ -42,7 +42,6 @@ pub const LABEL: &str = "postern token key";
 /// Identity of a key in the HSM, and its name in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyName {
-    /// Id of the token key.
     pub token_key: TokenKeyId,
     /// `CKA_ID` of the key.
     pub id: Vec<u8>,
@@ -52,16 +51,12 @@ pub struct KeyName {
 
 impl KeyName {
     /// Returns the identity of the key to which a file refers.
-    ///
-    /// # Errors
-    /// The public key in the file is not of type 2.
     pub fn of(reference: &Reference) -> Result<Self, KeyError> {
         let token_key = TokenKeyId::of(&reference.public_key);
         Ok(Self { token_key, id: reference.id.clone(), modulus: spki_modulus(&reference.public_key)? })
     }
 
     /// Returns the `CKA_ID` in hex, as `pkcs11-tool` prints it.
-    #[must_use]
     pub fn id_hex(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -70,18 +65,14 @@ impl KeyName {
 /// Failure of a request to the module. The text is the reason alone, for a sentence that names the HSM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Trouble {
-    /// The PIN was rejected, or must not be tried.
     #[error("{0}")]
     Pin(String),
-    /// There is no working session.
     #[error("{0}")]
     Away(String),
-    /// The HSM accepts no more sessions.
     #[error("{0}")]
     Full(String),
     #[error("it has no private key with this CKA_ID")]
     NoKey,
-    /// The private key with this `CKA_ID` has another public half.
     #[error("it has another private key with this CKA_ID")]
     OtherKey,
     #[error("{0}")]

@@ -77,17 +77,11 @@ impl Display for Address {
 text_value!(Address, ADDRESS_ACCEPTED);
 
 /// Reads a `SocketAddr` as an [`Address`].
-///
-/// # Errors
-/// A text that is not an address.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     Address::deserialize(deserializer).map(|address| address.0)
 }
 
 /// Writes the address in numbers.
-///
-/// # Errors
-/// Those of the serializer.
 pub fn serialize<S: serde::Serializer>(address: &SocketAddr, serializer: S) -> Result<S::Ok, S::Error> {
     address.serialize(serializer)
 }

@@ -17,7 +17,6 @@ pub(super) struct Change {
     pub(super) sentence: String,
 }
 
-/// Returns the differences from `old` to `new`, one for each key.
 pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
     let paths: BTreeSet<&Vec<String>> = old.keys().chain(new.keys()).collect();

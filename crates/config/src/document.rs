@@ -5,7 +5,6 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A configuration that cannot be used, as sentences. Daemons exit with 64 on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .sentences.join("\n"))]
 pub struct ConfigError {
@@ -15,7 +14,6 @@ pub struct ConfigError {
 impl ConfigError {
     /// Creates an error of one sentence about `place` (a file, or a file and a key), for a daemon's own checks:
     /// "place: sentence".
-    #[must_use]
     pub fn new(place: &str, sentence: impl std::fmt::Display) -> Self {
         Self { sentences: vec![format!("{place}: {sentence}")] }
     }
@@ -113,7 +111,6 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Returns the span of a key in a table, and its value.
 fn in_table<'a, 'b>(table: &'b DeTable<'a>, key: &str) -> Option<(Range<usize>, &'b Spanned<DeValue<'a>>)> {
     table.get_key_value(key).map(|(key, value)| (key.span(), value))
 }

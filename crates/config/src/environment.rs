@@ -42,8 +42,6 @@ pub(super) struct Strays {
     pub(super) ignored: Vec<String>,
 }
 
-/// Returns the names of the variables of the configuration `T`.
-#[must_use]
 pub fn variables<T: JsonSchema>() -> Vec<String> {
     Schema::of::<T>().leaves().iter().map(Leaf::variable).collect()
 }
@@ -51,7 +49,6 @@ pub fn variables<T: JsonSchema>() -> Vec<String> {
 impl Environment {
     /// Reads the variables of this process. Those named in `elsewhere` belong to other daemons. Bytes that are not UTF-8 become
     /// replacement characters, so that such a value is rejected with the variable's name rather than ignored.
-    #[must_use]
     pub fn of_process(elsewhere: Vec<String>) -> Self {
         let variables = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))

@@ -30,9 +30,6 @@ pub(super) fn read<T: DeserializeOwned + JsonSchema>(
 }
 
 /// Parses `text` as [`load`] does; `name` stands for the file in errors.
-///
-/// # Errors
-/// As [`load`].
 pub fn parse<T: DeserializeOwned + JsonSchema>(
     name: &str,
     text: &str,

@@ -20,7 +20,6 @@ const EXPLAINED: [(&str, &str); 7] = [
 
 /// Returns the reference of `T`: a heading `## title`, then a list for each section with every key, what it accepts, its
 /// default and its doc comment, and the reason if a change needs a restart. Defaults show if `T` implements `Serialize`.
-#[must_use]
 pub fn reference<T: JsonSchema>(title: &str, fixed: &[Fixed]) -> String {
     let schema = Schema::of::<T>();
     let sections = schema.sections();

@@ -49,14 +49,11 @@ pub fn open<T: DeserializeOwned + Serialize + JsonSchema>(
 }
 
 impl<T> ConfigFile<T> {
-    /// Returns the file's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns warnings for the operator about variables that begin with `POSTERN_` but name no key.
-    #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -45,7 +45,6 @@ impl Schema {
     }
 }
 
-/// A table of the file.
 pub(super) struct Section<'a> {
     pub(super) path: Vec<String>,
     pub(super) node: Node<'a>,
@@ -54,7 +53,6 @@ pub(super) struct Section<'a> {
     pub(super) leaves: Vec<Leaf<'a>>,
 }
 
-/// A key with a value.
 pub(super) struct Leaf<'a> {
     pub(super) path: Vec<String>,
     pub(super) node: Node<'a>,

@@ -35,44 +35,32 @@ const SIZE_UNITS: &[(&str, u64)] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB",
 pub(crate) const SIZE_ACCEPTED: &str = "a size with its unit, such as \"512B\", \"64KiB\" or \"10MiB\"";
 
 impl ConfigDuration {
-    /// Creates a duration from milliseconds.
-    #[must_use]
     pub const fn millis(number: u64) -> Self {
         Self(Duration::from_millis(number))
     }
 
-    /// Creates a duration from seconds.
-    #[must_use]
     pub const fn secs(number: u64) -> Self {
         Self(Duration::from_secs(number))
     }
 
     /// Returns `N` seconds, for `#[serde(default = "ConfigDuration::of_secs::<10>")]`.
-    #[must_use]
     pub const fn of_secs<const N: u64>() -> Self {
         Self::secs(N)
     }
 
-    /// Creates a duration from minutes.
-    #[must_use]
     pub const fn minutes(number: u64) -> Self {
         Self::secs(number * 60)
     }
 
-    /// Creates a duration from hours.
-    #[must_use]
     pub const fn hours(number: u64) -> Self {
         Self::minutes(number * 60)
     }
 
     /// Creates a duration from days of 24 hours.
-    #[must_use]
     pub const fn days(number: u64) -> Self {
         Self::hours(number * 24)
     }
 
-    /// Returns the duration.
-    #[must_use]
     pub const fn get(self) -> Duration {
         self.0
     }
@@ -80,33 +68,27 @@ impl ConfigDuration {
 
 impl Size {
     /// Creates a size from KiB of 1,024 bytes.
-    #[must_use]
     pub const fn kib(number: u64) -> Self {
         Self(number << 10)
     }
 
     /// Creates a size from MiB of 1,048,576 bytes.
-    #[must_use]
     pub const fn mib(number: u64) -> Self {
         Self(number << 20)
     }
 
     /// Returns the number of bytes for a buffer or a limit in memory; `usize::MAX` if it is larger.
-    #[must_use]
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
 
 impl Secret {
-    /// Wraps a secret.
-    #[must_use]
     pub fn new(secret: impl Into<String>) -> Self {
         Self(secret.into())
     }
 
     /// Returns the secret itself, for sending or hashing it, never for showing it.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }

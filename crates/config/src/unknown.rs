@@ -16,9 +16,6 @@ pub struct Fit {
 }
 
 /// Compares the keys of the file at `path` with those of the configuration `T`, regardless of values.
-///
-/// # Errors
-/// The file cannot be read or is not TOML.
 pub fn fit<T: JsonSchema>(path: &Path) -> Result<Fit, ConfigError> {
     let name = path.display().to_string();
     let text = read_text(path, &name)?;

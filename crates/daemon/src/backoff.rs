@@ -7,13 +7,11 @@ use std::time::Duration;
 pub struct Backoff {
     /// The pause after the first failure.
     pub first: Duration,
-    /// The maximum pause.
     pub longest: Duration,
 }
 
 impl Backoff {
     /// Returns the pause after a failure that `failures` others precede.
-    #[must_use]
     pub fn pause(self, failures: u32) -> Duration {
         self.first.saturating_mul(1 << failures.min(31)).min(self.longest)
     }
@@ -21,7 +19,6 @@ impl Backoff {
 
 /// Shortens `pause` by up to a half, but not below the server's `Retry-After`, which is lengthened by up to a fifth. `jitter` is
 /// random, from 0 to 1: clients that failed together must not retry together.
-#[must_use]
 pub fn jittered(pause: Duration, retry_after: Duration, jitter: f64) -> Duration {
     pause.mul_f64(0.5 + jitter / 2.0).max(retry_after.mul_f64(1.0 + jitter / 5.0))
 }

@@ -31,7 +31,6 @@ impl Descriptors {
 
     /// Returns the number of connections that the share allows, at most `wanted`, at `each` descriptors per connection. Logs a
     /// number below `wanted`; `key` is its setting.
-    #[must_use]
     pub fn connections(self, key: &str, wanted: usize, each: usize) -> usize {
         let enough_for = self.most(each);
         if wanted > enough_for {
@@ -46,7 +45,6 @@ impl Descriptors {
     }
 
     /// Returns the maximum number of connections at `each` descriptors per connection; at least one.
-    #[must_use]
     pub fn most(self, each: usize) -> usize {
         enough_for(self.files / self.daemons, each).max(1)
     }
@@ -69,7 +67,6 @@ fn raised_limit() -> Option<usize> {
 }
 
 /// Returns the number of descriptors that a daemon needs for `connections`, at `each` descriptors per connection.
-#[must_use]
 pub fn needed(connections: usize, each: usize) -> usize {
     let taken = connections.saturating_mul(each).saturating_add(most_leaving(connections));
     taken.saturating_add(taken.div_ceil(3).min(RESERVE))

@@ -72,7 +72,6 @@ impl fmt::Debug for CountTunnels {
     }
 }
 
-/// The outcome of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// All tracked tasks ended before the deadline.
@@ -82,17 +81,12 @@ pub enum Drained {
 }
 
 impl Shutdown {
-    /// Creates the state *running*.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Drains on SIGTERM and SIGINT, stops immediately on the second of them, and reports SIGHUP to [`Shutdown::reloads`]. Call
     /// it once, inside the runtime that lives longest.
-    ///
-    /// # Errors
-    /// The system refuses a signal handler.
     pub fn on_signals(&self) -> io::Result<()> {
         let (mut stops, mut reloads) = (StopSignals::new()?, ReloadSignals::new()?);
         let shutdown = self.clone();
@@ -129,8 +123,6 @@ impl Shutdown {
         self.0.stopped.cancel();
     }
 
-    /// `true` if the drain has begun.
-    #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.draining.is_cancelled()
     }
@@ -167,7 +159,6 @@ impl Shutdown {
     /// Returns the tracker that spawns work which a drain waits for: accept loops, connections, tunnels. Accept loops are
     /// included because a drain that begins between an accept and the spawn of its connection would otherwise miss the
     /// connection.
-    #[must_use]
     pub fn tracker(&self) -> &TaskTracker {
         &self.0.tracker
     }
@@ -178,7 +169,6 @@ impl Shutdown {
     }
 
     /// Subscribes to reload requests from now on. Requests that arrive while one is handled count as one.
-    #[must_use]
     pub fn reloads(&self) -> Reloads {
         Reloads { seen: self.0.reloads.subscribe(), _alive: self.clone() }
     }

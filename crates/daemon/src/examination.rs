@@ -27,28 +27,22 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Duration from which an answer is reported as slow, because clients wait for it.
 pub const SLOW: Duration = Duration::from_millis(500);
 
-/// The result of one examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Severity.
     pub verdict: Verdict,
     /// Subject, in a word: "clock", "store".
     pub what: String,
     /// Observation. If `cost` or `remedy` is absent, this sentence contains it, or there is none. A bad finding has both.
     pub seen: String,
-    /// Consequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// Advice on a correction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
     Well,
     /// Works, but deserves attention.
     Look,
@@ -58,19 +52,16 @@ pub enum Verdict {
 
 impl Finding {
     /// Creates a finding that a subject is as it should be.
-    #[must_use]
     pub fn well(what: impl Into<String>, seen: impl Into<String>) -> Self {
         Self { verdict: Verdict::Well, what: what.into(), seen: seen.into(), cost: None, remedy: None }
     }
 
     /// Creates a finding that a subject works, but deserves attention.
-    #[must_use]
     pub fn look(what: impl Into<String>, seen: impl Into<String>) -> Self {
         Self { verdict: Verdict::Look, ..Self::well(what, seen) }
     }
 
     /// Creates a finding that a subject does not work, or is not safe, with its consequence and remedy.
-    #[must_use]
     pub fn bad(
         what: impl Into<String>,
         seen: impl Into<String>,
@@ -80,20 +71,17 @@ impl Finding {
         Self { verdict: Verdict::Bad, ..Self::well(what, seen).costs(cost).remedy(remedy) }
     }
 
-    /// Adds the consequence.
     #[must_use]
     pub fn costs(self, cost: impl Into<String>) -> Self {
         Self { cost: Some(cost.into()), ..self }
     }
 
-    /// Adds the remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
 }
 
-/// Examinations that run concurrently.
 #[derive(Debug, Default)]
 pub struct Examinations(Vec<JoinHandle<Vec<Finding>>>);
 
@@ -117,7 +105,6 @@ impl Examinations {
 }
 
 /// Formats the duration of an answer in microseconds, milliseconds or seconds.
-#[must_use]
 pub fn written(took: Duration) -> String {
     match took.as_secs_f64() {
         seconds if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),

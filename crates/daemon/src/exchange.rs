@@ -72,7 +72,6 @@ pub struct Answering(Exchange);
 
 impl Exchange {
     /// Creates the state of a connection without a request.
-    #[must_use]
     pub fn new(patience: Patience) -> Self {
         let (bits, displaced, interim) = (AtomicU8::default(), Notify::new(), Mutex::default());
         Self(Arc::new(State { patience, bits, displaced, interim }))
@@ -138,7 +137,6 @@ impl Exchange {
     }
 
     /// `true` if no answer is in progress.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.has(PHASES) == 0
     }

@@ -33,10 +33,8 @@ struct Line<T> {
     order: u64,
 }
 
-/// A caller and its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The caller.
     pub caller: u64,
     /// Share of service, as a multiple of a caller's with one turn.
     pub turns: NonZeroU32,
@@ -66,20 +64,14 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Returns the number of waiting items.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// `true` if nothing waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Returns the number of waiting items of this caller.
-    #[must_use]
     pub fn len_of(&self, caller: u64) -> usize {
         self.lines.get(&caller).map_or(0, |line| line.items.len())
     }

@@ -29,7 +29,6 @@ pub async fn leave<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
 }
 
 /// Builds the last answer on a connection without an HTTP server, as bytes; `retry_after` is in seconds.
-#[must_use]
 pub fn last_answer(status: StatusCode, retry_after: Option<u64>, sentence: &str) -> Vec<u8> {
     let retry = retry_after.map_or_else(String::new, |seconds| format!("retry-after: {seconds}\r\n"));
     format!(

@@ -67,9 +67,6 @@ pub fn replace_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Flushes the directory that holds `path`, so that the name survives a power loss.
-///
-/// # Errors
-/// As [`sync_directory`].
 pub fn sync_name(path: &Path) -> io::Result<()> {
     sync_directory(parent(path))
 }
@@ -128,14 +125,10 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), lock })
     }
 
-    /// Returns the directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns a path inside the directory.
-    #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
@@ -174,27 +167,17 @@ fn remove_leftovers(directory: &Path) -> io::Result<()> {
 /// Error from opening a data directory. Daemons exit with [`crate::exit::RUNTIME`].
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Another process holds the lock.
     #[error(
         "another postern has the data directory {} open: stop it, or name another (--data; keys.directory of an \
          issuer)",
         path.display()
     )]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The directory cannot be created, locked or read.
+    InUse { path: PathBuf },
     #[error(
         "cannot use the data directory {}: {source}; name one that this user may write to (--data; keys.directory of an \
          issuer)", path.display()
     )]
-    Unusable {
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Unusable { path: PathBuf, source: io::Error },
 }
 
 #[cfg(test)]

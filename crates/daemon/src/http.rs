@@ -17,7 +17,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Lifetime of a late lookup result: the longest pause of a client between two attempts.
 const LOOKUP_KEPT: Duration = Duration::from_mins(1);
 
-/// Options of [`client`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// PEM certificates to trust instead of the platform's.
@@ -38,9 +37,6 @@ impl Default for ClientOptions {
 }
 
 /// Builds a client that connects directly: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
-///
-/// # Errors
-/// The CA file cannot be read or holds no certificate.
 pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
     let tls = tls::client_config_showing(options.ca_file.as_deref(), options.own.as_ref())?;
     let client = reqwest::Client::builder()
@@ -78,26 +74,21 @@ impl Resolve for Names {
     }
 }
 
-/// [`ClientOptions::allows`] rejects every address of a name.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("none of its addresses may be connected to")]
 pub struct NoneAllowed;
 
 impl NoneAllowed {
     /// `true` if this error is in the chain of causes of `error`.
-    #[must_use]
     pub fn is_cause_of(error: &(dyn Error + 'static)) -> bool {
         std::iter::successors(Some(error), |error| (*error).source()).any(|error| error.is::<Self>())
     }
 }
 
-/// Error from building a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Error in the TLS configuration.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Error in the client itself.
     #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
 }
@@ -133,22 +124,15 @@ where
     }
 }
 
-/// Error from reading a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// More bytes than allowed.
     #[error("the body is longer than {limit} bytes")]
-    TooLong {
-        /// The limit.
-        limit: usize,
-    },
-    /// The connection ended, or the time limit passed.
+    TooLong { limit: usize },
     #[error("the body broke off: {0}")]
     Broken(String),
 }
 
 /// Formats an error with all its causes in one line; reqwest's own text omits them.
-#[must_use]
 pub fn chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes.fold(error.to_string(), |text, cause| {
@@ -159,7 +143,6 @@ pub fn chain(error: &dyn Error) -> String {
 
 /// `true` if a character has no glyph and may change the display of the text around it: controls, those of bidirectional text
 /// (U+202E reverses the rest of a line), and the other format characters (Unicode categories Cc, Cf, Zl and Zp).
-#[must_use]
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -172,7 +155,6 @@ pub fn is_invisible(c: char) -> bool {
 }
 
 /// Returns the first 300 characters of a foreign text, cleaned for use in one line.
-#[must_use]
 pub fn one_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let clean: String = text.chars().map(|c| if is_invisible(c) { ' ' } else { c }).take(300).collect();
@@ -180,14 +162,12 @@ pub fn one_line(text: &[u8]) -> String {
 }
 
 /// Quotes a server's message, to follow the status. Empty if there is no message.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": \"{text}\"") }
 }
 
 /// Formats the reason that a request got no answer, with advice and without its URL. `ca` is the setting that names trusted
 /// certificates. A `reqwest` error must still contain the URL (not `without_url`): the advice for https and http differs.
-#[must_use]
 pub fn no_answer(error: &(dyn Error + 'static), ca: &str) -> String {
     tls::diagnose(error, ca).unwrap_or_else(|| {
         // reqwest's own text contains the whole URL; callers print the URL as it was configured.
@@ -217,7 +197,6 @@ fn connection_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a hyper::E
 
 /// `true` if a request names this machine by an address or as localhost. A web page whose name was made to resolve to loopback
 /// (DNS rebinding) sends that name as Host, and could otherwise use services that are open to everyone on this machine.
-#[must_use]
 pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Some(authority) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
@@ -228,27 +207,23 @@ pub fn is_for_this_machine(headers: &HeaderMap) -> bool {
 }
 
 /// `true` if a name denotes the machine that looks it up (RFC 6761, section 6.3).
-#[must_use]
 pub fn is_localhost(name: &str) -> bool {
     let last = name.rsplit('.').next();
     last.is_some_and(|label| label.eq_ignore_ascii_case("localhost"))
 }
 
 /// Returns the time of an answer by its server's clock, in Unix seconds (`Date`: RFC 9110, section 6.6.1).
-#[must_use]
 pub fn date(headers: &HeaderMap) -> Option<u64> {
     let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
 /// Returns the `Date` of an answer made now, which hyper adds for HTTP/1.1.
-#[must_use]
 pub fn date_now() -> HeaderValue {
     HeaderValue::try_from(httpdate::fmt_http_date(SystemTime::now())).unwrap_or(HeaderValue::from_static("")) // the text is ASCII
 }
 
 /// Serialises the head of an HTTP/1.1 answer that hyper does not write.
-#[must_use]
 pub fn head(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
     for (name, value) in fields {
@@ -259,7 +234,6 @@ pub fn head(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
 }
 
 /// Builds a plain text answer.
-#[must_use]
 pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;

@@ -31,9 +31,6 @@ pub async fn bind(what: &'static str, address: SocketAddr) -> Result<TcpListener
 
 /// Returns the connections in the kernel's queue when a drain begins, until the queue is empty, then closes the listener. Closing
 /// the listener earlier would reset connections that the kernel has accepted.
-///
-/// # Errors
-/// tokio does not return the listener.
 pub fn waiting(listener: TcpListener) -> io::Result<impl Iterator<Item = (TcpStream, SocketAddr)>> {
     // Polls the kernel directly: tokio's listener also reports "not ready" if it has not polled the kernel, or has accepted many
     // connections in a row.
@@ -75,15 +72,11 @@ pub async fn pause(what: &str, error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
-/// A listener that could not be opened. Daemons exit with [`crate::exit::RUNTIME`].
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {what} on {address}: {source}; {}", advice(.source))]
 pub struct BindError {
-    /// The listener's name.
     pub what: &'static str,
-    /// The requested address.
     pub address: SocketAddr,
-    /// The system's error.
     pub source: io::Error,
 }
 

@@ -32,12 +32,10 @@ struct Taken {
     sources: Sources,
 }
 
-/// Limits on connections.
 #[derive(Clone, Copy)]
 pub struct Bounds<'a> {
     /// Maximum at once, from all sources.
     pub connections: usize,
-    /// Limits of one source.
     pub sources: &'a SourceLimits,
 }
 
@@ -66,9 +64,6 @@ impl Places {
     }
 
     /// Takes a place for a connection, or a stream of one, whose source is known.
-    ///
-    /// # Errors
-    /// As [`Places::take`].
     pub fn take_for(
         &self,
         source: Option<Source>,
@@ -177,13 +172,11 @@ impl Place {
 
     /// Returns the source that the connection counts for, until it is [kept](Place::keep); `None` if it is exempt or not
     /// attributed.
-    #[must_use]
     pub fn source(&self) -> Option<Source> {
         self.source
     }
 
     /// `true` if a displaced client may be sent an answer.
-    #[must_use]
     pub fn may_answer(&self, connections: usize) -> bool {
         self.places.0.lock().may_leave(connections)
     }

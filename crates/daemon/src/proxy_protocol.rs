@@ -22,7 +22,6 @@ pub struct Balancers(pub Vec<IpNet>);
 
 impl Balancers {
     /// `true` if a connection from `address` begins with a header.
-    #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         if self.0.is_empty() {
             return false;
@@ -102,12 +101,9 @@ const V2_FIXED: usize = 16;
 const V2_MOST: usize = 4096;
 const LONGEST: usize = V2_FIXED + V2_MOST;
 
-/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Length in bytes.
     pub length: usize,
-    /// The named client.
     pub client: Named,
 }
 

@@ -31,7 +31,6 @@ enum State {
 
 impl Readiness {
     /// Creates an empty list, which is ready.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -45,7 +44,6 @@ impl Readiness {
     }
 
     /// Returns the conditions that are not ready, as "name: reason"; empty if all are ready.
-    #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         self.list(|state| match state {
             State::NotReady(reason) => Some(reason),
@@ -54,7 +52,6 @@ impl Readiness {
     }
 
     /// Returns the conditions that are degraded, as "name: reason".
-    #[must_use]
     pub fn degraded(&self) -> Vec<String> {
         self.list(|state| match state {
             State::Degraded(reason) => Some(reason),
@@ -64,7 +61,6 @@ impl Readiness {
 
     /// Returns a receiver that changes on each query of the state, such as `/readyz`, so that a daemon can test what it otherwise
     /// notices only in use.
-    #[must_use]
     pub fn looks(&self) -> watch::Receiver<u64> {
         self.0.looked.subscribe()
     }
@@ -89,7 +85,6 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Marks the condition ready.
     pub fn set_ready(&self) {
         self.set(State::Ready);
     }

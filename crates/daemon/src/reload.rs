@@ -20,7 +20,6 @@ pub struct Reloader<T> {
 
 impl<T: DeserializeOwned + Serialize + JsonSchema> Reloader<T> {
     /// Creates the reader, and adds the gate "configuration" to `readiness`.
-    #[must_use]
     pub fn new(file: ConfigFile<T>, readiness: &Readiness, shutdown: &Shutdown) -> Self {
         let gate = readiness.gate("configuration");
         gate.set_ready();

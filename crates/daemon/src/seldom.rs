@@ -12,7 +12,6 @@ pub struct Seldom {
 
 impl Seldom {
     /// Allows at most one line per `pause`.
-    #[must_use]
     pub const fn every(pause: Duration) -> Self {
         Self { pause, last: Mutex::new((None, 0)) }
     }

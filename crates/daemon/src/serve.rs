@@ -74,17 +74,14 @@ pub trait Endpoint: Send + Sync + 'static {
 
 /// State that all connections of a listener share.
 pub struct Parts<'a> {
-    /// Places for connections.
     pub places: &'a Places,
     /// Recent activity of sources.
     pub rates: &'a Rates,
-    /// Shutdown of the process.
     pub shutdown: &'a Shutdown,
 }
 
 /// Limits of a listener, as of one reading of its configuration.
 pub struct Limits<'a> {
-    /// Limits on connections.
     pub bounds: Bounds<'a>,
     /// Time limits on clients. A PROXY header and a TLS handshake have the time of an answer.
     pub patience: Patience,
@@ -94,16 +91,13 @@ pub struct Limits<'a> {
 pub struct Visitor {
     /// The client's address, or that of a load balancer for its own connections.
     pub address: SocketAddr,
-    /// The connection's place.
     pub place: Place,
-    /// Activity of the connection.
     pub exchange: Exchange,
 }
 
 /// Reason that a connection is not served, or not any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnedAway {
-    /// There is no place.
     NoPlace(NoPlace),
     /// Another connection needs the place.
     Displaced,
@@ -115,7 +109,6 @@ pub enum TurnedAway {
     Certificate,
     /// The bytes are no HTTP, or no PROXY header of a load balancer.
     Malformed,
-    /// The header is too large.
     HeaderTooLarge,
     /// The header took too long, or the PROXY header did.
     HeaderTimeout,
@@ -123,9 +116,6 @@ pub enum TurnedAway {
 
 /// Accepts connections until `end`, and then those that already wait. `name` is the listener's in the log; `tracker` tracks the
 /// connections.
-///
-/// # Errors
-/// Those of [`listen::waiting`].
 pub async fn accept<E: Endpoint>(
     endpoint: Arc<E>,
     (name, listener): (&str, TcpListener),

@@ -12,7 +12,6 @@ pub use windows::{ReloadSignals, StopSignals};
 
 use std::fmt::{self, Display};
 
-/// A request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopSignal {
     /// From a person: Ctrl-C (SIGINT); on Windows also Ctrl-Break.

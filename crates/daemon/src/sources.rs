@@ -60,7 +60,6 @@ impl Default for SourceLimits {
 
 impl SourceLimits {
     /// Returns the source that a connection from `address` counts for; `None` if it is exempt.
-    #[must_use]
     pub fn source(&self, address: IpAddr) -> Option<Source> {
         let address = address.to_canonical(); // an IPv4 client of an IPv6 socket
         if self.exempt.iter().any(|network| network.contains(&address)) {
@@ -89,7 +88,6 @@ impl Source {
     /// Returns the widest limited network around the source, which gets one line in a fair queue. Anyone gets a /48 for free,
     /// from a tunnel broker or with a rented server, and a line for each of its 256 /56 would give it 256 turns for one turn of
     /// every other user. So users wait behind others of their /48, unless `ipv6_wide_prefix` is changed.
-    #[must_use]
     pub fn widest(self) -> Network {
         self.wide.unwrap_or(self.own)
     }

@@ -28,7 +28,6 @@ pub struct Pulse {
 
 impl Pulse {
     /// Reads the watchdog timeout of this process from its environment.
-    #[must_use]
     pub fn of_process() -> Self {
         Self::within(sd_notify::watchdog_enabled())
     }

@@ -51,9 +51,6 @@ const HTTP2: &[u8] = b"h2";
 ///
 /// A platform without trusted certificates is no error here, because a client that only uses `http://` needs none: each TLS
 /// handshake then fails with that reason.
-///
-/// # Errors
-/// The CA file is missing or holds no certificate.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut config = trusting(ca_file, DEFAULT_VERSIONS)?.with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -62,23 +59,18 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsErr
 }
 
 /// Adds HTTP/2 to the protocols that a client offers.
-#[must_use]
 pub fn offering_http2(mut config: Arc<ClientConfig>) -> Arc<ClientConfig> {
     Arc::make_mut(&mut config).alpn_protocols.insert(0, HTTP2.to_vec());
     config
 }
 
 /// `true` if the two ends of a connection have agreed on HTTP/2.
-#[must_use]
 pub fn is_http2(connection: &rustls::CommonState) -> bool {
     connection.alpn_protocol() == Some(HTTP2)
 }
 
 /// Builds a client of a server that does not speak HTTP; `own` are the PEM files of the client's certificate chain and key, if
 /// the server requires one.
-///
-/// # Errors
-/// As [`client_config`] and [`ServerTls::load`].
 pub fn store_client_config(
     ca_file: Option<&Path>,
     own: Option<(&Path, &Path)>,
@@ -235,85 +227,40 @@ impl ServerCertVerifier for TrustNobody {
 /// Error in a TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("cannot read {}: {source}; check the path, and that this user may read the file", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A file is not PEM.
+    Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is not a PEM file: {reason}; export it as PEM (text with -----BEGIN …)", path.display())]
-    NotPem {
-        /// The file.
-        path: PathBuf,
-        /// The fault of the file.
-        reason: String,
-    },
-    /// A file's certificate cannot be used.
+    NotPem { path: PathBuf, reason: String },
     #[error("{}", unusable(path, source))]
-    Unfit {
-        /// The file.
-        path: PathBuf,
-        /// The fault of the certificate.
-        source: rustls::Error,
-    },
-    /// A file holds no certificate.
+    Unfit { path: PathBuf, source: rustls::Error },
     #[error("there is no certificate in {}: a PEM block \"-----BEGIN CERTIFICATE-----\" is expected", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file holds no private key.
+    NoCertificate { path: PathBuf },
     #[error(
         "there is no private key in {}: a PEM block such as \"-----BEGIN PRIVATE KEY-----\", unencrypted, is expected",
         path.display()
     )]
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The key is of an unknown kind, or is not the certificate's.
+    NoKey { path: PathBuf },
     #[error("{}", unfit(certificate, key, source))]
-    Refused {
-        /// The certificate file.
-        certificate: PathBuf,
-        /// The key file.
-        key: PathBuf,
-        /// The error of rustls.
-        source: rustls::Error,
-    },
-    /// A certificate cannot be a trust anchor.
+    Refused { certificate: PathBuf, key: PathBuf, source: rustls::Error },
     #[error(
         "a certificate in {} cannot be trusted as an authority's: {source}; give the certificate of the authority that \
          signed the other end's",
         path.display()
     )]
-    BadRoot {
-        /// The file.
-        path: PathBuf,
-        /// The error of rustls.
-        source: rustls::Error,
-    },
-    /// The certificate has no source, or more than one.
+    BadRoot { path: PathBuf, source: rustls::Error },
     #[error(
         "[tls] takes its certificate from two files, tls.certificate and tls.key, or from an authority, [tls.acme]: set both \
          files, or that section alone"
     )]
     Source,
-    /// A self-signed certificate was requested, and the configuration has another one.
     #[error(
         "--self-signed made a certificate, and the file has one in [tls]: choose one, and start again without the other"
     )]
     Signed,
-    /// The configuration of the authority is unusable.
     #[error(transparent)]
     Acme(#[from] AcmeConfigError),
-    /// The directory of a certificate from an authority is unusable.
     #[error("tls.acme.state: {0}")]
     State(#[from] DataDirError),
-    /// The provider lacks what rustls needs.
     #[error("cannot set up TLS: {0}")]
     Provider(rustls::Error),
 }

@@ -17,7 +17,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// Maximum number of waiting requests. Above it, the newest request of the source with the most of them is refused.
 const MOST_WAITING: usize = 1_024;
 
-/// Waiting requests, and the turns.
 pub struct Turns {
     waiting: Mutex<FairQueue<oneshot::Sender<Turn>>>,
     /// Held by the request that hands out the turns.

@@ -5,7 +5,6 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// Formats Unix seconds as `2026-11-21T09:30:00Z`; "never" after the year 9999.
-#[must_use]
 pub fn rfc3339(unix_seconds: u64) -> String {
     let seconds = i64::try_from(unix_seconds).ok();
     let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
@@ -13,26 +12,22 @@ pub fn rfc3339(unix_seconds: u64) -> String {
 }
 
 /// Returns the time of the system clock in Unix seconds. A clock before 1970 gives 0.
-#[must_use]
 pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Formats the current time by the system clock as [`rfc3339`] does.
-#[must_use]
 pub fn now() -> String {
     rfc3339(unix_now())
 }
 
 /// Parses a day such as `2026-11-21` to its first Unix second; `None` unless it is a valid day from 1970 to 9999.
-#[must_use]
 pub fn day(text: &str) -> Option<u64> {
     let midnight = OffsetDateTime::parse(&format!("{text}T00:00:00Z"), &Rfc3339).ok()?;
     u64::try_from(midnight.unix_timestamp()).ok()
 }
 
 /// Formats seconds in the largest unit that gives at least two, such as "3 min".
-#[must_use]
 pub fn rough(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),

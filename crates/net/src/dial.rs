@@ -42,10 +42,8 @@ pub async fn connect_found<A: Clone>(
     connect_from(first, is_awaited.then_some(later)).await
 }
 
-/// An address to connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The remote address.
     pub to: SocketAddr,
     /// The local address, of the same family; `None` if the system chooses.
     pub from: Option<IpAddr>,

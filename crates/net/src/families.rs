@@ -39,7 +39,6 @@ impl<'a, A: Clone> Families<'a, A> {
     }
 
     /// Holds addresses that need no query, in their order.
-    #[must_use]
     pub const fn known(addresses: Vec<A>) -> Self {
         let v6 = Family { asked: None, found: addresses };
         Self { delay: Duration::ZERO, v6, v4: Family { asked: None, found: Vec::new() }, error: None }
@@ -72,13 +71,10 @@ impl<'a, A: Clone> Families<'a, A> {
     }
 
     /// Returns all addresses that have arrived.
-    #[must_use]
     pub fn found(&self) -> Vec<A> {
         [&self.v6.found[..], &self.v4.found[..]].concat()
     }
 
-    /// `true` if nothing is awaited.
-    #[must_use]
     pub const fn are_complete(&self) -> bool {
         self.v6.asked.is_none() && self.v4.asked.is_none()
     }

@@ -31,14 +31,12 @@ struct Questions {
 impl Lookup {
     /// Creates lookups whose late results wait this long for the next attempt. It must be longer than the pause between two
     /// attempts, and so short that the host does not move within it.
-    #[must_use]
     pub fn keeping(keeps: Duration) -> Self {
         let [both, v6, v4] = [(); 3].map(|()| Shared::keeping(keeps));
         Self(Arc::new(Questions { both, v6, v4 }))
     }
 
     /// Looks up the addresses of a host; a literal address is its own.
-    #[must_use]
     pub fn find(&self, host: &str, port: u16) -> Families<'static, SocketAddr> {
         if let Ok(literal) = host.parse() {
             return Families::known(vec![SocketAddr::new(literal, port)]);
@@ -117,13 +115,11 @@ pub struct Lookups {
 
 impl Lookups {
     /// Creates lookups as [`Lookup::keeping`] does.
-    #[must_use]
     pub fn keeping(keeps: Duration) -> Self {
         Self { keeps, by_host: Mutex::default() }
     }
 
     /// Looks up a host as [`Lookup::find`] does.
-    #[must_use]
     pub fn find(&self, host: &str, port: u16) -> Families<'static, SocketAddr> {
         self.of(host).find(host, port)
     }

@@ -4,7 +4,6 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns `true` if a connection to `address` ends at a public unicast address, whichever of its [`forms`] a router uses.
-#[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     !forms(address).any(is_special)
 }
@@ -21,7 +20,6 @@ pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
 
 /// Returns `true` if `address` is not a public unicast address of the Internet (RFC 6890 and IANA's special-purpose registries),
 /// or is a cloud's metadata service. Embedded addresses are not considered: see [`is_public`].
-#[must_use]
 pub fn is_special(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => SPECIAL_V4.iter().any(|net| net.contains(&address)),

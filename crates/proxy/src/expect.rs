@@ -28,7 +28,6 @@ pub struct Gate(Option<CancellationToken>);
 impl Gate {
     /// Returns the gate of a request, which is closed if the client expects a 100 before it sends its body. The last Expect field
     /// counts, as in hyper; HTTP/1.0 has no 100.
-    #[must_use]
     pub fn of(head: &request::Parts, has_body: bool) -> Self {
         let expected = head.headers.get_all(EXPECT).iter().next_back();
         let expects = expected.is_some_and(is_continue) && head.version != Version::HTTP_10;
@@ -86,7 +85,6 @@ impl<B> Held<B> {
     }
 
     /// Returns `true` while the body waits for the target rather than for its client.
-    #[must_use]
     pub fn waits(&self) -> bool {
         self.gate.closed().is_some()
     }

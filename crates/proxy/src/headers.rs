@@ -56,21 +56,15 @@ fn put_host(headers: &mut HeaderMap, host: HeaderValue) {
 /// Faults of a request's Host field (RFC 9112, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostFault {
-    /// An HTTP/1.1 request has no Host field.
     #[error("an HTTP/1.1 request has a Host field (RFC 9112, section 3.2)")]
     Missing,
-    /// The request has several Host fields.
     #[error("more than one Host field")]
     Several,
-    /// The value is not a host.
     #[error("the Host field holds neither a host nor nothing")]
     Malformed,
 }
 
 /// Returns the Host field of a request, which may differ from the host of its target.
-///
-/// # Errors
-/// [`HostFault`]
 pub fn host(head: &request::Parts) -> Result<Option<&HeaderValue>, HostFault> {
     let is_host = |host: &HeaderValue| {
         let parsed = Authority::try_from(host.as_bytes());
@@ -89,7 +83,6 @@ pub fn host(head: &request::Parts) -> Result<Option<&HeaderValue>, HostFault> {
 pub const LAST_HOP: &str = "Max-Forwards is 0, and this proxy has no answer of its own to TRACE and OPTIONS";
 
 /// Returns the number of further proxies that a TRACE or OPTIONS may pass (RFC 9110, section 7.6.2). At 0 this proxy answers it.
-#[must_use]
 pub fn forwards_left(head: &request::Parts) -> Option<u64> {
     if head.method != Method::TRACE && head.method != Method::OPTIONS {
         return None;
@@ -101,7 +94,6 @@ pub fn forwards_left(head: &request::Parts) -> Option<u64> {
 /// Returns `true` if a CONNECT announces a body. The bytes after its header belong to the tunnel, so a length that claims them is
 /// refused: two parsers of one connection must not disagree on the end of a request. In HTTP/2 even a length of 0 would apply to
 /// the tunnel.
-#[must_use]
 pub fn announces_body(head: &request::Parts) -> bool {
     let is_none = |length: &HeaderValue| length == "0" && head.version != Version::HTTP_2;
     let length = head.headers.get(CONTENT_LENGTH);
@@ -110,7 +102,6 @@ pub fn announces_body(head: &request::Parts) -> bool {
 
 /// Returns `true` if a message has a transfer coding other than a single `chunked`. Another coding would be lost with its field,
 /// and two parsers of a list may disagree on the end of the body (RFC 9112, section 6.1).
-#[must_use]
 pub fn has_other_coding(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_chunked = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
@@ -201,7 +192,6 @@ fn one_length(headers: &mut HeaderMap) {
 
 /// Escapes the content of an RFC 8941 string: printable ASCII, with quotation marks and backslashes escaped. An ellipsis, which
 /// occurs in our sentences, becomes three dots; any other character becomes a question mark.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
         '"' | '\\' => vec!['\\', c],

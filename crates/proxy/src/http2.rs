@@ -32,7 +32,6 @@ pub const FRAME_BUDGET: usize = 4 << 20;
 
 /// Returns `true` if a field's value begins or ends with white space, which makes its message malformed (RFC 9113, section
 /// 8.2.1). `h2` accepts it (hyperium/http#245).
-#[must_use]
 pub fn has_padded_value(fields: &HeaderMap) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let is_padded = |value: &HeaderValue| {

@@ -6,7 +6,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// An idle limit and its timer.
 #[derive(Debug)]
 pub struct Idle {
     /// Longest allowed pause.
@@ -16,7 +15,6 @@ pub struct Idle {
 
 impl Idle {
     /// Starts a timer that allows no pause longer than `limit` from now on.
-    #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self { limit, alarm: Box::pin(sleep_until(Instant::now() + limit)) }
     }

@@ -28,29 +28,22 @@ const OWN_NAME: &[u8] = b"postern";
 /// Reasons not to pass on a target's answer. The messages are for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerFault {
-    /// The connection ended before the end of the answer's head.
     #[error("the target closed the connection before it had answered")]
     Closed,
-    /// The answer is not HTTP.
     #[error("the target's answer is not valid HTTP/1.1")]
     Malformed,
-    /// The head does not end within the limits.
     #[error("the head of the target's answer has more than 1000 fields or 128 KiB")]
     TooLarge,
-    /// The body has a transfer coding other than chunked.
     #[error("the target's answer has another transfer coding than chunked")]
     Coding,
-    /// The answer is a 407, which only a proxy may send.
     #[error("the target asked for proxy credentials, as only a proxy may")]
     Credentials,
-    /// The answer switches protocols, although no request to upgrade was passed on.
     #[error("the target switched protocols, which it was not asked to do")]
     Switched,
 }
 
 impl AnswerFault {
     /// Returns the fault of an exchange that failed.
-    #[must_use]
     pub fn of(error: &hyper::Error) -> Self {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         let is_endless = cause.is_some_and(|cause| cause.kind() == io::ErrorKind::InvalidData);
@@ -64,7 +57,6 @@ impl AnswerFault {
     }
 
     /// Returns the error type of RFC 9209, section 2.3.
-    #[must_use]
     pub const fn error(self) -> &'static str {
         match self {
             Self::Closed => "connection_terminated",
@@ -77,9 +69,6 @@ impl AnswerFault {
 }
 
 /// Begins HTTP/1.1 with a target over `stream`, whose heads `limit` bounds.
-///
-/// # Errors
-/// [`AnswerFault::Closed`].
 pub async fn handshake<S, B>(
     stream: S,
     limit: HeadLimit,
@@ -100,9 +89,6 @@ where
 }
 
 /// Checks that a target's answer may be passed on, and removes fields about its connection and in the name of our proxies.
-///
-/// # Errors
-/// [`AnswerFault`], if the answer may not be passed on.
 pub fn check<B>(response: &mut Response<B>) -> Result<(), AnswerFault> {
     match response.status() {
         StatusCode::PROXY_AUTHENTICATION_REQUIRED => return Err(AnswerFault::Credentials),
@@ -133,7 +119,6 @@ fn remove_own_status(headers: &mut HeaderMap) {
     kept.into_iter().for_each(|value| _ = headers.append(PROXY_STATUS, value));
 }
 
-/// A stream that carries answers.
 #[derive(Debug)]
 pub struct AnswerStream<S> {
     stream: S,
@@ -146,7 +131,6 @@ pub struct HeadLimit(Arc<AtomicUsize>);
 
 impl HeadLimit {
     /// Creates the limit of a stream that begins with the head of an answer.
-    #[must_use]
     pub fn begun() -> Self {
         Self(Arc::new(AtomicUsize::new(LIMIT)))
     }

@@ -81,7 +81,6 @@ impl<C: Reset, T: Reset> Drop for Relay<C, T> {
 
 impl<C: Reset, T: Reset> Relay<C, T> {
     /// Returns the bytes relayed so far, for a relay that is abandoned.
-    #[must_use]
     pub fn cut(&self) -> Relayed {
         self.relayed(TunnelEnd::Cut)
     }
@@ -250,10 +249,8 @@ postern_telemetry::label! {
     }
 }
 
-/// The result of a relay.
 #[derive(Debug)]
 pub struct Relayed {
-    /// The end of the tunnel.
     pub ended: TunnelEnd,
     /// Bytes from the client to the target.
     pub up: u64,

@@ -19,10 +19,8 @@ pub struct Target {
 /// Protocol in which a target is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// A stream of bytes.
     #[default]
     Tcp,
-    /// Datagrams.
     Udp,
 }
 
@@ -38,13 +36,10 @@ pub enum Host {
 /// Reasons to reject a target. The messages are shown to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// The port is missing or out of range.
     #[error("the target must be host:port, with a port from 1 to 65535")]
     Port,
-    /// The host has a form that is not accepted.
     #[error("the target's host must be a DNS name, an IPv4 address or an IPv6 address in brackets")]
     Host,
-    /// The authority contains an `@`.
     #[error("the target must not carry a user name")]
     UserInfo,
 }
@@ -80,26 +75,20 @@ impl Target {
         Self { transport, ..self }
     }
 
-    /// Returns the protocol.
-    #[must_use]
     pub const fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Returns the host.
-    #[must_use]
     pub const fn host(&self) -> &Host {
         &self.host
     }
 
     /// Returns the port, which is never 0.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
     /// Returns `host:port`, as a CONNECT contains it. Not for a log.
-    #[must_use]
     pub fn authority(&self) -> String {
         let port = self.port;
         match &self.host {
@@ -111,9 +100,6 @@ impl Target {
 
 impl Host {
     /// Parses a DNS name, an IPv4 address or an IPv6 address in brackets.
-    ///
-    /// # Errors
-    /// [`TargetError::Host`].
     pub fn parse(host: &str) -> Result<Self, TargetError> {
         if let Some(inner) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return inner

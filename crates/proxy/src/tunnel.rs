@@ -33,7 +33,6 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// Creates a tunnel on a connection that it does not share. The task that reads the tunnel must keep taking `received`.
-    #[must_use]
     pub fn alone(io: Box<dyn Io>, received: Received) -> Self {
         Self { early: Bytes::new(), io, received, _taken: None, _held: None }
     }
@@ -44,14 +43,12 @@ impl Tunnel {
         Self { early, ..self }
     }
 
-    /// Creates a tunnel on a shared connection.
     fn shared(stream: Http2Stream, inbox: Inbox, taken: Taken) -> Self {
         let received = Received::shared(inbox, &taken);
         Self { early: Bytes::new(), io: Box::new(stream), received, _taken: Some(taken), _held: None }
     }
 
     /// Returns the received data, which the task that reads the tunnel must keep taking.
-    #[must_use]
     pub fn received(&self) -> Received {
         self.received.clone()
     }
@@ -110,16 +107,13 @@ pub struct Connect<'a> {
     pub authority: &'a str,
     /// Path that names a target of UDP (RFC 9298, section 2); `None` for TCP.
     pub udp: Option<&'a str>,
-    /// Value of Proxy-Authorization.
     pub authorization: Option<&'a str>,
-    /// An additional header field.
     pub more: Option<(HeaderName, &'a str)>,
 }
 
 impl Connect<'_> {
     /// Returns `true` if this answer opens the tunnel. Its further bytes are the tunnel's, whatever the length fields contain (RFC
     /// 9110, section 9.3.6).
-    #[must_use]
     pub fn is_opened_by(&self, head: &Head, is_http2: bool) -> bool {
         match self.udp {
             None => head.status.is_success(),
@@ -130,18 +124,13 @@ impl Connect<'_> {
 
 /// A proxy's answer over HTTP/1.1.
 pub struct Asked {
-    /// Head of the answer.
     pub head: Head,
     /// Data after the head: the tunnel's first bytes, or those of a refusal's body.
     pub rest: BytesMut,
-    /// The connection as a tunnel.
     pub tunnel: Tunnel,
 }
 
 /// Requests a tunnel in one write, and reads the answer's head.
-///
-/// # Errors
-/// Fails if there is no answer.
 pub async fn ask(mut io: Box<dyn Io>, received: Received, connect: &Connect<'_>) -> Result<Asked, HeadError> {
     let asking = async {
         // A gateway that answers before it has read everything closes its side: the answer is read even if the write fails.

@@ -24,7 +24,6 @@ pub const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protoc
 pub const CAPSULES: HeaderValue = HeaderValue::from_static("?1");
 
 /// Returns `true` for a GET of HTTP/1.1 that asks for UDP (RFC 9298, section 3.2).
-#[must_use]
 pub fn is_upgrade(head: &request::Parts) -> bool {
     head.version == Version::HTTP_11
         && head.method == Method::GET
@@ -41,7 +40,6 @@ pub fn set_upgraded(fields: &mut HeaderMap) {
 
 /// Returns `true` if an answer opens a stream of capsules: 101 with the upgrade over HTTP/1.1 (RFC 9298, section 3.3), 2xx over
 /// HTTP/2 (section 3.5), without fields about content.
-#[must_use]
 pub fn is_opened(status: StatusCode, fields: &HeaderMap, is_http2: bool) -> bool {
     use StatusCode as S;
     let is_open = if is_http2 {
@@ -55,13 +53,11 @@ pub fn is_opened(status: StatusCode, fields: &HeaderMap, is_http2: bool) -> bool
 }
 
 /// Returns `true` if a message has a field about content, which makes one with capsules malformed (RFC 9297, section 3.2).
-#[must_use]
 pub fn describes_content(fields: &HeaderMap) -> bool {
     [CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING].iter().any(|name| fields.contains_key(name))
 }
 
 /// Returns `true` if a field has a word in its list, in any case.
-#[must_use]
 pub fn has_word(fields: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let has = |value: &HeaderValue| {
         let mut parts = value.as_bytes().split(|&byte| byte == b',');

@@ -59,9 +59,6 @@ pub struct PrivateKey {
 impl PrivateKey {
     /// Generates a key of 2048 bits with exponent 65537 and returns its PKCS#8 encoding (about 1,218 bytes), to be kept on disk
     /// with mode 0600.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] without randomness.
     pub fn generate_pkcs8() -> Result<Vec<u8>, Error> {
         let pair = KeyPair::generate(KeySize::Rsa2048).map_err(|_| Error::Unavailable)?;
         let der: Pkcs8V1Der<'_> = pair.as_der().map_err(|_| Error::Unavailable)?;
@@ -69,9 +66,6 @@ impl PrivateKey {
     }
 
     /// Parses an unencrypted PKCS#8 key and checks that its numbers are consistent.
-    ///
-    /// # Errors
-    /// [`Error::NotAKey`], or [`Error::WrongSize`] for a key of another size.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, Error> {
         // The safe library parses the key first: it checks format and consistency, and returns the public half.
         let pair = KeyPair::from_pkcs8(der).map_err(|_| Error::NotAKey)?;
@@ -85,7 +79,6 @@ impl PrivateKey {
     }
 
     /// Returns the public half as an `RSAPublicKey` (RFC 8017, appendix A.1.1; 270 bytes with exponent 65537).
-    #[must_use]
     pub fn public_key_der(&self) -> &[u8] {
         &self.public
     }
@@ -106,7 +99,6 @@ impl PrivateKey {
 
 /// Returns `true` for a number from 2 to n - 2, where n is the modulus: an odd number, so that n - 1 differs from it in the last
 /// bit only.
-#[must_use]
 pub fn is_in_range(modulus: &[u8; MODULUS_LEN], input: &[u8; MODULUS_LEN]) -> bool {
     let mut most = *modulus;
     most[MODULUS_LEN - 1] &= 0xfe;
@@ -125,9 +117,6 @@ pub struct PublicKey(Rsa);
 
 impl PublicKey {
     /// Parses an `RSAPublicKey` (RFC 8017, appendix A.1.1).
-    ///
-    /// # Errors
-    /// [`Error::NotAPublicKey`], or [`Error::WrongSize`] for a key of another size.
     pub fn from_der(der: &[u8]) -> Result<Self, Error> {
         // SAFETY: the pointer is valid for the length given; the key that is returned, or null, is ours to free.
         let rsa = unsafe { aws_lc_sys::RSA_public_key_from_bytes(der.as_ptr(), der.len()) };
@@ -143,7 +132,6 @@ impl PublicKey {
 
     /// Returns `true` if `output` is `input^d mod n`, by computing `output^e mod n`. Takes tens of microseconds of CPU with
     /// exponent 65537.
-    #[must_use]
     pub fn is_result(&self, input: &[u8; MODULUS_LEN], output: &[u8; MODULUS_LEN]) -> bool {
         self.0.call(aws_lc_sys::RSA_verify_raw, output).is_some_and(|again| again == *input)
     }

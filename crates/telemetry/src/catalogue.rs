@@ -14,13 +14,11 @@ pub struct Metric {
     pub kind: Kind,
     /// A description in one sentence.
     pub help: &'static str,
-    /// The labels.
     pub labels: &'static [Label],
 }
 
 impl Metric {
     /// Returns the unit that the name ends with, if it has one.
-    #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         let base = self.name.trim_end_matches("_total");
         match base {
@@ -41,21 +39,16 @@ impl Metric {
     }
 }
 
-/// The kind of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A value that only increases.
     Counter,
-    /// A value that increases and decreases.
     Gauge,
     /// Values counted in buckets, with their upper bounds in the metric's unit.
     Histogram(&'static [f64]),
 }
 
-/// A label of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
-    /// The name.
     pub name: &'static str,
     /// Every value; `None` if the values come from the configuration or the build.
     pub values: Option<&'static [&'static str]>,
@@ -63,13 +56,11 @@ pub struct Label {
 
 impl Label {
     /// Declares a label whose values come from the configuration or the build, never from a request.
-    #[must_use]
     pub const fn open(name: &'static str) -> Self {
         Self { name, values: None }
     }
 }
 
-/// The label for an address of the configuration.
 pub const ADDRESS: Label = Label::open("address");
 
 /// Exports a counter at 0 before its first increase, and returns it: a series that appears with the value 1 has no rate.
@@ -101,16 +92,12 @@ macro_rules! label {
 
         #[allow(dead_code, reason = "not every label needs all of it")]
         impl $name {
-            /// The label's name.
             $vis const LABEL: &'static str = $label;
-            /// Every value.
             $vis const ALL: &'static [Self] = &[$(Self::$value),+];
-            /// The label, for the declaration of a metric.
             $vis const SPEC: $crate::catalogue::Label =
                 $crate::catalogue::Label { name: $label, values: Some(&[$($text),+]) };
 
             /// Returns the value as written in a metric.
-            #[must_use]
             $vis const fn as_str(self) -> &'static str {
                 match self { $(Self::$value => $text,)+ }
             }

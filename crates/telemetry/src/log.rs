@@ -59,17 +59,11 @@ const ACCESS: &str = "postern::access";
 const ACCESS_ON: &str = ",postern::access=info";
 
 /// Starts logging. Only the first call in a process has an effect.
-///
-/// # Errors
-/// `RUST_LOG` is set, but is not a filter.
 pub fn init(format: LogFormat) -> Result<(), LogError> {
     start(format, DEFAULT_FILTER)
 }
 
 /// Starts logging as [`init`] does, but from "warn" only if `RUST_LOG` is not set.
-///
-/// # Errors
-/// As [`init`].
 pub fn init_quiet(format: LogFormat) -> Result<(), LogError> {
     start(format, QUIET_FILTER)
 }
@@ -98,10 +92,8 @@ fn start(format: LogFormat, default: &str) -> Result<(), LogError> {
     Ok(())
 }
 
-/// `true` if lines are JSON.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Sets the format of further lines.
 pub fn set_format(format: LogFormat) {
     IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
 }
@@ -154,7 +146,6 @@ fn filter(rust_log: Option<&str>, default: &str) -> Result<Targets, LogError> {
     })
 }
 
-/// A value of `RUST_LOG` that is not a filter.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the environment variable RUST_LOG = {value:?} is not a log filter: {reason}; write a level such as \"debug\", or \"postern_gateway=debug\""

@@ -30,7 +30,6 @@ pub struct Exporter {
 
 impl Exporter {
     /// Renders every metric in Prometheus text format 0.0.4.
-    #[must_use]
     pub fn render(&self) -> String {
         let mut page = process::record();
         page += &self.handle.render();
@@ -38,7 +37,6 @@ impl Exporter {
     }
 
     /// Renders every metric in OpenMetrics 1.0, with the [exemplars](TracedHistogram) of kept traces.
-    #[must_use]
     pub fn render_open_metrics(&self) -> String {
         let exemplars = Exemplars::now();
         open_metrics::rewrite(&self.render(), &exemplars)
@@ -53,9 +51,6 @@ impl std::fmt::Debug for Exporter {
 
 /// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts
 /// its maintenance. Only the first call in a process installs; later calls return the same exporter.
-///
-/// # Errors
-/// Something else has installed a recorder in this process, or the thread cannot be started.
 pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {
     static INSTALLED: Mutex<Option<Exporter>> = Mutex::new(None);
     let mut installed = INSTALLED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -101,13 +96,10 @@ fn start_maintenance(handle: PrometheusHandle) -> Result<(), MetricsError> {
     Ok(())
 }
 
-/// An error that prevents installing metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The recorder was rejected.
     #[error("cannot install the metrics recorder: {0}")]
     Recorder(#[from] BuildError),
-    /// The maintenance thread could not be started.
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[from] std::io::Error),
 }

@@ -2,7 +2,6 @@
 
 use crate::catalogue::Label;
 
-/// The label for the running version.
 pub const VERSION: Label = Label::open("version");
 
 crate::catalogue! {

@@ -34,18 +34,14 @@ enum Public {
 /// Failure of an exchange with the issuer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlindError {
-    /// The system provided no randomness, or the key's numbers are unusable.
     #[error("the token request could not be blinded under this issuer key")]
     Blind,
-    /// The issuer's response does not unblind to a token of its key.
     #[error("the issuer's answer is not a signature under the key it publishes")]
     BadResponse,
-    /// The issuer's response to a batch is malformed.
     #[error("the issuer's answer is not the response to a batch: {0}")]
     Form(#[source] WireError),
 }
 
-/// A request for several tokens.
 #[derive(Clone, Debug)]
 pub enum BatchRequest {
     /// Elements of a private type, with one proof.
@@ -90,9 +86,6 @@ impl IssuerKey {
     }
 
     /// Starts a token for `challenge`, with a fresh nonce. Takes hundreds of microseconds of CPU.
-    ///
-    /// # Errors
-    /// [`BlindError::Blind`].
     pub fn request(&self, challenge: ChallengeDigest) -> Result<(TokenRequest, PendingToken), BlindError> {
         self.request_with(&mut DefaultRng, challenge)
     }
@@ -100,9 +93,6 @@ impl IssuerKey {
     /// Does the same as [`IssuerKey::request`] with the caller's random source, for known-answer tests of type 2. The source
     /// supplies the nonce (32 bytes), then for type 2 the salt (48 bytes) and the blind. The blinds of types 1 and 5 come from
     /// the system.
-    ///
-    /// # Errors
-    /// [`BlindError::Blind`].
     pub fn request_with<R: CryptoRng + ?Sized>(
         &self,
         rng: &mut R,
@@ -129,9 +119,6 @@ impl IssuerKey {
 
     /// Starts `count` tokens for `challenge`: an amortized batch for types 1 and 5, a generic batch for type 2. Takes hundreds of
     /// microseconds of CPU per token.
-    ///
-    /// # Errors
-    /// [`BlindError::Blind`].
     pub fn request_batch(
         &self,
         challenge: ChallengeDigest,
@@ -166,8 +153,6 @@ impl fmt::Debug for IssuerKey {
 }
 
 impl BatchRequest {
-    /// Returns the media type of the request.
-    #[must_use]
     pub const fn media_type(&self) -> &'static str {
         match self {
             Self::Amortized(_) => issuance::AMORTIZED_REQUEST_MEDIA_TYPE,
@@ -175,8 +160,6 @@ impl BatchRequest {
         }
     }
 
-    /// Returns the media type of the response.
-    #[must_use]
     pub const fn response_media_type(&self) -> &'static str {
         match self {
             Self::Amortized(_) => issuance::AMORTIZED_RESPONSE_MEDIA_TYPE,
@@ -184,8 +167,6 @@ impl BatchRequest {
         }
     }
 
-    /// Returns the wire form.
-    #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         match self {
             Self::Amortized(request) => request.serialize(),

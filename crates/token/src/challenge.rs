@@ -21,16 +21,12 @@ pub struct TokenChallenge {
     origin_info: Vec<String>,
 }
 
-/// Error of building a challenge from names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChallengeError {
-    /// An issuer name that is empty, too long or not a host name.
     #[error("the issuer name must be a host name, with a port if need be, of 1 to 65535 characters")]
     IssuerName,
-    /// An origin name that is empty or not a host name.
     #[error("each origin name must be a host name, with a port if need be")]
     OriginName,
-    /// Origin names that are longer than the field when joined.
     #[error("the origin names together are longer than 65535 bytes")]
     OriginInfoLength,
 }
@@ -38,9 +34,6 @@ pub enum ChallengeError {
 impl TokenChallenge {
     /// Creates a challenge for tokens of `issuer_name`, bound to `origins` (if empty, any origin may redeem the token) and
     /// optionally to a context of 32 bytes.
-    ///
-    /// # Errors
-    /// [`ChallengeError`] for the part that cannot be encoded.
     pub fn new(
         token_type: TokenType,
         issuer_name: &str,
@@ -89,7 +82,6 @@ impl TokenChallenge {
     }
 
     /// Returns the wire form. Tokens carry its digest.
-    #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         let origins = self.origin_info.join(",");
         let context = self.redemption_context.as_ref().map_or(&[][..], |context| &context[..]);
@@ -103,38 +95,31 @@ impl TokenChallenge {
     }
 
     /// Returns the SHA-256 of the wire form.
-    #[must_use]
     pub fn digest(&self) -> ChallengeDigest {
         ChallengeDigest::of(&self.serialize())
     }
 
-    /// Returns the required token type.
-    #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
     }
 
     /// Returns the name of the issuer whose tokens are accepted.
-    #[must_use]
     pub fn issuer_name(&self) -> &str {
         &self.issuer_name
     }
 
     /// Returns the context to which the token is bound, if any.
-    #[must_use]
     pub const fn redemption_context(&self) -> Option<&[u8; 32]> {
         self.redemption_context.as_ref()
     }
 
     /// Returns `true` if `origin` may request this token. A client must not answer a challenge from any other origin (RFC 9577,
     /// section 2.1.3). Compares without regard to case; a challenge without names allows any origin.
-    #[must_use]
     pub fn names_origin(&self, origin: &str) -> bool {
         self.origin_info.is_empty() || self.origin_info.iter().any(|name| name.eq_ignore_ascii_case(origin))
     }
 
     /// Returns the origins that may redeem the token; empty means any.
-    #[must_use]
     pub fn origin_info(&self) -> &[String] {
         &self.origin_info
     }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 /// Path of every issuer's directory.
 pub const DIRECTORY_PATH: &str = "/.well-known/private-token-issuer-directory";
-/// Media type of a directory.
 pub const DIRECTORY_MEDIA_TYPE: &str = "application/private-token-issuer-directory";
 
 /// An issuer's directory. Unknown fields are ignored, as RFC 9578 requires.
@@ -28,13 +27,11 @@ pub struct Directory {
     pub revoked: Vec<String>,
 }
 
-/// One key of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DirectoryKey {
     /// Code point of the token type that the key issues.
     pub token_type: u16,
-    /// Public key in base64url.
     pub token_key: String,
     /// Start of the key's use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +42,6 @@ pub struct DirectoryKey {
     pub not_after: Option<UnixSeconds>,
 }
 
-/// Error of parsing a directory.
 #[derive(Debug, thiserror::Error)]
 #[error("not an issuer directory (RFC 9578, section 4): {0}")]
 pub struct DirectoryError(#[from] serde_json::Error);
@@ -60,14 +56,12 @@ impl Directory {
     }
 
     /// Serializes the directory as JSON. Equal directories yield equal bytes, so that their hash can be an ETag.
-    #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         // JSON can represent all strings, numbers and lists.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// Returns `true` if the tokens of a key are void, regardless of the key's times.
-    #[must_use]
     pub fn revokes(&self, id: TokenKeyId) -> bool {
         !self.revoked.is_empty() && self.revoked.contains(&id.to_hex())
     }
@@ -79,7 +73,6 @@ impl Directory {
 
     /// Returns the key to use: the first of `token_type` whose not-before is absent or past (RFC 9578, section 4), and whose
     /// not-after is absent or not reached.
-    #[must_use]
     pub fn preferred(&self, token_type: TokenType, now: UnixSeconds) -> Option<&DirectoryKey> {
         self.keys_for(token_type).find(|key| {
             key.not_before.is_none_or(|not_before| not_before <= now)
@@ -90,7 +83,6 @@ impl Directory {
 
 impl DirectoryKey {
     /// Creates the entry of a key from its published form.
-    #[must_use]
     pub fn new(
         token_type: TokenType,
         public_key: &[u8],
@@ -101,16 +93,11 @@ impl DirectoryKey {
         Self { token_type, token_key, not_before, not_after }
     }
 
-    /// Returns the token type that the key issues.
-    #[must_use]
     pub const fn token_type(&self) -> TokenType {
         TokenType::from_code(self.token_type)
     }
 
     /// Decodes the public key.
-    ///
-    /// # Errors
-    /// The field is not base64url.
     pub fn key_bytes(&self) -> Result<Vec<u8>, Base64Error> {
         decode_base64url_vec(self.token_key.as_bytes())
     }

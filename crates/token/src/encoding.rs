@@ -12,18 +12,14 @@ const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Error of decoding base64url.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Base64Error {
-    /// A character outside the URL-safe alphabet.
     #[error("byte {offset} of the value ({}) is outside its alphabet{}", char::from(*byte).escape_default(), hint(*byte))]
     Character {
         /// Its position, counted from 0.
         offset: usize,
-        /// The character.
         byte: u8,
     },
-    /// A last character with bits that do not fit into whole bytes.
     #[error(
         "byte {offset} of the value ({}), its last character, has bits that belong to no byte: the value was cut or altered",
         char::from(*byte).escape_default()
@@ -31,18 +27,12 @@ pub enum Base64Error {
     LastCharacter {
         /// Its position, counted from 0.
         offset: usize,
-        /// The character.
         byte: u8,
     },
-    /// A number of characters that encodes no whole number of bytes.
     #[error("no whole number of bytes has {0} characters: the value was cut or padded wrongly")]
     Length(usize),
-    /// A value that decodes to more bytes than are allowed.
     #[error("it holds more than the {max} bytes that belong here")]
-    TooLong {
-        /// Maximum number of bytes.
-        max: usize,
-    },
+    TooLong { max: usize },
 }
 
 fn hint(byte: u8) -> &'static str {
@@ -54,16 +44,11 @@ fn hint(byte: u8) -> &'static str {
     }
 }
 
-/// Encodes `bytes` in base64url with padding.
-#[must_use]
 pub fn encode_base64url(bytes: &[u8]) -> String {
     BASE64URL.encode(bytes)
 }
 
 /// Decodes into `buffer` and returns the filled part. Does not allocate.
-///
-/// # Errors
-/// [`Base64Error`] at the first wrong byte.
 pub fn decode_base64url<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8], Base64Error> {
     use base64::DecodeSliceError::{DecodeError, OutputSliceTooSmall};
     let max = buffer.len();
@@ -75,9 +60,6 @@ pub fn decode_base64url<'b>(text: &[u8], buffer: &'b mut [u8]) -> Result<&'b [u8
 }
 
 /// Decodes into a new vector.
-///
-/// # Errors
-/// [`Base64Error`] at the first wrong byte.
 pub fn decode_base64url_vec(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
     BASE64URL.decode(text).map_err(|error| describe(error, text))
 }
@@ -99,10 +81,8 @@ pub(crate) struct Reader<'a> {
     offset: usize,
 }
 
-/// Error of parsing a wire structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A field longer than the remaining bytes.
     #[error("{field} takes {needed} bytes from byte {offset} on; the value has {} in all", offset + left)]
     Truncated {
         /// Name of the field in the RFC.
@@ -114,15 +94,12 @@ pub enum WireError {
         /// Number of remaining bytes.
         left: usize,
     },
-    /// Bytes after the last field.
     #[error("the last field ends at byte {offset}, but the value has {} bytes", offset + extra)]
     Trailing {
         /// Position of the end of the structure.
         offset: usize,
-        /// Number of surplus bytes.
         extra: usize,
     },
-    /// A field with an invalid value.
     #[error("{field} at byte {offset} {reason}")]
     Field {
         /// Name of the field in the RFC.

@@ -22,8 +22,6 @@ pub enum TokenType {
 }
 
 impl TokenType {
-    /// Returns the code point.
-    #[must_use]
     pub const fn code(self) -> u16 {
         match self {
             Self::VoprfP384 => 1,
@@ -34,8 +32,6 @@ impl TokenType {
         }
     }
 
-    /// Returns the type with this code point.
-    #[must_use]
     pub const fn from_code(code: u16) -> Self {
         match code {
             1 => Self::VoprfP384,
@@ -50,13 +46,11 @@ impl TokenType {
     pub const ISSUED: [Self; 3] = [Self::VoprfP384, Self::BlindRsa2048, Self::VoprfRistretto255];
 
     /// Returns `true` if only a holder of the issuer's secret can verify the type's tokens.
-    #[must_use]
     pub const fn is_private(self) -> bool {
         matches!(self, Self::VoprfP384 | Self::VoprfRistretto255)
     }
 
     /// Returns Nk, the length of the authenticator in bytes; `None` for an unknown type.
-    #[must_use]
     pub const fn authenticator_len(self) -> Option<usize> {
         match self {
             Self::VoprfP384 => Some(48),
@@ -90,7 +84,6 @@ impl TokenTypes {
 
     /// Creates the list of types with these code points. `None` if the list is empty, contains a type twice, or contains a type
     /// that is not [issued](TokenType::ISSUED).
-    #[must_use]
     pub fn new(codes: &[u16]) -> Option<Self> {
         let mut types = Self([None; TokenType::ISSUED.len()]);
         for (index, code) in codes.iter().enumerate() {
@@ -107,8 +100,6 @@ impl TokenTypes {
         self.0.into_iter().flatten()
     }
 
-    /// Returns `true` if the list contains `token_type`.
-    #[must_use]
     pub fn contains(&self, token_type: TokenType) -> bool {
         self.0.contains(&Some(token_type))
     }
@@ -126,7 +117,6 @@ pub struct ChallengeDigest(pub [u8; 32]);
 
 impl ChallengeDigest {
     /// Computes the digest of a serialized `TokenChallenge`.
-    #[must_use]
     pub fn of(challenge: &[u8]) -> Self {
         Self(sha256(challenge))
     }
@@ -144,26 +134,21 @@ impl fmt::Debug for ChallengeDigest {
 pub struct TokenKeyId(pub [u8; 32]);
 
 impl TokenKeyId {
-    /// Computes the id of a published key.
-    #[must_use]
     pub fn of(public_key: &[u8]) -> Self {
         Self(sha256(public_key))
     }
 
     /// Returns the last byte, which a `TokenRequest` carries (RFC 9578, section 6.1). Live keys must not share it.
-    #[must_use]
     pub const fn truncated(self) -> u8 {
         self.0[31]
     }
 
     /// Returns all 32 bytes as 64 lower-case hex digits.
-    #[must_use]
     pub fn to_hex(self) -> String {
         hex::encode(self.0)
     }
 
     /// Returns the first 8 hex digits, the key's name in logs, pages, commands and file names.
-    #[must_use]
     pub fn short(self) -> String {
         prefix(&self.0)
     }
@@ -184,7 +169,6 @@ pub struct SpentKey([u8; 32]);
 
 impl SpentKey {
     /// Derives the key of the record that marks the token as spent.
-    #[must_use]
     pub fn derive(token_type: TokenType, key: TokenKeyId, nonce: Nonce) -> Self {
         let mut input = [0; 82];
         input[..16].copy_from_slice(b"postern spent v1");
@@ -195,13 +179,10 @@ impl SpentKey {
     }
 
     /// Wraps 32 bytes read from a store.
-    #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the 32 bytes to write to a store.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -13,13 +13,9 @@ use std::fmt;
 pub const REQUEST_MEDIA_TYPE: &str = "application/private-token-request";
 /// Media type of a response, without parameters (privacypass-ts rejects one with a parameter).
 pub const RESPONSE_MEDIA_TYPE: &str = "application/private-token-response";
-/// Media type of an amortized request.
 pub const AMORTIZED_REQUEST_MEDIA_TYPE: &str = "application/private-token-amortized-batch-request";
-/// Media type of an amortized response.
 pub const AMORTIZED_RESPONSE_MEDIA_TYPE: &str = "application/private-token-amortized-batch-response";
-/// Media type of a generic request.
 pub const GENERIC_REQUEST_MEDIA_TYPE: &str = "application/private-token-generic-batch-request";
-/// Media type of a generic response.
 pub const GENERIC_RESPONSE_MEDIA_TYPE: &str = "application/private-token-generic-batch-response";
 /// Length of a blinded message and of a blind signature of type 2, in bytes.
 pub const BLINDED_LEN: usize = 256;
@@ -40,7 +36,6 @@ pub struct TokenRequest {
 
 impl TokenRequest {
     /// Creates a request of type 2 for a signature of `key` on `blinded_message` (big-endian).
-    #[must_use]
     pub fn new(key: TokenKeyId, blinded_message: [u8; BLINDED_LEN]) -> Self {
         Self::of(TokenType::BlindRsa2048, key, &blinded_message)
     }
@@ -73,21 +68,16 @@ impl TokenRequest {
         Ok(Self { token_type, truncated_token_key_id, blinded_message })
     }
 
-    /// Returns the wire form.
-    #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         let [high, low] = self.token_type.code().to_be_bytes();
         [&[high, low, self.truncated_token_key_id][..], &self.blinded_message].concat()
     }
 
-    /// Returns the requested token type.
-    #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
     }
 
     /// Returns the blinded token input: a big-endian number for type 2, an element of the group for types 1 and 5.
-    #[must_use]
     pub fn blinded_message(&self) -> &[u8] {
         &self.blinded_message
     }
@@ -130,7 +120,6 @@ impl TokenResponse {
     }
 
     /// Returns the wire form: a blind signature, or an evaluated element and its proof.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -183,8 +172,6 @@ impl AmortizedRequest {
         Ok(Self { token_type, truncated_token_key_id, elements })
     }
 
-    /// Returns the wire form.
-    #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         let mut bytes = self.token_type.code().to_be_bytes().to_vec();
         bytes.push(self.truncated_token_key_id);
@@ -192,14 +179,11 @@ impl AmortizedRequest {
         bytes
     }
 
-    /// Returns the requested token type.
-    #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
     }
 
     /// Returns the number of requested tokens, at least one in a parsed request.
-    #[must_use]
     pub fn count(&self) -> usize {
         blinded_len(self.token_type).map_or(0, |len| self.elements.len() / len)
     }
@@ -219,8 +203,6 @@ impl AmortizedResponse {
         Ok(Self(Evaluated { elements, proof }))
     }
 
-    /// Returns the wire form.
-    #[must_use]
     pub fn serialize(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(8 + self.0.elements.len() + self.0.proof.len());
         write_vector(&mut bytes, &self.0.elements);
@@ -255,8 +237,6 @@ pub fn parse_generic_request(bytes: &[u8]) -> Result<Vec<TokenRequest>, WireErro
     Ok(requests)
 }
 
-/// Serializes a `GenericBatchTokenRequest`.
-#[must_use]
 pub fn serialize_generic_request(requests: &[TokenRequest]) -> Vec<u8> {
     let requests: Vec<u8> = requests.iter().flat_map(TokenRequest::serialize).collect();
     vector(&requests)
@@ -283,8 +263,6 @@ pub fn parse_generic_response(bytes: &[u8]) -> Result<Vec<OptionalTokenResponse>
     })
 }
 
-/// Serializes a `GenericBatchTokenResponse`.
-#[must_use]
 pub fn serialize_generic_response(responses: &[OptionalTokenResponse]) -> Vec<u8> {
     let mut entries = Vec::new();
     for response in responses {

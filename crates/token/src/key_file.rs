@@ -17,7 +17,6 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// Returns the extension of key files of a type, without the dot; empty for a type that is not issued.
-#[must_use]
 pub const fn ending(token_type: TokenType) -> &'static str {
     match token_type {
         TokenType::BlindRsa2048 => "p8",
@@ -31,19 +30,16 @@ pub const fn ending(token_type: TokenType) -> &'static str {
 pub const REFERENCE_ENDING: &str = "pkcs11";
 
 /// Returns the extension of this key's file, without the dot.
-#[must_use]
 pub const fn ending_of(key: &SigningKey) -> &'static str {
     if key.is_elsewhere() { REFERENCE_ENDING } else { ending(key.token_type()) }
 }
 
 /// Returns `true` if a file of this name refers to a key in an HSM.
-#[must_use]
 pub fn is_reference(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == REFERENCE_ENDING)
 }
 
 /// Returns the token type of a key file, from its extension; `None` if it is not a key file.
-#[must_use]
 pub fn token_type(path: &Path) -> Option<TokenType> {
     if is_reference(path) {
         return Some(TokenType::BlindRsa2048);
@@ -53,7 +49,6 @@ pub fn token_type(path: &Path) -> Option<TokenType> {
 }
 
 /// Encodes the output of [`SigningKey::generate`] as the content of a key file.
-#[must_use]
 pub fn write(token_type: TokenType, secret: &[u8]) -> Zeroizing<Vec<u8>> {
     if !token_type.is_private() {
         return Zeroizing::new(secret.to_vec());
@@ -76,9 +71,6 @@ fn scalar(content: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
 
 impl SigningKey {
     /// Parses the content of a key file.
-    ///
-    /// # Errors
-    /// Not a key of this type.
     pub fn from_file(token_type: TokenType, content: &[u8]) -> Result<Self, SignError> {
         if !token_type.is_private() {
             return Self::from_secret(token_type, content);
@@ -90,9 +82,6 @@ impl SigningKey {
 
 impl VerifyingKey {
     /// Parses the content of the key file of a private type.
-    ///
-    /// # Errors
-    /// Not a key of this type.
     pub fn from_file(token_type: TokenType, content: &[u8]) -> Result<Self, KeyError> {
         let secret = scalar(content).ok_or(KeyError::NotASecret(token_type))?;
         Self::from_secret(token_type, &secret)
@@ -115,13 +104,10 @@ pub struct Reference {
     pub public_key: Vec<u8>,
 }
 
-/// Error of parsing a [`Reference`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// Not the expected JSON object.
     #[error("it is not a JSON object with the strings token, id (hex) and public_key (base64url)")]
     Form,
-    /// A public key that is not of type 2.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
@@ -136,7 +122,6 @@ struct Written {
 
 impl Reference {
     /// Serializes the content of the file.
-    #[must_use]
     pub fn write(&self) -> Vec<u8> {
         let written = Written {
             token: self.token.clone(),
@@ -148,7 +133,6 @@ impl Reference {
         text
     }
 
-    /// Parses the output of [`Reference::write`].
     pub fn parse(content: &[u8]) -> Result<Self, ReferenceError> {
         let Written { token, id, public_key } =
             serde_json::from_slice(content).map_err(|_| ReferenceError::Form)?;
@@ -162,7 +146,6 @@ impl Reference {
     }
 
     /// Returns the `CKA_ID` in hex, as `pkcs11-tool` prints it.
-    #[must_use]
     pub fn id_hex(&self) -> String {
         hex::encode(&self.id)
     }

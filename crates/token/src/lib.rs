@@ -30,20 +30,16 @@ macro_rules! published_key {
     ($name:ident) => {
         impl $name {
             /// Returns the SHA-256 of the published form.
-            #[must_use]
             pub const fn id(&self) -> TokenKeyId {
                 self.id
             }
 
-            /// Returns the token type that the key issues.
-            #[must_use]
             pub const fn token_type(&self) -> TokenType {
                 self.token_type
             }
 
             /// Returns the published form, as a directory and `token-key` carry it: an SPKI of 342 bytes for type 2, an element of
             /// 49 bytes for type 1 and of 32 for type 5.
-            #[must_use]
             pub fn public_key(&self) -> &[u8] {
                 &self.public_key
             }

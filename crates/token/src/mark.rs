@@ -20,13 +20,11 @@ pub struct Mark([u8; 16]);
 
 impl Mark {
     /// Creates a mark from 16 bytes, which must be random.
-    #[must_use]
     pub const fn new(random: [u8; 16]) -> Self {
         Self(random)
     }
 
     /// Parses the 26 characters; `None` unless they are the canonical form of a mark.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut bits: u128 = 0;
         for (index, character) in text.bytes().enumerate() {
@@ -38,22 +36,18 @@ impl Mark {
         (mark.to_string() == text).then_some(mark)
     }
 
-    /// Returns the 16 bytes.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
     /// Returns the name that carries the mark in a challenge of `origin`: one label below `origin`, or below `invalid` if
     /// `origin` is an IP address (RFC 6761, section 6.4).
-    #[must_use]
     pub fn second_name(&self, origin: &str) -> String {
         let parent = if is_address(origin) { "invalid" } else { origin };
         format!("m-{self}.{parent}")
     }
 
     /// Returns the mark of a challenge whose only names are `origin` and one mark of `origin`; `None` for any other challenge.
-    #[must_use]
     pub fn of_challenge(challenge: &TokenChallenge, origin: &str) -> Option<Self> {
         let [first, second] = challenge.origin_info() else { return None };
         let mark = Self::parse(second.strip_prefix("m-")?.get(..LEN)?)?;
@@ -87,7 +81,6 @@ pub struct MarkId([u8; 32]);
 
 impl MarkId {
     /// Derives the id of the mark in tokens of `key` for this challenge.
-    #[must_use]
     pub fn derive(names: &str, key: TokenKeyId, challenge: ChallengeDigest) -> Self {
         let input = [&b"postern mark v1 "[..], names.as_bytes(), &[0], &key.0, &challenge.0].concat();
         Self(sha256(&input))
@@ -95,7 +88,6 @@ impl MarkId {
 
     /// Derives the id for deployments in which this number of replicas decides about each token, so that a fleet of one and a
     /// fleet of three share no mark.
-    #[must_use]
     pub fn arranged(&self, replicas: u8) -> Self {
         let mut input = [replicas; 56];
         input[..23].copy_from_slice(b"postern arrangement v1 ");
@@ -103,8 +95,6 @@ impl MarkId {
         Self(sha256(&input))
     }
 
-    /// Returns the 32 bytes.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

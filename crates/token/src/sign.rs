@@ -31,48 +31,36 @@ enum Secret {
 /// Error of loading a key or of answering a request with tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
-    /// The private key is unusable.
     #[error("the issuer key is unusable: {0}")]
     Key(#[source] postern_raw_rsa::Error),
-    /// The key's public exponent is not 65537.
     #[error("the issuer key must have the public exponent 65537")]
     Exponent,
-    /// The secret is not one of this private type.
     #[error(
         "not the secret of a key of type {0}: it must be a scalar of 48 bytes for type 1, and of 32 for type 5"
     )]
     Secret(TokenType),
-    /// No keys exist for this type.
     #[error("there are no keys for token type {0}")]
     NoKeys(TokenType),
-    /// The system provided no randomness.
     #[error("the system gave no randomness")]
     NoRandomness,
-    /// The request is for another key, by its type or its truncated id.
     #[error(
         "the request is for another key (type {asked_type}, truncated token key id {asked:#04x}; this key's are {ours_type} \
          and {ours:#04x})"
     )]
     OtherKey {
-        /// Type in the request.
         asked_type: TokenType,
         /// Truncated id in the request.
         asked: u8,
-        /// Type of this key.
         ours_type: TokenType,
         /// Truncated id of this key.
         ours: u8,
     },
-    /// The blinded message of type 2 is not a number from 2 to the modulus minus 2.
     #[error("the blinded message is not a number from 2 to n - 2, for the key's modulus n")]
     OutOfRange,
-    /// A blinded element is not in the group, or is its identity.
     #[error("a blinded element is not an element of the type's group, or is its identity")]
     NotAnElement,
-    /// The private key is outside this process and unreachable. Not the request's fault.
     #[error(transparent)]
     Unavailable(Unavailable),
-    /// A result computed outside this process is wrong and was discarded. Not the request's fault.
     #[error(
         "the key is not in this process, and where it is has computed a wrong result, which was not given out"
     )]
@@ -82,9 +70,6 @@ pub enum SignError {
 impl SigningKey {
     /// Generates a key and returns its secret form, to be kept on disk with mode 0600: PKCS#8 (DER) for type 2, which takes tens
     /// of milliseconds to a second; a scalar of 48 bytes for type 1 and of 32 for type 5. The form is wiped when dropped.
-    ///
-    /// # Errors
-    /// The system provided no randomness, or no keys exist for the type.
     pub fn generate(token_type: TokenType) -> Result<Zeroizing<Vec<u8>>, SignError> {
         if token_type == TokenType::BlindRsa2048 {
             return Self::generate_pkcs8();
@@ -96,9 +81,6 @@ impl SigningKey {
     }
 
     /// Parses the output of [`SigningKey::generate`] for this type.
-    ///
-    /// # Errors
-    /// Not a key of this type.
     pub fn from_secret(token_type: TokenType, secret: &[u8]) -> Result<Self, SignError> {
         if token_type == TokenType::BlindRsa2048 {
             return Self::from_pkcs8(secret);
@@ -108,9 +90,6 @@ impl SigningKey {
     }
 
     /// Generates a key of type 2: see [`SigningKey::generate`].
-    ///
-    /// # Errors
-    /// The system provided no randomness.
     pub fn generate_pkcs8() -> Result<Zeroizing<Vec<u8>>, SignError> {
         PrivateKey::generate_pkcs8().map(Zeroizing::new).map_err(SignError::Key)
     }
@@ -126,9 +105,6 @@ impl SigningKey {
     }
 
     /// Creates a key of type 2 with this published form, whose private operation runs outside this process.
-    ///
-    /// # Errors
-    /// Not a published key of type 2.
     pub fn elsewhere(spki: &[u8], operation: Arc<dyn PrivateOperation>) -> Result<Self, KeyError> {
         let elsewhere = Box::new(Elsewhere::new(spki, operation)?);
         Ok(Self::new(TokenType::BlindRsa2048, spki, Secret::Elsewhere(elsewhere)))
@@ -187,7 +163,6 @@ impl SigningKey {
     }
 
     /// Returns `true` if the private key is outside this process.
-    #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
         matches!(self.secret, Secret::Elsewhere(_))
     }
@@ -218,13 +193,11 @@ pub trait PrivateOperation: fmt::Debug + Send + Sync {
     fn judged(&self, is_right: bool);
 }
 
-/// The private operation is unreachable now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key is not in this process, and where it is does not answer")]
 pub struct Unavailable;
 
 /// Returns `true` if the private operation of the key with this modulus and the exponent 65537 gives `result` for `message`.
-#[must_use]
 pub fn is_private_result(
     modulus: &[u8; MODULUS_LEN],
     message: &[u8; MODULUS_LEN],

@@ -26,27 +26,22 @@ const RSA_PUBLIC_KEY_LEN: usize = RSA_PUBLIC_KEY_PREFIX.len() + MODULUS_LEN + EX
 /// First bytes of the same key with the plain rsaEncryption identifier: a common mistake, reported by its own error.
 const RSA_ENCRYPTION_PREFIX: &[u8] = &[0x30, 0x82, 0x01, 0x22, 0x30, 0x0d];
 
-/// Error of reading a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// A type 2 key with the rsaEncryption identifier.
     #[error(
         "the key is published with the rsaEncryption identifier; RFC 9578, section 6.5 wants id-RSASSA-PSS"
     )]
     RsaEncryption,
-    /// Not a type 2 key.
     #[error(
         "not a type 2 token key: it must be the SPKI (342 bytes) of an RSA-2048 key with exponent 65537, \
          id-RSASSA-PSS, SHA-384 and salt length 48 (RFC 9578, section 6.5)"
     )]
     NotAType2Key,
-    /// Not a public key of a private type.
     #[error(
         "not a token key of type {0}: it must be an element of the type's group, of 49 bytes for type 1 and of 32 for type 5, \
          and not the identity (RFC 9578, section 5.5)"
     )]
     NotAnElement(TokenType),
-    /// Not the secret of a private type.
     #[error(
         "not the secret of a key of type {0}: it must be a scalar of 48 bytes for type 1, and of 32 for type 5"
     )]
@@ -79,9 +74,6 @@ pub fn of_modulus(modulus: &[u8; MODULUS_LEN]) -> Result<Vec<u8>, KeyError> {
 }
 
 /// Returns the modulus of a published key, big-endian.
-///
-/// # Errors
-/// Those of `VerifyingKey::from_spki`.
 pub fn modulus(spki: &[u8]) -> Result<[u8; MODULUS_LEN], KeyError> {
     let key = rsa_public_key(spki)?;
     key[RSA_PUBLIC_KEY_PREFIX.len()..].first_chunk().copied().ok_or(KeyError::NotAType2Key)

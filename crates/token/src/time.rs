@@ -18,7 +18,6 @@ impl UnixSeconds {
     pub const MAX: Self = Self(u64::MAX);
 
     /// Returns the current second of the system clock. A clock set before 1970 reads as 0.
-    #[must_use]
     pub fn now() -> Self {
         Self(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
     }
@@ -36,7 +35,6 @@ impl UnixSeconds {
     }
 
     /// Returns the time from `self` to `later`; zero if `later` is the earlier one.
-    #[must_use]
     pub fn until(self, later: Self) -> Duration {
         Duration::from_secs(later.0.saturating_sub(self.0))
     }

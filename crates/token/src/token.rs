@@ -51,57 +51,44 @@ impl Token {
     }
 
     /// Joins a signed input and its authenticator.
-    ///
-    /// # Errors
-    /// The authenticator does not have the length of the input's type.
     pub fn assemble(input: &TokenInput, authenticator: &[u8]) -> Result<Self, WireError> {
         Self::parse(&[&input.0[..], authenticator].concat())
     }
 
-    /// Returns the token type.
-    #[must_use]
     pub const fn token_type(&self) -> TokenType {
         self.token_type
     }
 
     /// Returns the client's random bytes.
-    #[must_use]
     pub fn nonce(&self) -> Nonce {
         Nonce(self.field(2))
     }
 
     /// Returns the digest of the challenge that the token answers.
-    #[must_use]
     pub fn challenge_digest(&self) -> ChallengeDigest {
         ChallengeDigest(self.field(34))
     }
 
-    /// Returns the id of the key that signed the token.
-    #[must_use]
     pub fn token_key_id(&self) -> TokenKeyId {
         TokenKeyId(self.field(66))
     }
 
     /// Returns the 98 bytes before the authenticator, which it covers.
-    #[must_use]
     pub fn signed_input(&self) -> &[u8] {
         &self.bytes[..PREFIX_LEN]
     }
 
     /// Returns the signature or VOPRF output, Nk bytes.
-    #[must_use]
     pub fn authenticator(&self) -> &[u8] {
         &self.bytes[PREFIX_LEN..self.len]
     }
 
     /// Returns the exact bytes that were parsed.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
     /// Returns the key of the token's record in the double-spend store.
-    #[must_use]
     pub fn spent_key(&self) -> SpentKey {
         SpentKey::derive(self.token_type, self.token_key_id(), self.nonce())
     }
@@ -124,8 +111,6 @@ impl fmt::Debug for Token {
 pub struct TokenInput([u8; PREFIX_LEN]);
 
 impl TokenInput {
-    /// Joins the fields.
-    #[must_use]
     pub fn new(token_type: TokenType, nonce: Nonce, challenge: ChallengeDigest, key: TokenKeyId) -> Self {
         let mut bytes = [0; PREFIX_LEN];
         bytes[..2].copy_from_slice(&token_type.code().to_be_bytes());
@@ -135,8 +120,6 @@ impl TokenInput {
         Self(bytes)
     }
 
-    /// Returns the wire form.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; PREFIX_LEN] {
         &self.0
     }

@@ -25,7 +25,6 @@ enum Means {
     Voprf(Evaluator),
 }
 
-/// The authenticator is not valid for this token under this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the token's signature does not verify under the issuer's key")]
 pub struct BadSignature;
@@ -43,9 +42,6 @@ impl VerifyingKey {
     }
 
     /// Parses an issuer's secret of a private type: a scalar of 48 bytes for type 1, of 32 bytes for type 5.
-    ///
-    /// # Errors
-    /// Not a secret of this type.
     pub fn from_secret(token_type: TokenType, secret: &[u8]) -> Result<Self, KeyError> {
         let evaluator = Evaluator::parse(token_type, secret).ok_or(KeyError::NotASecret(token_type))?;
         Ok(Self::new(token_type, &evaluator.public_key(), Means::Voprf(evaluator)))
@@ -93,8 +89,6 @@ impl Window {
     /// The window from 1970 to the end of time.
     pub const ALWAYS: Self = Self { not_before: UnixSeconds(0), not_after: UnixSeconds::MAX };
 
-    /// Returns `true` if `now` is within the window.
-    #[must_use]
     pub fn contains(&self, now: UnixSeconds) -> bool {
         self.not_before <= now && now < self.not_after
     }
@@ -103,7 +97,6 @@ impl Window {
 /// A key and its window.
 #[derive(Clone, Debug)]
 pub struct TrustedKey {
-    /// The key.
     pub key: Arc<VerifyingKey>,
     /// Time in which its tokens are accepted.
     pub window: Window,
@@ -114,7 +107,6 @@ pub struct TrustedKey {
 
 impl TrustedKey {
     /// Creates a key that is accepted for as long as its issuer lists it.
-    #[must_use]
     pub fn new(key: Arc<VerifyingKey>, window: Window) -> Self {
         Self { key, window, directory_not_after: window.not_after }
     }
@@ -123,13 +115,10 @@ impl TrustedKey {
 /// Rejection of a token because of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
-    /// A key that the issuer never published, or published long ago.
     #[error("the token was issued under a key that this gateway does not know")]
     Unknown,
-    /// A key after the end of its window.
     #[error("the token was issued under a key that has been retired")]
     Retired,
-    /// A key before the start of its window.
     #[error("the token was issued under a key that is not in use yet")]
     NotYet,
 }
@@ -142,7 +131,6 @@ pub struct KeySet {
 
 impl KeySet {
     /// Creates a set of `keys`; of keys with the same id, the first is kept.
-    #[must_use]
     pub fn new(keys: impl IntoIterator<Item = TrustedKey>) -> Self {
         let mut unique: Vec<TrustedKey> = Vec::new();
         for trusted in keys {
@@ -155,9 +143,6 @@ impl KeySet {
     }
 
     /// Returns the key with this id if its tokens are accepted at `now`.
-    ///
-    /// # Errors
-    /// [`KeyRefusal`]: the key is unknown, too old or too new.
     pub fn find(&self, id: TokenKeyId, now: UnixSeconds) -> Result<&TrustedKey, KeyRefusal> {
         let trusted = self.keys.iter().find(|trusted| trusted.key.id() == id).ok_or(KeyRefusal::Unknown)?;
         match trusted.window {
@@ -168,7 +153,6 @@ impl KeySet {
     }
 
     /// Returns the key to mint tokens with: the newest of those in use at `now`.
-    #[must_use]
     pub fn newest(&self, now: UnixSeconds) -> Option<&TrustedKey> {
         self.keys.iter().find(|trusted| trusted.window.contains(now))
     }
@@ -179,7 +163,6 @@ impl KeySet {
     }
 
     /// Returns `true` if the set has no key.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

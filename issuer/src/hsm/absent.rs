@@ -3,7 +3,6 @@
 use super::{KeyName, MODULUS_LEN, Trouble};
 use std::path::Path;
 
-/// Error of loading a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this postern was built without PKCS#11, as statically linked ones are, because they cannot load a module: use a build with the \

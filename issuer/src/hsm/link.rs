@@ -15,7 +15,6 @@ use std::path::Path;
 /// 65537, big-endian.
 const EXPONENT: [u8; 3] = [1, 0, 1];
 
-/// Error of loading a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it cannot be loaded: {0}. Name the PKCS#11 library of the HSM's maker, for this machine's architecture"

@@ -21,18 +21,14 @@ const END: Duration = Duration::from_secs(1);
 /// Failure of a request to the HSM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HsmError {
-    /// The session was lost; a new one is being opened.
     #[error("the session with the HSM was lost: {0}")]
     Lost(String),
-    /// The HSM is unusable now.
     #[error("{0}")]
     Away(String),
-    /// The HSM answers, but this key is unusable, or this operation is impossible.
     #[error("the HSM refuses: {0}")]
     Key(KeyTrouble),
 }
 
-/// Refusal of a request by an HSM that answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct KeyTrouble(pub(super) Trouble);
@@ -50,9 +46,6 @@ pub struct HsmKey {
 
 impl Hsm {
     /// Loads the module.
-    ///
-    /// # Errors
-    /// [`LoadError`]: the file is not a module, or this build loads none.
     pub fn load(options: Options) -> Result<Self, LoadError> {
         let module = Module::load(&options.module)?;
         Ok(Self(Arc::new(Shared::new(options, module))))
@@ -90,8 +83,6 @@ impl Hsm {
         }
     }
 
-    /// Returns the label or serial number of the token.
-    #[must_use]
     pub fn token(&self) -> &str {
         &self.0.options.token
     }
@@ -101,7 +92,6 @@ impl Hsm {
     }
 
     /// Returns the private key of this name, whether or not it exists.
-    #[must_use]
     pub fn key(&self, name: KeyName) -> Arc<HsmKey> {
         let health = Arc::new(KeyHealth::new(name));
         let mut state = self.0.state.lock();
@@ -138,7 +128,6 @@ impl Hsm {
 
     /// Returns a sentence for each problem that a start would find, without trying the PIN. Ends all sessions, so it is for a
     /// process that makes no other request to the HSM.
-    #[must_use]
     pub fn survey(&self, keys: Vec<KeyName>) -> Vec<String> {
         let (answer, answered) = sync_channel(1);
         let shared = self.0.clone();
@@ -149,7 +138,6 @@ impl Hsm {
     }
 
     /// Describes the problem and its remedy; `None` if all is well.
-    #[must_use]
     pub fn condition(&self) -> Option<String> {
         let state = self.0.state.lock();
         let timeout = self.0.options.timeout;
@@ -179,7 +167,6 @@ impl Hsm {
     }
 
     /// Returns `true` if the key signs, as far as is known; `None` if the key is not one of this HSM's.
-    #[must_use]
     pub fn is_able(&self, token_key: TokenKeyId) -> Option<bool> {
         let state = self.0.state.lock();
         let key = state.alive().into_iter().find(|key| key.name.token_key == token_key)?;
@@ -195,7 +182,6 @@ impl Hsm {
     }
 
     /// Returns `true` if the HSM is connected and calls are made.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.0.state.lock().standing, Standing::Ready(_))
     }

@@ -21,15 +21,12 @@ pub type PinSource = Box<dyn Fn() -> Result<Zeroizing<Vec<u8>>, String> + Send +
 
 /// Connection parameters of an HSM.
 pub struct Options {
-    /// Path of the module.
     pub module: PathBuf,
-    /// Label or serial number of the token.
     pub token: String,
     /// Path of the PIN file, for messages.
     pub pin_file: PathBuf,
     /// Source of the PIN, read when needed.
     pub pin: PinSource,
-    /// Timeout of a signature.
     pub timeout: Duration,
 }
 
@@ -76,7 +73,6 @@ pub(crate) struct Job {
     pub(crate) deadline: Instant,
 }
 
-/// State of the connection.
 pub(crate) enum Standing {
     /// The watch is connecting, and callers wait for it.
     Connecting {
@@ -289,7 +285,6 @@ impl State {
         (self.most_threads, self.full) = (MOST_SESSIONS, None);
     }
 
-    /// Returns the keys in use.
     pub(crate) fn alive(&self) -> Vec<Arc<KeyHealth>> {
         self.keys.iter().filter_map(Weak::upgrade).collect()
     }

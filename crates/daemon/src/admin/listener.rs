@@ -43,7 +43,6 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_OF_SOURCE: usize = 32;
 /// Maximum number of browsers on the live page; smaller, so that a scraper always finds a place.
 const MAX_WATCHERS: usize = 48;
-/// Name of the listener in logs and errors.
 const WHAT: &str = "the admin listener";
 
 /// The admin listener, open but not yet serving.
@@ -57,9 +56,6 @@ pub struct Admin {
 
 impl Admin {
     /// Binds the listener.
-    ///
-    /// # Errors
-    /// Fails if the address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         process: &ProcessContext,
@@ -71,7 +67,6 @@ impl Admin {
     }
 
     /// Returns the bound address, with the actual port in place of 0.
-    #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }

@@ -122,7 +122,6 @@ impl std::fmt::Debug for Live {
 }
 
 impl Live {
-    /// Adds a section to the page.
     pub fn add(&self, source: impl FnMut() -> Section + Send + 'static) {
         self.0.sources.lock().push(Box::new(source));
     }
@@ -141,7 +140,6 @@ impl Live {
 
     /// Returns the statistics of a link, created at the first call for its kind and address. `address` comes from the
     /// configuration and becomes a label: it must not contain a client or a destination.
-    #[must_use]
     pub fn link(&self, kind: LinkKind, address: &str) -> Link {
         self.0.links.get(kind, address)
     }
@@ -153,9 +151,6 @@ impl Live {
     }
 
     /// Starts a thread that makes snapshots until the last clone is dropped.
-    ///
-    /// # Errors
-    /// Fails if no thread can be started.
     pub fn start(&self, readiness: Readiness, shutdown: Shutdown) -> std::io::Result<()> {
         let shared = Arc::downgrade(&self.0);
         std::thread::Builder::new().name("live".to_owned()).spawn(move || {
@@ -173,7 +168,6 @@ impl Live {
     }
 
     /// Returns the latest snapshot as JSON.
-    #[must_use]
     pub fn latest(&self) -> Bytes {
         self.0.latest.borrow().clone()
     }

@@ -15,9 +15,7 @@ pub struct ProcessContext {
     pub shutdown: Shutdown,
     /// Gates of the process's readiness.
     pub readiness: Readiness,
-    /// The live page.
     pub live: Live,
-    /// Reports for the status command.
     pub reports: Reports,
     /// The budget of file descriptors for connections.
     pub descriptors: Descriptors,
@@ -36,13 +34,11 @@ type Report = Box<dyn Fn() -> Value + Send>;
 pub struct Reports(Arc<Mutex<Vec<(&'static str, Report)>>>);
 
 impl Reports {
-    /// Adds a report under a name.
     pub fn add(&self, name: &'static str, report: impl Fn() -> Value + Send + 'static) {
         self.0.lock().push((name, Box::new(report)));
     }
 
     /// Returns all reports by name.
-    #[must_use]
     pub fn collect(&self) -> Map<String, Value> {
         self.0.lock().iter().map(|(name, report)| ((*name).to_owned(), report())).collect()
     }

@@ -15,7 +15,6 @@ const LEAST_FREE: u64 = 100 << 20;
 
 /// Checks that the limit of open files suffices for `connections`, at `each` descriptors per connection. `key` is the setting.
 /// Only the limit of the present process is known.
-#[must_use]
 pub fn descriptors(key: &str, connections: usize, each: usize) -> Finding {
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return Finding::well("descriptors", "this system does not say how many files a process may open");
@@ -37,7 +36,6 @@ pub fn descriptors(key: &str, connections: usize, each: usize) -> Finding {
 
 /// Checks that a daemon's state directory is usable and its disk has room. `key` is the setting, and `cost` the consequence of a
 /// failure.
-#[must_use]
 pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
     let (what, place) = ("disk", format!("{} ({key})", path.display()));
     let metadata = match std::fs::metadata(path) {
@@ -70,7 +68,6 @@ pub fn directory(key: &str, path: &Path, cost: &str) -> Finding {
 
 /// Returns the process that has locked the file at `path`, by the kernel's list: an attempt to lock it could refuse a daemon that
 /// starts at this moment. `None` if no process has, or the system has no list.
-#[must_use]
 pub fn lock_holder(path: &Path) -> Option<u32> {
     let file = std::fs::metadata(path).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -83,7 +80,6 @@ pub fn lock_holder(path: &Path) -> Option<u32> {
 }
 
 /// `true` if every user of this machine can read the file at `path`: by its mode, and those of the folders above it.
-#[must_use]
 pub fn is_exposed(path: &Path) -> bool {
     let allows = |path: &Path, bit| std::fs::metadata(path).is_ok_and(|metadata| metadata.mode() & bit != 0);
     let Ok(path) = path.canonicalize() else { return false };
@@ -91,7 +87,6 @@ pub fn is_exposed(path: &Path) -> bool {
 }
 
 /// Reports a file with an agent's API key that every user of this machine can read.
-#[must_use]
 pub fn exposed_api_key(path: &Path) -> Option<Finding> {
     let place = path.display();
     is_exposed(path).then(|| {
@@ -107,7 +102,6 @@ pub fn exposed_api_key(path: &Path) -> Option<Finding> {
 }
 
 /// Reports that the disk of a directory does not answer. `key` is the setting, and `cost` the consequence.
-#[must_use]
 pub fn silent_disk(key: &str, cost: &str) -> Finding {
     Finding::bad(
         "disk",
@@ -118,7 +112,6 @@ pub fn silent_disk(key: &str, cost: &str) -> Finding {
 }
 
 /// Reports a path that this user may not read or write. The daemon may run as another user, who may.
-#[must_use]
 pub fn closed(what: &str, place: &str, path: &Path, error: &io::Error) -> Finding {
     Finding::look(what, format!("{place} cannot be examined by {}: {error}", user(Uid::effective())))
         .costs("whether its daemon can use it is not known")
@@ -126,7 +119,6 @@ pub fn closed(what: &str, place: &str, path: &Path, error: &io::Error) -> Findin
 }
 
 /// Returns advice on the user to rerun as when `path` is unreadable.
-#[must_use]
 pub fn way_in(path: &Path) -> String {
     // The nearest part of the path with a visible owner.
     let owner = path.ancestors().find_map(|part| std::fs::metadata(part).ok());

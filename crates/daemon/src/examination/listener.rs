@@ -10,7 +10,6 @@ const NAME: &str = "postern";
 const LISTENING: &str = "0A";
 
 /// Returns the processes of Postern that listen at this address, of those that this user may look into.
-#[must_use]
 pub fn listeners(address: SocketAddr) -> Vec<u32> {
     let sockets = listening(address);
     let listens = |process: &u32| links(*process).iter().any(|link| sockets.contains(link));
@@ -66,7 +65,6 @@ fn descriptors(process: u32) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Returns `true` if a process has a file open. The path may lead to another file in the process's container.
-#[must_use]
 pub fn has_open(process: u32, path: &Path) -> bool {
     let root = format!("/proc/{process}/root");
     let there = std::path::absolute(path)

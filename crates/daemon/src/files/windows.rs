@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::Once;
 
 /// Returns options for files that inherit their directory's access list. The first call logs this.
-#[must_use]
 pub fn private_file() -> OpenOptions {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -23,7 +22,6 @@ pub fn private_file() -> OpenOptions {
 }
 
 /// Returns a builder that creates missing directories and their parents; each inherits the access list of its parent.
-#[must_use]
 pub fn private_directory() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -31,18 +29,12 @@ pub fn private_directory() -> DirBuilder {
 }
 
 /// Does nothing: the file keeps its access list.
-///
-/// # Errors
-/// None.
 pub fn make_private(_: &File) -> io::Result<()> {
     Ok(())
 }
 
 /// Does nothing: a directory cannot be flushed. NTFS journals changes of names in order, so after a power loss the last change
 /// may be missing, but never an earlier one.
-///
-/// # Errors
-/// None.
 pub fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
 }
@@ -56,9 +48,6 @@ pub trait AtOffset {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Writes all of `buf` at `offset`.
-    ///
-    /// # Errors
-    /// The system's.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 }
 

@@ -21,14 +21,12 @@ pub struct Growth {
     pub(super) network: Network,
     /// The network's limits as a multiple of one source's.
     pub(super) share: u32,
-    /// Number of requests.
     pub number: u32,
 }
 
 impl Growth {
     /// Returns the key of the network's counter for `minute`, in minutes since the Unix epoch. Without the secret, a key reveals
     /// no address, and keys of different minutes cannot be linked.
-    #[must_use]
     pub fn key(&self, secret: &[u8], minute: u64) -> String {
         let mut message = minute.to_be_bytes().to_vec();
         message.extend_from_slice(&self.network.bytes());

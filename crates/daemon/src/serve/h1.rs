@@ -25,11 +25,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection when hyper has finished with it.
 pub struct Finished {
-    /// The client's stream.
     pub stream: Accepted,
     /// Bytes that hyper read and did not use.
     pub early: Bytes,
-    /// The way in which it ended.
     pub ended: Ended,
 }
 
@@ -55,13 +53,11 @@ pub enum Ended {
     },
 }
 
-/// A connection that is closed without an answer: its client acts as if the server had closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("the request is left without an answer")]
 pub struct Unanswered;
 
 /// Returns settings for heads of `most_bytes`, each of which must arrive within `header_timeout`.
-#[must_use]
 pub fn builder(header_timeout: Duration, most_bytes: usize) -> Builder {
     let mut http = Builder::new();
     // Without the timer, the header timeout is silently off.

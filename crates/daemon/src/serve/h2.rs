@@ -126,7 +126,6 @@ async fn accept<E: Endpoint, T: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Returns "100 Continue" (RFC 9110, section 15.2.1): without it some clients wait before they send the body.
-#[must_use]
 pub fn proceed() -> Response<()> {
     let mut proceed = Response::new(());
     *proceed.status_mut() = StatusCode::CONTINUE;

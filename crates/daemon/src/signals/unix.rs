@@ -12,9 +12,6 @@ pub struct StopSignals {
 
 impl StopSignals {
     /// Installs the handlers. Call it inside a runtime, and await the signals there.
-    ///
-    /// # Errors
-    /// The system refuses a handler.
     pub fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
@@ -34,9 +31,6 @@ pub struct ReloadSignals(Signal);
 
 impl ReloadSignals {
     /// Installs the handler, as [`StopSignals::new`] does.
-    ///
-    /// # Errors
-    /// The system refuses a handler.
     pub fn new() -> io::Result<Self> {
         signal(SignalKind::hangup()).map(Self)
     }

@@ -21,9 +21,6 @@ pub struct StopSignals {
 
 impl StopSignals {
     /// Installs the handlers. Call it inside a runtime, and await the events there.
-    ///
-    /// # Errors
-    /// The system refuses a handler.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             c: ctrl_c()?,
@@ -53,9 +50,6 @@ pub struct ReloadSignals;
 
 impl ReloadSignals {
     /// Creates the receiver, which needs no handler.
-    ///
-    /// # Errors
-    /// None.
     pub fn new() -> io::Result<Self> {
         Ok(Self)
     }

@@ -55,19 +55,15 @@ fn lets_encrypt() -> String {
 /// Reason that a certificate cannot be ordered with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum AcmeConfigError {
-    /// The list of names is empty.
     #[error("tls.acme.names is empty: list the names by which clients connect")]
     NoNames,
-    /// A name cannot be validated on the TLS port.
     #[error(
         "tls.acme.names has {0:?}, which is no host name: addresses and wildcards cannot be proved on the TLS port; \
          give their certificate as files"
     )]
     Name(String),
-    /// The directory is not an https URL.
     #[error("tls.acme.directory is {0:?}, which is no https:// URL: give the one that the authority names")]
     Directory(String),
-    /// The terms of service are not accepted.
     #[error(
         "tls.acme.agree_to_terms is false: read the terms of service of {0}, then set it to true, or give a certificate as files"
     )]

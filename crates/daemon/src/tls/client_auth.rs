@@ -109,7 +109,6 @@ impl ClientCertVerifier for ClientAuthorities {
 }
 
 /// `true` if a handshake failed because of the client's certificate, which is missing or not accepted.
-#[must_use]
 pub fn is_client_refused(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::NoCertificatesPresented | rustls::Error::InvalidCertificate(_)))
@@ -142,15 +141,11 @@ impl PublicKeyDigest {
     }
 
     /// Returns the digest of the certificate that a client has presented in a handshake; `None` if it has presented none.
-    #[must_use]
     pub fn of_client(connection: &rustls::CommonState) -> Option<Self> {
         Self::of(connection.peer_certificates()?.first()?).ok()
     }
 
     /// Returns the digest of the first certificate in a PEM file, in a chain the client's own.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not PEM, or holds no readable certificate.
     pub fn of_file(path: &Path) -> Result<Self, TlsError> {
         let chain = certificates(path)?;
         let own = chain.first().ok_or_else(|| TlsError::NoCertificate { path: path.to_owned() })?;

@@ -9,7 +9,6 @@ pub(super) const RECIPE: &str = "docs/start.md, \"A gateway with TLS\", has the 
 
 /// Explains a connection that failed in its TLS handshake: the fault of the server's certificate, and advice. `None` if the cause
 /// is not TLS. `ca` is the setting that names trusted certificates, such as "issuer.ca".
-#[must_use]
 pub fn diagnose(error: &(dyn Error + 'static), ca: &str) -> Option<String> {
     match cause(error)? {
         Tls::InvalidCertificate(wrong) => Some(certificate(wrong, ca)),

@@ -19,7 +19,6 @@ use tokio_rustls::TlsConnector;
 
 impl ServerTls {
     /// Examines the certificate: its validity, its kind, and the permissions of its key.
-    #[must_use]
     pub fn examine(&self) -> Finding {
         let Some(shown) = self.identity.shown() else {
             return Finding::look(
@@ -32,7 +31,6 @@ impl ServerTls {
     }
 
     /// Returns a finding if clients of a URL with this host refuse the certificate, because it is for other names.
-    #[must_use]
     pub fn examine_name(&self, host: &str, url: &str) -> Option<Finding> {
         let shown = self.identity.shown()?;
         let certificate = ParsedCertificate::try_from(shown.own()?).ok()?;
@@ -51,7 +49,6 @@ impl ServerTls {
 
 impl OwnCertificate {
     /// Examines the certificate: its validity, its kind, and the permissions of its key.
-    #[must_use]
     pub fn examine(&self) -> Finding {
         found(&self.0, RENEW)
     }

@@ -70,7 +70,6 @@ where
     Ok(stream)
 }
 
-/// The first bytes are those of an HTTP request.
 #[derive(Debug, thiserror::Error)]
 #[error("HTTP without TLS")]
 struct PlainHttp;
@@ -95,7 +94,6 @@ struct Left {
 }
 
 impl<S> Bounded<S> {
-    /// Returns the underlying stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }

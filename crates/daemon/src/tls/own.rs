@@ -18,9 +18,6 @@ pub struct OwnCertificate(pub(super) Arc<Identity>);
 
 impl OwnCertificate {
     /// Reads the certificate chain and private key of two PEM files.
-    ///
-    /// # Errors
-    /// As [`ServerTls::load`](super::ServerTls::load).
     pub fn load(certificate: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
         let identity = Identity::new(certificate, key);
         identity.read_again()?;
@@ -28,7 +25,6 @@ impl OwnCertificate {
     }
 
     /// Returns the reason that no server accepts the certificate now, because it is expired or not yet valid, and advice.
-    #[must_use]
     pub fn refused(&self) -> Option<String> {
         let finding = self.0.verdict(RENEW);
         (finding.verdict == Verdict::Bad).then(|| sentence(finding))
@@ -52,9 +48,6 @@ impl OwnCertificate {
 
 /// Builds a client as [`client_config`] does, which presents its `own` certificate if a server requires one. With one, TLS 1.3
 /// only: earlier versions reveal a client's certificate to everyone on the path.
-///
-/// # Errors
-/// As [`client_config`].
 pub fn client_config_showing(
     ca_file: Option<&Path>,
     own: Option<&OwnCertificate>,

@@ -6,10 +6,8 @@ use crate::readiness::{Gate, Readiness};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// The certificate in use, and its renewal.
 #[derive(Debug)]
 pub struct Renewed {
-    /// Name of the gate.
     name: &'static str,
     tls: Option<ServerTls>,
     renewal: Option<AbortHandle>,
@@ -24,7 +22,6 @@ impl Renewed {
     /// Creates the state with the certificate of the start, if there is one; `name` is its name in readiness. `ends` is called
     /// with its end in Unix seconds, or with 0 if there is none any more. Nothing is ordered from an authority before
     /// `listening`.
-    #[must_use]
     pub fn new(
         name: &'static str,
         tls: Option<ServerTls>,
@@ -38,16 +35,11 @@ impl Renewed {
         Self { name, tls, renewal: None, gate, readiness, shutdown, ends, listening }
     }
 
-    /// Returns the certificate in use.
-    #[must_use]
     pub fn current(&self) -> Option<&ServerTls> {
         self.tls.as_ref()
     }
 
     /// Opens the certificate of another configuration, and leaves the one in use alone. Blocks on the disk.
-    ///
-    /// # Errors
-    /// As [`TlsConfig::open`].
     pub fn open(&self, config: Option<&TlsConfig>) -> Result<Option<ServerTls>, TlsError> {
         config.map(|config| config.open_after(self.tls.as_ref())).transpose()
     }

@@ -22,9 +22,6 @@ const LIFE: Duration = Duration::from_secs(90 * 86_400);
 
 /// Makes a certificate for localhost and `address` in a directory, unless there is one that does not end soon. Addresses of the
 /// previous one stay: another daemon may have it from the same directory. Blocks on the disk.
-///
-/// # Errors
-/// The directory cannot be written, or `address` cannot be in a certificate.
 pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, SelfSignedError> {
     let (authority, server) = (directory.join(AUTHORITY), directory.join(SERVER));
     let known = ServerTls::load(&server, &server).ok();
@@ -49,7 +46,6 @@ pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, Self
     Ok(SelfSigned { tls: TlsConfig::of_files(server.clone(), server), authority })
 }
 
-/// A trial certificate.
 #[derive(Clone, Debug)]
 pub struct SelfSigned {
     /// The server's certificate.
@@ -61,15 +57,8 @@ pub struct SelfSigned {
 /// Reason that there is no trial certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfSignedError {
-    /// The directory cannot be written.
     #[error("cannot write a certificate to {}: {source}", directory.display())]
-    Write {
-        /// The directory.
-        directory: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The certificate cannot be made.
+    Write { directory: PathBuf, source: io::Error },
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }

@@ -36,15 +36,11 @@ pub struct TlsConfig {
 
 impl TlsConfig {
     /// Configures the certificate chain and private key of two PEM files.
-    #[must_use]
     pub fn of_files(certificate: PathBuf, key: PathBuf) -> Self {
         Self { certificate: Some(certificate), key: Some(key), ..Self::default() }
     }
 
     /// Reads the files. The files of a certificate from an authority need not exist yet.
-    ///
-    /// # Errors
-    /// As [`ServerTls::load`]; or the settings are incomplete or contradict each other.
     pub fn load(&self) -> Result<ServerTls, TlsError> {
         let clients = self.client_ca.as_deref().map(ClientAuthorities::load).transpose()?;
         match self {
@@ -73,9 +69,6 @@ impl TlsConfig {
 
     /// Reads the files as [`TlsConfig::load`] does, and locks the directory of a certificate from an authority. Blocks on the
     /// disk.
-    ///
-    /// # Errors
-    /// As [`TlsConfig::load`] and [`DataDir::open`].
     pub fn open(&self) -> Result<ServerTls, TlsError> {
         self.open_after(None)
     }
@@ -106,7 +99,6 @@ pub struct ListenerTls {
 
 impl ListenerTls {
     /// Creates the configurations for this certificate, with HTTP/2 if it is enabled.
-    #[must_use]
     pub fn new(tls: &ServerTls, http2: bool) -> Self {
         Self { serving: tls.speaking(http2), refusing: tls.config() }
     }
@@ -125,9 +117,6 @@ pub struct ServerTls {
 
 impl ServerTls {
     /// Reads the certificate chain and private key of two PEM files.
-    ///
-    /// # Errors
-    /// Names the file, which is missing, holds no certificate or no key, or holds the key of another certificate.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         TlsConfig::of_files(certificate.to_owned(), key.to_owned()).load()
     }
@@ -155,8 +144,6 @@ impl ServerTls {
         Ok(Self { config: Arc::new(config), identity, clients, acme: None })
     }
 
-    /// Returns the configuration for accepting connections.
-    #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }

@@ -25,7 +25,6 @@ pub(super) fn unnamed(identity: &Identity, own: &CertificateDer<'_>) -> Option<F
     })
 }
 
-/// Finds that a certificate is an authority's.
 pub(super) fn of_authority(identity: &Identity, own: &CertificateDer<'_>) -> Option<Finding> {
     is_authority(own).then(|| {
         Finding::bad(

@@ -10,7 +10,6 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
-/// Subject of findings.
 pub(super) const WHAT: &str = "certificate";
 /// Divisor of a certificate's life: with less than a fifth left, renewal is overdue. ACME clients renew with a third left.
 const LAST_PART: u64 = 5;
@@ -25,7 +24,6 @@ pub(super) fn names(certificate: &CertificateDer<'_>) -> BTreeSet<String> {
     })
 }
 
-/// Returns the IP addresses that a certificate is for.
 pub(super) fn addresses(certificate: &CertificateDer<'_>) -> BTreeSet<IpAddr> {
     alternative_names(certificate, |name| match name {
         GeneralName::IPAddress(octets) => match octets.len() {
@@ -58,7 +56,6 @@ pub(super) struct Validity {
     pub(super) until: u64,
 }
 
-/// Finds that clients refuse a certificate.
 pub(super) fn refused(seen: impl Into<String>, advice: &str) -> Finding {
     Finding::bad(WHAT, seen, "connections that need it fail", advice)
 }

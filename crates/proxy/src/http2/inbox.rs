@@ -54,7 +54,6 @@ impl Drop for Share {
 
 impl Inbox {
     /// Creates an inbox for a stream. Its bytes count in `unpaid`, if given, until it is [paid](Inbox::paid).
-    #[must_use]
     pub fn new(stream: RecvStream, unpaid: Option<Unpaid>) -> Self {
         Self(Arc::new(Mutex::new(Received {
             stream,
@@ -114,7 +113,6 @@ impl Inbox {
     }
 
     /// Returns `true` once a read was attempted.
-    #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.0.lock().is_wanted
     }

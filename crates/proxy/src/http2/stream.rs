@@ -27,8 +27,6 @@ pub struct Http2Stream {
 }
 
 impl Http2Stream {
-    /// Creates a stream from its receiving and its sending side.
-    #[must_use]
     pub fn new(inbox: Inbox, outbox: SendStream<Bytes>) -> Self {
         Self { inbox, outbox, queue: Queue::default(), resets: AtomicU32::new(0) }
     }
@@ -69,9 +67,6 @@ impl Http2Stream {
     }
 
     /// Ends the sending side with trailer fields.
-    ///
-    /// # Errors
-    /// Fails if the stream is over.
     pub fn end_with(&mut self, trailers: http::HeaderMap) -> io::Result<()> {
         self.outbox.send_trailers(trailers).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
@@ -154,8 +149,6 @@ impl Queue {
         Bytes::from_owner(Piece { bytes, queue: self.clone() })
     }
 
-    /// Returns the number of waiting pieces.
-    #[must_use]
     pub fn pieces(&self) -> usize {
         self.0.lock().pieces
     }

@@ -41,7 +41,6 @@ impl Count {
 
 impl Unpaid {
     /// Returns the count of a connection whose streams are all admitted.
-    #[must_use]
     pub fn lifted() -> Self {
         let unpaid = Self::default();
         unpaid.lift();
@@ -95,7 +94,6 @@ pub struct Turns<S> {
 }
 
 impl<S> Turns<S> {
-    /// Creates a stream that is read in turns.
     pub fn new(stream: S, unpaid: Unpaid) -> Self {
         Self { stream, read: 0, unpaid }
     }

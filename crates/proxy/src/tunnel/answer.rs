@@ -24,26 +24,19 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 pub struct Head {
     /// The status of the answer: no interim one (1xx), but 101 after a request to upgrade.
     pub status: StatusCode,
-    /// The header fields.
     pub headers: HeaderMap,
 }
 
-/// Reasons for a missing head.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// The connection ended or broke before the end of the head.
     #[error("{0}")]
     Broken(String),
-    /// The received data is not HTTP.
     #[error("{0}")]
     Grammar(String),
-    /// The received data is a TLS alert, by which a server refuses a request without TLS.
     #[error("it serves TLS; write https:// in place of http://")]
     Tls,
-    /// The head exceeds the limit.
     #[error("the header is longer than {HEAD_LIMIT} bytes")]
     TooLarge,
-    /// The interim answers exceed the limit.
     #[error("more than {INTERIM_LIMIT} bytes of interim answers (1xx) came, and no answer")]
     NoEnd,
 }

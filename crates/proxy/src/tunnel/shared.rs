@@ -41,7 +41,6 @@ pub struct Sharing {
     pub idle: Duration,
     /// Shutdown of the process: connections end when it stops.
     pub shutdown: Shutdown,
-    /// Effect of its drain on the connections.
     pub on_drain: OnDrain,
 }
 
@@ -54,7 +53,6 @@ pub enum OnDrain {
     Serve,
 }
 
-/// The connections to one proxy.
 pub struct Lines {
     sharing: Sharing,
     open: Mutex<Vec<Arc<Line>>>,
@@ -64,7 +62,6 @@ pub struct Lines {
     speaks_http1: AtomicBool,
 }
 
-/// A new connection.
 pub struct Made {
     /// Byte stream of the connection.
     pub io: Box<dyn Io>,
@@ -78,13 +75,11 @@ pub struct Made {
 pub enum Joined {
     /// A connection with HTTP/1.1, which carries one tunnel.
     Alone(Box<dyn Io>, Received),
-    /// A place on a shared connection.
     Shared(Seat),
 }
 
 impl Lines {
     /// Creates a set without connections.
-    #[must_use]
     pub fn new(sharing: Sharing) -> Self {
         let (open, making) = (Mutex::default(), tokio::sync::Mutex::default());
         Self { sharing, open, making, speaks_http1: AtomicBool::default() }
@@ -249,7 +244,6 @@ impl Vigil {
 
 impl Seat {
     /// Returns `true` if the proxy accepts requests for UDP: its SETTINGS allow an extended CONNECT (RFC 8441, section 3).
-    #[must_use]
     pub fn carries_udp(&self) -> bool {
         self.sender.is_extended_connect_protocol_enabled()
     }
@@ -261,15 +255,11 @@ impl Seat {
     }
 
     /// Returns a check that shows if an answer can still come while it is awaited.
-    #[must_use]
     pub fn vigil(&self) -> Vigil {
         Vigil(Arc::clone(&self.line))
     }
 
     /// Requests a tunnel. An answer that opens none is followed by its body.
-    ///
-    /// # Errors
-    /// Fails if there is no answer.
     pub async fn connect(self, connect: &Connect<'_>) -> Result<(Head, Tunnel), HeadError> {
         let Self { line, sender, taken } = self;
         let broken = |error: h2::Error| HeadError::Broken(error.to_string());

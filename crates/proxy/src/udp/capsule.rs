@@ -32,10 +32,8 @@ const KEPT: usize = 2048;
 /// Reasons why a stream is malformed and must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The capsule of a datagram ends before its context does.
     #[error("a DATAGRAM capsule is too short for its context")]
     NoContext,
-    /// The payload is longer than any UDP packet (RFC 9298, section 5).
     #[error("a UDP payload is longer than 65,527 bytes")]
     TooLong,
 }
@@ -79,14 +77,11 @@ pub struct Piece<'i> {
 }
 
 impl Piece<'_> {
-    /// Returns the bytes of the head.
-    #[must_use]
     pub fn head(&self) -> &[u8] {
         &self.head[..self.head_len]
     }
 
     /// Returns `true` for the head of a UDP payload.
-    #[must_use]
     pub const fn begins_datagram(&self) -> bool {
         self.is_datagram
     }
@@ -95,7 +90,6 @@ impl Piece<'_> {
 impl Decoder {
     /// Creates a decoder at the begin of a stream. It skips payloads longer than `largest`, which the caller could not send on
     /// (RFC 9298, section 5).
-    #[must_use]
     pub const fn new(largest: usize) -> Self {
         Self { state: State::Head, head: [0; MAX_READ_HEAD], head_len: 0, payload: Vec::new(), largest }
     }
@@ -141,9 +135,6 @@ impl Decoder {
 
     /// Returns the next piece of a stream that goes on: the head of a capsule, or bytes behind it. Nothing is kept but a head that
     /// arrives in pieces. `None` once `input` is used up. Not for a decoder that also returns payloads.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next).
     pub fn piece<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Piece<'i>>, Malformed> {
         let (before, held) = (*input, self.head_len);
         if let State::Skipping(left @ 1..) = self.state {
@@ -176,7 +167,6 @@ impl Decoder {
     }
 
     /// Returns `true` between two capsules. A stream that ends elsewhere is incomplete (RFC 9297, section 3.3).
-    #[must_use]
     pub const fn is_between(&self) -> bool {
         match self.state {
             State::Head => self.head_len == 0,
@@ -255,7 +245,6 @@ pub struct Head {
 
 impl Head {
     /// Returns the head before a UDP payload of `length` bytes; `None` above [`MAX_PAYLOAD`].
-    #[must_use]
     pub fn of(length: usize) -> Option<Self> {
         let mut bytes = [0; MAX_HEAD]; // the type and the context are 0
         let after = match u16::try_from(length + 1) {
@@ -278,7 +267,6 @@ impl Head {
     }
 
     /// Returns the bytes, [`MAX_HEAD`] at most.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

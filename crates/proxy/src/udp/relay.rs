@@ -95,7 +95,6 @@ impl From<io::Error> for Fault {
 /// Counts of datagrams, updated while they are relayed.
 #[derive(Debug)]
 pub struct DatagramMeter {
-    /// Bytes of payloads.
     pub bytes: Arc<Meter>,
     /// Datagrams from the client to the target.
     pub up: ReadableCounter,
@@ -115,7 +114,6 @@ impl<C: Reset> Drop for UdpRelay<C> {
 
 impl<C: Reset> UdpRelay<C> {
     /// Returns the bytes relayed so far, for a relay that is abandoned.
-    #[must_use]
     pub fn cut(&self) -> Relayed {
         self.relayed(TunnelEnd::Cut)
     }

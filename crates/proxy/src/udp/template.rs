@@ -20,13 +20,10 @@ pub struct Template {
     after: Box<str>,
 }
 
-/// Reasons to reject a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The template is not the path, or the path and the query, of a URL.
     #[error("the template must begin with / and hold only characters of a URL's path and query")]
     Path,
-    /// A variable is missing, repeated or in another form.
     #[error(
         "the template must have {{target_host}} once and after it {{target_port}} once, with text between them"
     )]
@@ -54,9 +51,6 @@ impl Default for Template {
 impl Template {
     /// Parses a template such as [`WELL_KNOWN`] or `/udp?h={target_host}&p={target_port}`: the host before the port, each by simple
     /// expansion (RFC 6570, section 3.2.2).
-    ///
-    /// # Errors
-    /// [`TemplateError`].
     pub fn parse(template: &str) -> Result<Self, TemplateError> {
         let (before, rest) = template.split_once(HOST).ok_or(TemplateError::Variables)?;
         let (between, after) = rest.split_once(PORT).ok_or(TemplateError::Variables)?;
@@ -82,7 +76,6 @@ impl Template {
     /// # Errors
     /// [`TargetError`]: they match, and the host or the port is not valid. The rules are those of [`Target::parse`], and an IPv6
     /// address has no brackets.
-    #[must_use]
     pub fn target(&self, path_and_query: &str) -> Option<Result<Target, TargetError>> {
         let values = path_and_query.strip_prefix(&*self.before)?.strip_suffix(&*self.after)?;
         let (host, port) = values.split_once(&*self.between)?;
@@ -90,7 +83,6 @@ impl Template {
     }
 
     /// Returns the path and query that name `target`. Not for a log.
-    #[must_use]
     pub fn expand(&self, target: &Target) -> String {
         let host = match target.host() {
             Host::Name(name) => encoded(name),
@@ -101,9 +93,6 @@ impl Template {
 }
 
 /// Returns the target of a request for UDP, by the first of these templates that its path matches.
-///
-/// # Errors
-/// [`RequestFault`].
 pub fn target_of<'t>(
     head: &request::Parts,
     templates: impl IntoIterator<Item = &'t Template>,

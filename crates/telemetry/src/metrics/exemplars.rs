@@ -21,7 +21,6 @@ pub struct TracedHistogram {
 
 impl TracedHistogram {
     /// Creates a histogram. `buckets` are those of `name` in the catalogue: upper bounds, in seconds.
-    #[must_use]
     pub fn new(name: &'static str, buckets: &'static [f64], labels: &[(&'static str, &'static str)]) -> Self {
         let histogram = histogram!(name, labels);
         let series = Arc::clone(
@@ -33,7 +32,6 @@ impl TracedHistogram {
         Self { histogram, series }
     }
 
-    /// Counts a duration.
     #[inline]
     pub fn record(&self, took: Duration) {
         self.histogram.record(took);

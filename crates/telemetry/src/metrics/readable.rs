@@ -4,20 +4,16 @@ use crate::metrics::from_zero;
 use metrics::{Counter, Gauge};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// A counter whose value can be read.
 pub struct ReadableCounter {
     counter: Counter,
     total: AtomicU64,
 }
 
 impl ReadableCounter {
-    /// Creates a counter that also counts into `counter`.
-    #[must_use]
     pub fn new(counter: Counter) -> Self {
         Self { counter: from_zero(counter), total: AtomicU64::new(0) }
     }
 
-    /// Adds `number`.
     pub fn add(&self, number: u64) {
         if number == 0 {
             return; // avoids a write to memory that all threads share
@@ -27,40 +23,32 @@ impl ReadableCounter {
     }
 
     /// Returns the sum so far.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }
 }
 
-/// A gauge whose value can be read.
 pub struct ReadableGauge {
     gauge: Gauge,
     value: AtomicI64,
 }
 
 impl ReadableGauge {
-    /// Creates a gauge that also sets `gauge`.
-    #[must_use]
     pub fn new(gauge: Gauge) -> Self {
         gauge.set(0.0);
         Self { gauge, value: AtomicI64::new(0) }
     }
 
-    /// Adds `number`, which may be negative.
     pub fn add(&self, number: i64) {
         self.gauge.increment(number as f64);
         self.value.fetch_add(number, Relaxed);
     }
 
-    /// Sets the value.
     pub fn set(&self, number: i64) {
         self.gauge.set(number as f64);
         self.value.store(number, Relaxed);
     }
 
-    /// Returns the current value.
-    #[must_use]
     pub fn get(&self) -> i64 {
         self.value.load(Relaxed)
     }

@@ -4,18 +4,10 @@ use postern_config::ConfigDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An error that prevents sending traces.
 #[derive(Debug, thiserror::Error)]
 pub enum TracerError {
-    /// An invalid value in the configuration.
     #[error("tracing.{key}: {reason}")]
-    Config {
-        /// The key.
-        key: &'static str,
-        /// The defect of its value.
-        reason: String,
-    },
-    /// The exporter's thread could not be started.
+    Config { key: &'static str, reason: String },
     #[error(
         "cannot start the thread that sends traces: {0}; allow more processes (ulimit -u), or leave \
          tracing.endpoint out"
@@ -56,9 +48,6 @@ impl Default for TracingConfig {
 
 impl TracingConfig {
     /// Rejects invalid values.
-    ///
-    /// # Errors
-    /// [`TracerError::Config`] with the key.
     pub fn check(&self) -> Result<(), TracerError> {
         let wrong = |key, reason: String| Err(TracerError::Config { key, reason });
         if !(0.0..=1.0).contains(&self.sample_ratio) {

@@ -59,9 +59,6 @@ pub struct SamplingDecision {
 impl Tracer {
     /// Starts a tracer for one daemon. Without an endpoint it traces nothing. Does not wait for the collector, which may be
     /// unreachable at any time.
-    ///
-    /// # Errors
-    /// The configuration is invalid, or no thread can be started.
     pub fn start(config: &TracingConfig, service: &'static str) -> Result<Self, TracerError> {
         config.check()?;
         let Some(endpoint) = &config.endpoint else { return Ok(Self::default()) };
@@ -78,7 +75,6 @@ impl Tracer {
 
     /// Makes the sampling decision at the start of a request.
     #[inline]
-    #[must_use]
     pub fn decide(&self, headers: &HeaderMap) -> SamplingDecision {
         let Some(active) = &self.0 else { return SamplingDecision::default() };
         let sampled = active.sample_ratio > 0.0 && rand::random::<f64>() < active.sample_ratio;
@@ -89,7 +85,6 @@ impl Tracer {
     /// Returns a trace for a request that has ended, if it is to be kept: it was sampled here or upstream, took longer than the
     /// threshold, or ended in an unexpected error. All but those sampled here are subject to a limit per second.
     #[inline]
-    #[must_use]
     pub fn keep(&self, decision: &SamplingDecision, took: Duration, unexpected: bool) -> Option<Trace> {
         let active = self.0.as_ref()?;
         let sampled_upstream = decision.upstream.as_ref().is_some_and(SpanContext::is_sampled);
@@ -114,13 +109,11 @@ impl Tracer {
     }
 
     /// Returns the threshold of a slow request. `None` if traces are off.
-    #[must_use]
     pub fn slow(&self) -> Option<Duration> {
         self.0.as_ref().map(|active| active.slow)
     }
 
     /// `true` if no other clone and no trace of it is left.
-    #[must_use]
     pub fn is_alone(&self) -> bool {
         self.0.as_ref().is_none_or(|active| Arc::strong_count(active) == 1)
     }
@@ -186,7 +179,6 @@ impl Limit {
 /// An attribute of a span: one of the names that [`names!`](crate::names!) declares, and a number or a word.
 pub type Attribute = (&'static str, Value);
 
-/// A trace under construction.
 #[derive(Clone, Debug)]
 pub struct Trace {
     tracer: Tracer,
@@ -229,7 +221,6 @@ impl Trace {
     }
 
     /// Returns the request's own span, the parent of its stages.
-    #[must_use]
     pub fn root(&self) -> Span {
         Span(self.root)
     }
@@ -239,13 +230,10 @@ impl Trace {
         self.id
     }
 
-    /// Returns the reason that this trace is kept.
-    #[must_use]
     pub fn reason(&self) -> TraceKept {
         self.reason
     }
 
-    /// Adds a span.
     pub fn span(
         &mut self,
         name: &'static str,
@@ -275,12 +263,10 @@ impl Trace {
     }
 
     /// Returns the same trace without its spans, for a span that ends after the request was answered.
-    #[must_use]
     pub fn later(&self) -> Self {
         Self { spans: Vec::new(), ..self.clone() }
     }
 
-    /// Sends the added spans.
     pub fn send(mut self) {
         self.tracer.clone().send(std::mem::take(&mut self.spans));
     }

@@ -30,26 +30,16 @@ pub struct Challenge {
 /// Error of a header value without a usable challenge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthenticateError {
-    /// The value breaks the grammar.
     #[error("the header value is malformed: {0}")]
     Grammar(#[from] GrammarError),
-    /// A `PrivateToken` challenge without its `challenge` parameter, or with an empty one.
     #[error(
         "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it"
     )]
     NoChallenge,
-    /// A parameter that occurs twice in one challenge.
     #[error("the {0} parameter occurs twice in one PrivateToken challenge")]
     Duplicate(&'static str),
-    /// A parameter that is not base64url.
     #[error("the {parameter} parameter is not base64url: {error}")]
-    Base64 {
-        /// Name of the parameter.
-        parameter: &'static str,
-        /// Error of its value.
-        error: Base64Error,
-    },
-    /// A `max-age` that is not a number of seconds.
+    Base64 { parameter: &'static str, error: Base64Error },
     #[error("the max-age parameter is not a whole number of seconds")]
     MaxAge,
 }
@@ -98,7 +88,6 @@ impl Challenge {
     }
 
     /// Formats the header value, with padded base64url (RFC 9577, section 2.1.2).
-    #[must_use]
     pub fn format(&self, quoting: Quoting) -> String {
         let mark = if quoting == Quoting::Quoted { "\"" } else { "" };
         let mut value = format!("{SCHEME} challenge={mark}{}{mark}", encode_base64url(&self.bytes));
@@ -113,9 +102,6 @@ impl Challenge {
     }
 
     /// Parses the challenge's bytes.
-    ///
-    /// # Errors
-    /// The bytes are not a `TokenChallenge`.
     pub fn token_challenge(&self) -> Result<TokenChallenge, WireError> {
         TokenChallenge::parse(&self.bytes)
     }

@@ -12,7 +12,6 @@ use crate::token::{MAX_TOKEN_LEN, Token};
     reason = "it lives on the stack for one request; a box would be an allocation"
 )]
 pub enum Presentation {
-    /// A well-formed token.
     Token(Token),
     /// Credentials of other schemes only, or none.
     OtherScheme,
@@ -21,31 +20,22 @@ pub enum Presentation {
 /// Error of a header value whose `PrivateToken` credentials hold no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorizationError {
-    /// The value breaks the grammar.
     #[error("the header value is malformed: {0}")]
     Grammar(#[from] GrammarError),
-    /// `PrivateToken` without a `token` parameter.
     #[error("the PrivateToken credentials have no token parameter; write PrivateToken token=\"…\"")]
     NoToken,
-    /// A `token` parameter without a value.
     #[error("the token parameter is empty; write PrivateToken token=\"…\" with a base64url token")]
     EmptyToken,
-    /// More than one token.
     #[error("more than one token is presented; send exactly one")]
     SeveralTokens,
-    /// A parameter that is not base64url.
     #[error("the token parameter is not base64url: {0}")]
     Base64(Base64Error),
-    /// Bytes that are not a token.
     #[error("the token parameter does not hold a token: {0}")]
     Wire(WireError),
 }
 
 /// Parses one header value. Ignores unknown parameters, as RFC 9577 requires, and other schemes. Does not allocate; takes about a
 /// microsecond for a token of type 2.
-///
-/// # Errors
-/// [`AuthorizationError`], with the malformed part and its position.
 pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
     match find_token(value)? {
         Some((text, offset)) => decode_token(text, offset).map(Presentation::Token),
@@ -93,7 +83,6 @@ pub(crate) fn decode_token(text: &[u8], offset: usize) -> Result<Token, Authoriz
 }
 
 /// Formats the header value that presents `token`: quoted and padded (493 characters for type 2).
-#[must_use]
 pub fn format_authorization(token: &Token) -> String {
     format!("{SCHEME} token=\"{}\"", encode_base64url(token.as_bytes()))
 }

@@ -5,7 +5,6 @@ use super::is_ours;
 use memchr::{memchr, memchr2, memchr3};
 use std::ops::Range;
 
-/// One element of a header value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
     /// Name of a scheme; the items up to the next scheme belong to it.
@@ -17,13 +16,10 @@ pub(crate) enum Item<'a> {
     Param { name: &'a [u8], value: &'a [u8], offset: usize },
 }
 
-/// Violation of the header grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// A quotation mark that is never closed.
     #[error("the quotation mark at byte {0} is never closed")]
     UnclosedQuote(usize),
-    /// A byte that can neither begin nor follow a scheme or a parameter.
     #[error(
         "byte {offset} ({}) cannot stand there; separate parameters with commas",
         char::from(*byte).escape_default()
@@ -31,13 +27,10 @@ pub enum GrammarError {
     Unexpected {
         /// Its position, counted from 0.
         offset: usize,
-        /// The byte.
         byte: u8,
     },
-    /// A parameter before any scheme.
     #[error("the parameter at byte {0} belongs to no scheme; begin with PrivateToken and a space")]
     NoScheme(usize),
-    /// A backslash in a quoted value, which no parameter of this scheme requires.
     #[error("byte {0} is a backslash inside a quoted value; base64url needs none")]
     Escape(usize),
 }

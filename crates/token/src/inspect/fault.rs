@@ -16,14 +16,11 @@ pub struct InspectError {
 }
 
 impl InspectError {
-    /// Returns the sentence alone.
-    #[must_use]
     pub fn sentence(&self) -> &str {
         &self.sentence
     }
 
     /// Returns the position of the error in the inspected value, in bytes from 0; `None` if it has none.
-    #[must_use]
     pub const fn offset(&self) -> Option<usize> {
         self.offset
     }

@@ -27,9 +27,6 @@ struct Section {
 
 /// Describes a value: that of `Proxy-Authorization` or `Authorization`, of `Proxy-Authenticate` or `WWW-Authenticate`, with or
 /// without the header's name and a colon before it; or one token, challenge or type 2 token key in base64url.
-///
-/// # Errors
-/// [`InspectError`] at the first byte or parameter that is wrong.
 pub fn inspect(value: &str) -> Result<Inspection, InspectError> {
     let (header, start) = split_header_name(value);
     let text = value[start..].trim_end();

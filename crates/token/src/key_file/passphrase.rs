@@ -31,15 +31,11 @@ pub struct Passphrase(Zeroizing<Vec<u8>>);
 
 impl Passphrase {
     /// Copies a passphrase, which must not include a line end.
-    #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(Zeroizing::new(bytes.to_vec()))
     }
 
     /// Encrypts the content of a key file. Takes a tenth of a second of CPU and 16 MiB of memory.
-    ///
-    /// # Errors
-    /// [`SignError::NoRandomness`].
     pub fn encrypt(&self, content: &[u8]) -> Result<Vec<u8>, SignError> {
         let (mut salt, mut iv) = ([0; 16], [0; 16]);
         for random in [&mut salt, &mut iv] {
@@ -64,7 +60,6 @@ impl Passphrase {
 
     /// Returns the content of the file before encryption; `None` if the passphrase is wrong. One wrong passphrase in 256 passes
     /// the padding check: the result is then not a key.
-    #[must_use]
     pub fn decrypt(&self, file: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let info = EncryptedPrivateKeyInfoRef::from_der(file).ok()?;
         let is_bounded = match &info.encryption_algorithm.pbes2()?.kdf {
@@ -84,7 +79,6 @@ impl Passphrase {
 redacted!(Passphrase);
 
 /// Returns `true` if a key file is encrypted, under any passphrase.
-#[must_use]
 pub fn is_encrypted(content: &[u8]) -> bool {
     EncryptedPrivateKeyInfoRef::from_der(content).is_ok()
 }

@@ -20,7 +20,6 @@ const SHORT: usize = 10;
 const MIDDLE: usize = 6;
 const LONG: usize = 60;
 
-/// The labels of the windows.
 pub(super) const WINDOWS: [&str; 3] = ["10 s", "1 min", "10 min"];
 
 fn config() -> Config {

@@ -65,7 +65,6 @@ impl Link {
     }
 
     /// Returns the number of attempts so far, and of lost ones among them.
-    #[must_use]
     pub fn totals(&self) -> (u64, u64) {
         (self.0.attempts.load(Relaxed), self.0.lost.load(Relaxed))
     }

@@ -8,15 +8,10 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Show {
-    /// Plain text.
     Text,
-    /// A count.
     Count,
-    /// A rate per second.
     Rate,
-    /// A number of bytes.
     Bytes,
-    /// Bytes per second.
     BytesRate,
     /// Seconds, shown from nanoseconds up.
     Duration,
@@ -28,28 +23,21 @@ pub enum Show {
     State,
 }
 
-/// A section of the page.
 #[derive(Clone, Debug, Serialize)]
 pub struct Section {
     /// Id, used in links and for the history of the heat map and lines.
     pub id: &'static str,
-    /// Heading.
     pub title: &'static str,
-    /// Single numbers.
     pub tiles: Vec<Tile>,
-    /// Percentiles by stage.
     pub latency: Option<Percentiles>,
     /// The last second of the heat map.
     pub heat: Option<Heat>,
     /// The last second of each line over time.
     pub lines: Vec<Line>,
-    /// Tables.
     pub tables: Vec<Table>,
 }
 
 impl Section {
-    /// Creates an empty section.
-    #[must_use]
     pub fn new(id: &'static str, title: &'static str) -> Self {
         Self {
             id,
@@ -70,7 +58,6 @@ impl Section {
     }
 }
 
-/// A number with its label.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tile {
     label: &'static str,
@@ -81,15 +68,12 @@ pub struct Tile {
 /// Percentiles of several stages over several windows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Percentiles {
-    /// Labels of the windows.
     pub windows: [&'static str; 3],
     pub rows: Vec<PercentileRow>,
 }
 
-/// The percentiles of one stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct PercentileRow {
-    /// Name of the stage.
     pub label: &'static str,
     /// One summary per window; `None` without measurements.
     pub windows: [Option<DurationSummary>; 3],
@@ -106,10 +90,8 @@ pub struct DurationSummary {
     pub max: f64,
 }
 
-/// One second of a heat map.
 #[derive(Clone, Debug, Serialize)]
 pub struct Heat {
-    /// Name of the measured durations.
     pub label: &'static str,
     /// Upper bounds of all buckets but the last, in seconds.
     pub bounds: &'static [f64],
@@ -120,7 +102,6 @@ pub struct Heat {
 /// One second of a value that the page draws over the last minutes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Line {
-    /// Name of the counted things.
     pub label: &'static str,
     /// Explanation in a sentence.
     pub meaning: &'static str,
@@ -130,7 +111,6 @@ pub struct Line {
     pub total: Option<u64>,
 }
 
-/// A table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
     title: &'static str,
@@ -148,7 +128,6 @@ struct Column {
 
 impl Table {
     /// Creates a table without rows.
-    #[must_use]
     pub fn new(title: &'static str, empty: &'static str, columns: &[(&'static str, Show)]) -> Self {
         let columns = columns.iter().map(|&(label, kind)| Column { label, kind }).collect();
         Self { title, empty, columns, rows: Vec::new() }

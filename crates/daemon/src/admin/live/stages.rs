@@ -10,7 +10,6 @@ use std::time::Instant;
 pub struct Stages(Vec<(&'static str, Windows)>);
 
 impl Stages {
-    /// Creates windows over each stage.
     pub fn over<'a>(stages: impl Iterator<Item = (&'static str, &'a Latency)>) -> Self {
         Self(stages.map(|(name, latency)| (name, Windows::over(latency))).collect())
     }
@@ -26,14 +25,12 @@ impl Stages {
     }
 
     /// Returns the p99 of one stage over the middle window, in seconds; `None` without measurements.
-    #[must_use]
     pub fn p99(&self, name: &str) -> Option<f64> {
         let stage = self.0.iter().find(|(stage, _)| *stage == name);
         stage.and_then(|(_, windows)| windows.summaries()[1]).map(|summary| summary.p99)
     }
 
     /// Returns the last second of one stage, as `Windows::column` does.
-    #[must_use]
     pub fn column(&self, name: &str, bounds: &[f64]) -> Vec<u64> {
         let stage = self.0.iter().find(|(stage, _)| *stage == name);
         stage.map_or_else(Vec::new, |(_, windows)| windows.column(bounds))
@@ -95,7 +92,6 @@ impl Endings {
 }
 
 /// Returns the value of a metric's label in words.
-#[must_use]
 pub fn words(label: &str) -> String {
     label.replace('_', " ")
 }

@@ -4,7 +4,6 @@
 use super::section::{Line, Section};
 use parking_lot::Mutex;
 
-/// A kind of token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
     /// Signed by the issuer.
