@@ -14,7 +14,7 @@ mod server;
 mod unfit;
 mod validity;
 
-pub use acme::{AcmeConfig, AcmeConfigError};
+pub use acme::AcmeConfig;
 pub use client_auth::{PublicKeyDigest, is_client_refused};
 use diagnosis::RECIPE;
 pub use diagnosis::diagnose;
@@ -23,7 +23,7 @@ pub use handshake::{Accepted, Bounded, accept};
 pub use own::{OwnCertificate, client_config_showing};
 pub use renewed::{Renewed, keep_signed};
 pub use rustls::{ClientConfig, ServerConfig};
-pub use self_signed::{SelfSigned, SelfSignedError, self_signed};
+pub use self_signed::{SelfSigned, self_signed};
 pub use server::{ListenerTls, ServerTls, TlsConfig};
 pub use tokio_rustls::server::TlsStream;
 
@@ -78,12 +78,8 @@ pub fn store_client_config(
     let trusting = trusting(ca_file, DEFAULT_VERSIONS)?;
     let Some((certificate, key)) = own else { return Ok(Arc::new(trusting.with_no_client_auth())) };
     let (chain, key_der) = identity(certificate, key)?;
-    let config = trusting.with_client_auth_cert(chain, key_der).map_err(|source| TlsError::Refused {
-        certificate: certificate.to_owned(),
-        key: key.to_owned(),
-        source,
-    })?;
-    Ok(Arc::new(config))
+    let config = trusting.with_client_auth_cert(chain, key_der);
+    config.map(Arc::new).map_err(|source| TlsError::unfit_pair(certificate, key, &source))
 }
 
 fn trusting(
@@ -96,7 +92,7 @@ fn trusting(
     };
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
-        .map_err(TlsError::Provider)?
+        .map_err(TlsError::provider)?
         .dangerous() // required to pass the verifier as a value; each verifier below verifies in full, or refuses
         .with_custom_certificate_verifier(verifier);
     Ok(builder)
@@ -108,32 +104,13 @@ fn identity(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = certificates(certificate)?;
     let key = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
-        pem::Error::NoItemsFound => TlsError::NoKey { path: key.to_owned() },
+        pem::Error::NoItemsFound => TlsError::Unusable(format!(
+            "there is no private key in {}: a PEM block such as \"-----BEGIN PRIVATE KEY-----\", unencrypted, is expected",
+            key.display()
+        )),
         error => TlsError::from_pem(key, error),
     })?;
     Ok((chain, key))
-}
-
-fn unusable(certificate: &Path, source: &rustls::Error) -> String {
-    let certificate = certificate.display();
-    if diagnosis::is_version_1(source) {
-        return format!(
-            "the certificate in {certificate} is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
-             ({RECIPE}, docs/operate/accounts.md those for a client)"
-        );
-    }
-    format!("the certificate in {certificate} cannot be used: {source}; have another one made")
-}
-
-fn unfit(certificate: &Path, key: &Path, source: &rustls::Error) -> String {
-    if diagnosis::is_version_1(source) {
-        return unusable(certificate, source);
-    }
-    let (certificate, key) = (certificate.display(), key.display());
-    format!(
-        "the certificate in {certificate} and the private key in {key} cannot be used together: {source}; give the key that this \
-         certificate was made for"
-    )
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -144,14 +121,20 @@ fn trust_file(path: &Path) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
     let roots = Arc::new(roots(path)?);
     let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider())
         .build()
-        .map_err(|_| TlsError::NoCertificate { path: path.to_owned() })?;
+        .map_err(|_| TlsError::no_certificate(path))?;
     Ok(verifier)
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|source| TlsError::BadRoot { path: path.to_owned(), source })?;
+        roots.add(certificate).map_err(|source| {
+            TlsError::Unusable(format!(
+                "a certificate in {} cannot be trusted as an authority's: {source}; give the certificate of the authority that \
+                 signed the other end's",
+                path.display()
+            ))
+        })?;
     }
     Ok(roots)
 }
@@ -168,7 +151,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .and_then(Iterator::collect)
         .map_err(|error| TlsError::from_pem(path, error))?;
     if chain.is_empty() {
-        return Err(TlsError::NoCertificate { path: path.to_owned() });
+        return Err(TlsError::no_certificate(path));
     }
     Ok(chain)
 }
@@ -229,50 +212,61 @@ impl ServerCertVerifier for TrustNobody {
 pub enum TlsError {
     #[error("cannot read {}: {source}; check the path, and that this user may read the file", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("{} is not a PEM file: {reason}; export it as PEM (text with -----BEGIN …)", path.display())]
-    NotPem { path: PathBuf, reason: String },
-    #[error("{}", unusable(path, source))]
-    Unfit { path: PathBuf, source: rustls::Error },
-    #[error("there is no certificate in {}: a PEM block \"-----BEGIN CERTIFICATE-----\" is expected", path.display())]
-    NoCertificate { path: PathBuf },
-    #[error(
-        "there is no private key in {}: a PEM block such as \"-----BEGIN PRIVATE KEY-----\", unencrypted, is expected",
-        path.display()
-    )]
-    NoKey { path: PathBuf },
-    #[error("{}", unfit(certificate, key, source))]
-    Refused { certificate: PathBuf, key: PathBuf, source: rustls::Error },
-    #[error(
-        "a certificate in {} cannot be trusted as an authority's: {source}; give the certificate of the authority that \
-         signed the other end's",
-        path.display()
-    )]
-    BadRoot { path: PathBuf, source: rustls::Error },
-    #[error(
-        "[tls] takes its certificate from two files, tls.certificate and tls.key, or from an authority, [tls.acme]: set both \
-         files, or that section alone"
-    )]
-    Source,
-    #[error(
-        "--self-signed made a certificate, and the file has one in [tls]: choose one, and start again without the other"
-    )]
-    Signed,
-    #[error(transparent)]
-    Acme(#[from] AcmeConfigError),
+    /// The directory of a certificate from an authority is unusable, which is no fault of the configuration.
     #[error("tls.acme.state: {0}")]
     State(#[from] DataDirError),
-    #[error("cannot set up TLS: {0}")]
-    Provider(rustls::Error),
+    /// A file or a setting is unusable: the sentence for the operator.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 impl TlsError {
     fn from_pem(path: &Path, error: pem::Error) -> Self {
-        let path = path.to_owned();
         match error {
-            pem::Error::Io(source) => Self::Unreadable { path, source },
-            pem::Error::NoItemsFound => Self::NoCertificate { path },
-            error => Self::NotPem { path, reason: error.to_string() },
+            pem::Error::Io(source) => Self::Unreadable { path: path.to_owned(), source },
+            pem::Error::NoItemsFound => Self::no_certificate(path),
+            error => Self::Unusable(format!(
+                "{} is not a PEM file: {error}; export it as PEM (text with -----BEGIN …)",
+                path.display()
+            )),
         }
+    }
+
+    fn no_certificate(path: &Path) -> Self {
+        Self::Unusable(format!(
+            "there is no certificate in {}: a PEM block \"-----BEGIN CERTIFICATE-----\" is expected",
+            path.display()
+        ))
+    }
+
+    /// Creates the error for a file whose certificate cannot be used.
+    fn unfit(certificate: &Path, source: &rustls::Error) -> Self {
+        let certificate = certificate.display();
+        Self::Unusable(if diagnosis::is_version_1(source) {
+            format!(
+                "the certificate in {certificate} is of X.509 version 1, which has no subjectAltName; have one of version 3 made \
+                 ({RECIPE}, docs/operate/accounts.md those for a client)"
+            )
+        } else {
+            format!("the certificate in {certificate} cannot be used: {source}; have another one made")
+        })
+    }
+
+    /// Creates the error for a key that is of an unknown kind, or is not the certificate's.
+    fn unfit_pair(certificate: &Path, key: &Path, source: &rustls::Error) -> Self {
+        if diagnosis::is_version_1(source) {
+            return Self::unfit(certificate, source);
+        }
+        Self::Unusable(format!(
+            "the certificate in {} and the private key in {} cannot be used together: {source}; give the key that this \
+             certificate was made for",
+            certificate.display(),
+            key.display()
+        ))
+    }
+
+    fn provider(source: rustls::Error) -> Self {
+        Self::Unusable(format!("cannot set up TLS: {source}"))
     }
 }
 

@@ -52,44 +52,35 @@ fn lets_encrypt() -> String {
     "https://acme-v02.api.letsencrypt.org/directory".to_owned()
 }
 
-/// Reason that a certificate cannot be ordered with this configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum AcmeConfigError {
-    #[error("tls.acme.names is empty: list the names by which clients connect")]
-    NoNames,
-    #[error(
-        "tls.acme.names has {0:?}, which is no host name: addresses and wildcards cannot be proved on the TLS port; \
-         give their certificate as files"
-    )]
-    Name(String),
-    #[error("tls.acme.directory is {0:?}, which is no https:// URL: give the one that the authority names")]
-    Directory(String),
-    #[error(
-        "tls.acme.agree_to_terms is false: read the terms of service of {0}, then set it to true, or give a certificate as files"
-    )]
-    Terms(String),
-}
-
 impl AcmeConfig {
-    pub(super) fn check(&self) -> Result<(), AcmeConfigError> {
-        if self.names.is_empty() {
-            return Err(AcmeConfigError::NoNames);
-        }
+    /// Returns the reason that no certificate can be ordered with this configuration.
+    pub(super) fn fault(&self) -> Option<String> {
         let is_host = |name: &&String| {
             DnsName::try_from(name.as_str()).is_ok()
                 && name.parse::<std::net::IpAddr>().is_err()
                 && !name.ends_with('.')
         };
+        if self.names.is_empty() {
+            return Some("tls.acme.names is empty: list the names by which clients connect".to_owned());
+        }
         if let Some(name) = self.names.iter().find(|name| !is_host(name)) {
-            return Err(AcmeConfigError::Name(name.clone()));
+            return Some(format!(
+                "tls.acme.names has {name:?}, which is no host name: addresses and wildcards cannot be proved on the TLS port; \
+                 give their certificate as files"
+            ));
         }
-        if !self.directory.parse::<reqwest::Url>().is_ok_and(|url| url.scheme() == "https") {
-            return Err(AcmeConfigError::Directory(self.directory.clone()));
+        let directory = &self.directory;
+        if !directory.parse::<reqwest::Url>().is_ok_and(|url| url.scheme() == "https") {
+            return Some(format!(
+                "tls.acme.directory is {directory:?}, which is no https:// URL: give the one that the authority names"
+            ));
         }
-        if !self.agree_to_terms {
-            return Err(AcmeConfigError::Terms(self.directory.clone()));
-        }
-        Ok(())
+        (!self.agree_to_terms).then(|| {
+            format!(
+                "tls.acme.agree_to_terms is false: read the terms of service of {directory}, then set it to true, or give a \
+                 certificate as files"
+            )
+        })
     }
 
     /// Returns the validity of a certificate; `None` unless it has all of the names.

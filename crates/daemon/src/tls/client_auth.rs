@@ -63,7 +63,7 @@ impl ClientAuthorities {
 fn verifier(file: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider())
         .build()
-        .map_err(|_| TlsError::NoCertificate { path: file.to_owned() })
+        .map_err(|_| TlsError::no_certificate(file))
 }
 
 impl ClientCertVerifier for ClientAuthorities {
@@ -148,8 +148,8 @@ impl PublicKeyDigest {
     /// Returns the digest of the first certificate in a PEM file, in a chain the client's own.
     pub fn of_file(path: &Path) -> Result<Self, TlsError> {
         let chain = certificates(path)?;
-        let own = chain.first().ok_or_else(|| TlsError::NoCertificate { path: path.to_owned() })?;
-        Self::of(own).map_err(|source| TlsError::Unfit { path: path.to_owned(), source })
+        let own = chain.first().ok_or_else(|| TlsError::no_certificate(path))?;
+        Self::of(own).map_err(|source| TlsError::unfit(path, &source))
     }
 }
 

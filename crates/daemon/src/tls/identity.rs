@@ -41,16 +41,6 @@ pub(super) struct Shown {
     validity: Option<Validity>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ShownError {
-    #[error("it is not PEM: {0}")]
-    Pem(#[from] pem::Error),
-    #[error("there is no certificate in it")]
-    NoCertificate,
-    #[error("it does not belong to the key: {0}")]
-    Key(#[from] rustls::Error),
-}
-
 impl Shown {
     fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, rustls::Error> {
         let validity = chain.first().and_then(Validity::of);
@@ -58,12 +48,14 @@ impl Shown {
     }
 
     /// Parses a chain and a key in one PEM text.
-    pub(super) fn from_pem(text: &[u8]) -> Result<Self, ShownError> {
-        let chain = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>()?;
+    pub(super) fn from_pem(text: &[u8]) -> Result<Self, String> {
+        let not_pem = |error: pem::Error| format!("it is not PEM: {error}");
+        let chain = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>().map_err(not_pem)?;
         if chain.is_empty() {
-            return Err(ShownError::NoCertificate);
+            return Err("there is no certificate in it".to_owned());
         }
-        Ok(Self::new(chain, PrivateKeyDer::from_pem_slice(text)?)?)
+        let key = PrivateKeyDer::from_pem_slice(text).map_err(not_pem)?;
+        Self::new(chain, key).map_err(|error| format!("it does not belong to the key: {error}"))
     }
 
     /// Returns the server's own certificate.
@@ -112,11 +104,8 @@ impl Identity {
         let Self { certificate, key, .. } = self;
         let stamps = self.stamps(); // taken before the read, so that a change during it is noticed
         let (chain, key_der) = identity(certificate, key)?;
-        let shown = Shown::new(chain, key_der).map_err(|source| TlsError::Refused {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            source,
-        })?;
+        let shown =
+            Shown::new(chain, key_der).map_err(|source| TlsError::unfit_pair(certificate, key, &source))?;
         self.show(shown);
         *self.read.lock() = stamps;
         Ok(())

@@ -69,12 +69,12 @@ impl Renewed {
 }
 
 /// Puts the self-signed certificate of the start into a configuration that was read again.
-///
-/// # Errors
-/// [`TlsError::Signed`] if the configuration has another one.
 pub fn keep_signed(tls: &mut Option<TlsConfig>, signed: Option<&TlsConfig>) -> Result<(), TlsError> {
     match (signed, &tls) {
-        (Some(_), Some(_)) => Err(TlsError::Signed),
+        (Some(_), Some(_)) => Err(TlsError::Unusable(
+            "--self-signed made a certificate, and the file has one in [tls]: choose one, and start again without the other"
+                .to_owned(),
+        )),
         (Some(signed), None) => {
             *tls = Some(signed.clone());
             Ok(())

@@ -22,7 +22,7 @@ const LIFE: Duration = Duration::from_secs(90 * 86_400);
 
 /// Makes a certificate for localhost and `address` in a directory, unless there is one that does not end soon. Addresses of the
 /// previous one stay: another daemon may have it from the same directory. Blocks on the disk.
-pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, SelfSignedError> {
+pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, String> {
     let (authority, server) = (directory.join(AUTHORITY), directory.join(SERVER));
     let known = ServerTls::load(&server, &server).ok();
     let shown = known.as_ref().and_then(|tls| tls.identity.shown());
@@ -32,7 +32,7 @@ pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, Self
     let is_good =
         authority.exists() && known.is_some_and(|tls| tls.examine().verdict == Verdict::Well) && !is_new;
     if !is_good {
-        let (ca, own) = make(addresses)?;
+        let (ca, own) = make(addresses).map_err(|error| format!("cannot make a certificate: {error}"))?;
         // First removes the previous authority: a crash before the last step must not leave it with the new certificate.
         create_directory(directory)
             .and_then(|()| match std::fs::remove_file(&authority) {
@@ -41,7 +41,7 @@ pub fn self_signed(directory: &Path, address: IpAddr) -> Result<SelfSigned, Self
             })
             .and_then(|()| write_private(&server, own.as_bytes()))
             .and_then(|()| write_private(&authority, ca.as_bytes()))
-            .map_err(|source| SelfSignedError::Write { directory: directory.to_owned(), source })?;
+            .map_err(|error| format!("cannot write a certificate to {}: {error}", directory.display()))?;
     }
     Ok(SelfSigned { tls: TlsConfig::of_files(server.clone(), server), authority })
 }
@@ -52,15 +52,6 @@ pub struct SelfSigned {
     pub tls: TlsConfig,
     /// File of the authority that clients must trust.
     pub authority: PathBuf,
-}
-
-/// Reason that there is no trial certificate.
-#[derive(Debug, thiserror::Error)]
-pub enum SelfSignedError {
-    #[error("cannot write a certificate to {}: {source}", directory.display())]
-    Write { directory: PathBuf, source: io::Error },
-    #[error("cannot make a certificate: {0}")]
-    Make(#[from] rcgen::Error),
 }
 
 /// Returns the authority's certificate, and the server's key with its certificate, all as PEM.

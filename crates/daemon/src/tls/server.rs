@@ -50,7 +50,9 @@ impl TlsConfig {
                 Ok(tls)
             }
             Self { certificate: None, key: None, acme: Some(acme), .. } => {
-                acme.check()?;
+                if let Some(fault) = acme.fault() {
+                    return Err(TlsError::Unusable(fault));
+                }
                 let identity = Identity::new(acme.certificate(), acme.certificate());
                 let mut tls = ServerTls::new(identity, Some(acme::ALPN), clients)?;
                 if acme.certificate().exists()
@@ -63,7 +65,11 @@ impl TlsConfig {
                 tls.acme = Some((Arc::new(acme.clone()), None));
                 Ok(tls)
             }
-            _ => Err(TlsError::Source),
+            _ => Err(TlsError::Unusable(
+                "[tls] takes its certificate from two files, tls.certificate and tls.key, or from an authority, [tls.acme]: set \
+                 both files, or that section alone"
+                    .to_owned(),
+            )),
         }
     }
 
@@ -131,7 +137,7 @@ impl ServerTls {
             if clients.is_some() { &[&TLS13] } else { DEFAULT_VERSIONS };
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
-            .map_err(TlsError::Provider)?;
+            .map_err(TlsError::provider)?;
         let builder = match &clients {
             Some(clients) => builder.with_client_cert_verifier(Arc::<ClientAuthorities>::clone(clients)),
             None => builder.with_no_client_auth(),

@@ -1,18 +1,14 @@
 //! The authority's HTTP interface, and this server's account there.
 
-use super::challenge::ChallengeError;
 use super::{ACCOUNT, AcmeConfig};
 use crate::files::{DataDir, write_private};
 use crate::http::{ClientError, ClientOptions, chain, client, fetch_limited, one_line};
-use crate::tls::identity::ShownError;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{Account, AccountCredentials, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
 use serde::{Deserialize, Serialize};
-use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,41 +30,20 @@ struct Kept {
     credentials: AccountCredentials,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OrderError {
-    #[error("the authority does not give a certificate: {0}")]
-    Authority(String),
-    #[error("the authority's certificate cannot be used: {0}")]
-    Shown(#[from] ShownError),
-    #[error("the authority's certificate does not have all of the names")]
-    Names,
-    #[error("the authority's certificate has ended by this machine's clock: set the clock")]
-    Ended,
-    #[error("the ACME client failed, which is a defect: {0}")]
-    Panic(String),
-    #[error(
-        "the authority could not see that {name} is this server: {reason}. It connects to port 443 of each address of the name, \
-         which must lead to this server's TLS listener"
-    )]
-    NotSeen { name: String, reason: String },
-    #[error(
-        "the authority does not offer to look at the TLS port of {name} (TLS-ALPN-01): use another one, or files"
-    )]
-    NoWay { name: String },
-    #[error(transparent)]
-    Challenge(#[from] ChallengeError),
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error("cannot write {}: {source}", path.display())]
-    Keep { path: PathBuf, source: io::Error },
-    #[error("the authority took longer than {0:?}")]
-    TooLong(Duration),
+/// The reason that an order failed, as a sentence for the operator.
+#[derive(Debug)]
+pub(super) struct OrderError(pub(super) String);
+
+impl From<ClientError> for OrderError {
+    fn from(error: ClientError) -> Self {
+        Self(chain(&error))
+    }
 }
 
 /// Truncates the text, which is the authority's in part.
 impl From<Error> for OrderError {
     fn from(error: Error) -> Self {
-        Self::Authority(one_line(chain(&error).as_bytes()))
+        Self(format!("the authority does not give a certificate: {}", one_line(chain(&error).as_bytes())))
     }
 }
 
@@ -141,7 +116,8 @@ impl Authority {
         let path = self.folder.join(name);
         let file = path.clone();
         let written = tokio::task::spawn_blocking(move || write_private(&file, &bytes)).await;
-        written.unwrap_or_else(|ended| Err(ended.into())).map_err(|source| OrderError::Keep { path, source })
+        let failed = |error| OrderError(format!("cannot write {}: {error}", path.display()));
+        written.unwrap_or_else(|ended| Err(ended.into())).map_err(failed)
     }
 }
 

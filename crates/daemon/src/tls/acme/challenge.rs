@@ -8,6 +8,7 @@ use rustls::server::ClientHello;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::Arc;
 
 /// ALPN protocol that only authorities offer (RFC 8737, section 6.2).
@@ -16,14 +17,6 @@ pub(crate) const ALPN: &[u8] = b"acme-tls/1";
 /// Certificates for the authority's validation, by name, while an order is open.
 #[derive(Debug, Default)]
 pub(crate) struct Challenges(RwLock<HashMap<String, Arc<CertifiedKey>>>);
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ChallengeError {
-    #[error("cannot make the challenge's certificate: {0}")]
-    Make(#[from] rcgen::Error),
-    #[error("cannot use the challenge's certificate: {0}")]
-    Use(#[from] rustls::Error),
-}
 
 impl Challenges {
     /// `true` if a handshake is an authority's validation of a name: it offers no other protocol.
@@ -37,7 +30,7 @@ impl Challenges {
     }
 
     /// Presents the digest (32 bytes) of a key authorization to handshakes for `name`.
-    pub(super) fn show(&self, name: &str, digest: &[u8]) -> Result<(), ChallengeError> {
+    pub(super) fn show(&self, name: &str, digest: &[u8]) -> Result<(), Box<dyn Error>> {
         let mut params = CertificateParams::new([name.to_owned()])?;
         params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
         let own = KeyPair::generate()?;

@@ -9,7 +9,7 @@ use crate::tls::validity::Validity;
 use crate::utc::unix_now;
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
-    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+    Identifier, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,10 +68,13 @@ async fn open(account: &Account, names: &[Identifier], shown: Option<&Shown>) ->
 
 /// Checks a certificate before it replaces anything.
 fn judge(config: &AcmeConfig, pem: String) -> Result<Given, OrderError> {
-    let shown = Shown::from_pem(pem.as_bytes())?;
-    let validity = shown.own().and_then(|own| config.fits(own)).ok_or(OrderError::Names)?;
+    let refused = |reason: &str| OrderError(format!("the authority's certificate {reason}"));
+    let shown =
+        Shown::from_pem(pem.as_bytes()).map_err(|error| refused(&format!("cannot be used: {error}")))?;
+    let validity = shown.own().and_then(|own| config.fits(own));
+    let validity = validity.ok_or_else(|| refused("does not have all of the names"))?;
     if validity.until <= unix_now() {
-        return Err(OrderError::Ended);
+        return Err(refused("has ended by this machine's clock: set the clock"));
     }
     Ok(Given { pem, shown, validity })
 }
@@ -85,14 +88,16 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
         }
         let name = named(&authorization);
         let Some(mut challenge) = authorization.challenge(ChallengeType::TlsAlpn01) else {
-            return Err(OrderError::NoWay { name });
+            return Err(OrderError(format!(
+                "the authority does not offer to look at the TLS port of {name} (TLS-ALPN-01): use another one, or files"
+            )));
         };
-        challenges.show(&name, challenge.key_authorization().digest().as_ref())?;
+        challenges
+            .show(&name, challenge.key_authorization().digest().as_ref())
+            .map_err(|error| OrderError(format!("cannot make the challenge's certificate: {error}")))?;
         challenge.set_ready().await.map_err(|error| match error {
             // The authority has validated the name already.
-            Error::Api(reason) => {
-                OrderError::NotSeen { name, reason: one_line(reason.to_string().as_bytes()) }
-            }
+            Error::Api(reason) => not_seen(&name, &reason),
             error => error.into(),
         })?;
     }
@@ -101,23 +106,30 @@ async fn prove(order: &mut Order, challenges: &Challenges) -> Result<(), OrderEr
         Ok(_) => Error::Str("the reason why the order is not ready"),
         Err(error) => error,
     };
-    Err(not_seen(order).await?.unwrap_or_else(|| failed.into()))
+    Err(find_not_seen(order).await?.unwrap_or_else(|| failed.into()))
 }
 
 fn named(authorization: &AuthorizationHandle<'_>) -> String {
     one_line(authorization.identifier().to_string().as_bytes())
 }
 
+fn not_seen(name: &str, reason: &Problem) -> OrderError {
+    OrderError(format!(
+        "the authority could not see that {name} is this server: {}. It connects to port 443 of each address of the name, which \
+         must lead to this server's TLS listener",
+        one_line(reason.to_string().as_bytes())
+    ))
+}
+
 /// Returns the name that the authority did not find to be this server's, and the reason.
-async fn not_seen(order: &mut Order) -> Result<Option<OrderError>, Error> {
+async fn find_not_seen(order: &mut Order) -> Result<Option<OrderError>, Error> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         authorization.refresh().await?;
         let reason = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref());
         if let Some(reason) = reason {
-            let reason = one_line(reason.to_string().as_bytes());
-            return Ok(Some(OrderError::NotSeen { name: named(&authorization), reason }));
+            return Ok(Some(not_seen(&named(&authorization), reason)));
         }
     }
     Ok(None)

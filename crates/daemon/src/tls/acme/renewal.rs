@@ -5,7 +5,7 @@ use super::when::{SPACING, Window};
 use crate::backoff::{Backoff, jittered};
 use crate::drain::Reloads;
 use crate::examination::Finding;
-use crate::http::{chain, one_line};
+use crate::http::one_line;
 use crate::tls::identity::{Identity, LOOKS, Report, Shown};
 use crate::tls::validity::Validity;
 use crate::utc::{rough, unix_now as now};
@@ -100,9 +100,8 @@ impl<'a> Renewal<'a> {
             match self.advice().await {
                 Ok(Some((window, again))) => (advice, pause) = (Some(window), again),
                 Ok(None) => advice = None, // not every authority supports it
-                Err(error) => tracing::warn!(
-                    "the authority did not say when to renew the certificate, so what it said before stays: {}",
-                    chain(&error)
+                Err(OrderError(error)) => tracing::warn!(
+                    "the authority did not say when to renew the certificate, so what it said before stays: {error}"
                 ),
             }
             self.asked_at = Instant::now();
@@ -155,12 +154,12 @@ impl<'a> Renewal<'a> {
         self.identity.challenges.forget();
         match ordered {
             Ok(given) => self.succeed(given).await,
-            Err(error) => self.fail(chain(&error), is_finalized.load(Ordering::Relaxed)),
+            Err(OrderError(error)) => self.fail(error, is_finalized.load(Ordering::Relaxed)),
         }
     }
 
     async fn succeed(&mut self, Given { pem, shown, validity }: Given) {
-        if let Err(error) = self.authority.keep(CERTIFICATE, pem.into_bytes()).await {
+        if let Err(OrderError(error)) = self.authority.keep(CERTIFICATE, pem.into_bytes()).await {
             tracing::error!(
                 "the new certificate is used, but not kept, so a restart orders another: {error}"
             );
@@ -232,7 +231,10 @@ async fn apart<T: Send + 'static>(
 ) -> Result<T, OrderError> {
     match timeout(limit, AbortOnDropHandle::new(tokio::spawn(work))).await {
         Ok(Ok(done)) => done,
-        Ok(Err(ended)) => Err(OrderError::Panic(one_line(ended.to_string().as_bytes()))),
-        Err(_) => Err(OrderError::TooLong(limit)),
+        Ok(Err(ended)) => {
+            let ended = one_line(ended.to_string().as_bytes());
+            Err(OrderError(format!("the ACME client failed, which is a defect: {ended}")))
+        }
+        Err(_) => Err(OrderError(format!("the authority took longer than {limit:?}"))),
     }
 }
