@@ -3,8 +3,8 @@
 //! A misspelt variable must not be ignored. But one environment may serve several daemons, and Kubernetes and Docker add
 //! variables for each service: those are skipped.
 
+use super::document::nearest;
 use super::schema::{Leaf, Schema, VARIABLE_PREFIX, bare_variable};
-use super::unknown::nearest;
 use schemars::JsonSchema;
 use std::collections::BTreeMap;
 

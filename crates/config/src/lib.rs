@@ -28,7 +28,6 @@
 //! ```
 
 pub mod address;
-mod change;
 mod document;
 mod environment;
 mod load;
@@ -40,13 +39,11 @@ mod tests;
 #[doc(hidden)]
 pub mod text;
 mod units;
-mod unknown;
 
 pub use address::Address;
-pub use document::ConfigError;
+pub use document::{ConfigError, Fit, fit};
 pub use environment::{Environment, variables};
 pub use load::{load, parse};
 pub use reference::reference;
 pub use reload::{ConfigFile, Fixed, Reading, differ, open};
 pub use units::{ConfigDuration, Secret, Size};
-pub use unknown::{Fit, fit};

@@ -1,9 +1,8 @@
 //! Loads a configuration: parses the file, applies the variables, and checks the result.
 
-use super::document::{ConfigError, Document, dotted, read_text};
+use super::document::{ConfigError, Document, dotted, read_text, refuse_unknown_keys};
 use super::environment::{Overrides, lay_over};
 use super::schema::{Leaf, Node, Schema};
-use super::unknown::refuse_unknown_keys;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::path::Path;

@@ -7,12 +7,9 @@
 //! hyper's own graceful shutdown does not track a connection after its upgrade to a tunnel, so all work that must finish is
 //! spawned through [`Shutdown::tracker`].
 
-mod progress;
-
 use crate::signals::{ReloadSignals, StopSignal, StopSignals};
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
-use progress::{Progress, seconds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -22,9 +19,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Level;
 
 /// Time in which a connection without a request may still bring one when a drain begins: the request may be in transit, or in
 /// the kernel's queue.
@@ -244,6 +242,78 @@ impl Reloads {
         if self.seen.changed().await.is_err() {
             pending().await
         }
+    }
+}
+
+/// Minimum duration of a drain that is reported.
+const GRACE: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_secs(3);
+
+struct Progress<T> {
+    over: Instant,
+    due: Instant,
+    has_reported: bool,
+    report: T,
+}
+
+impl<T: FnMut(Level, &str)> Progress<T> {
+    fn begin(deadline: Duration, report: T) -> Self {
+        let now = Instant::now();
+        Self { over: now + deadline, due: now + GRACE, has_reported: false, report }
+    }
+
+    /// Completes when the deadline has passed. Cancel safe.
+    fn over(&self) -> impl Future<Output = ()> + use<T> {
+        sleep_until(self.over)
+    }
+
+    /// Completes when a report is due. Cancel safe.
+    fn due(&self) -> impl Future<Output = ()> + use<T> {
+        sleep_until(self.due)
+    }
+
+    fn waiting(&mut self, tunnels: usize) {
+        let now = Instant::now();
+        let left = seconds(self.over.saturating_duration_since(now));
+        let what = open(tunnels);
+        if self.has_reported {
+            (self.report)(Level::INFO, &format!("still waiting for {what}, for {left} at most"));
+        } else {
+            let text = format!(
+                "stopping: waiting for {what} to end, for {left} at most; a second Ctrl-C or SIGTERM stops at once"
+            );
+            (self.report)(Level::INFO, &text);
+        }
+        self.has_reported = true;
+        self.due = now + INTERVAL;
+    }
+
+    /// Reports the end, and what has cut work off; `None` if all work ended by itself.
+    fn ended(mut self, cut: Option<&str>, tunnels: usize) {
+        let Some(why) = cut else {
+            if self.has_reported {
+                (self.report)(Level::INFO, "stopped: everything that was open has ended by itself");
+            }
+            return;
+        };
+        let verb = if tunnels == 1 { "was" } else { "were" };
+        (self.report)(Level::WARN, &format!("stopped: {} {verb} cut off {why}", open(tunnels)));
+    }
+}
+
+fn open(tunnels: usize) -> String {
+    match tunnels {
+        0 => "open connections".to_owned(),
+        1 => "1 open tunnel".to_owned(),
+        _ => format!("{tunnels} open tunnels"),
+    }
+}
+
+/// Formats milliseconds below one second, otherwise whole seconds, rounded up.
+fn seconds(time: Duration) -> String {
+    match time.as_millis() {
+        millis @ 0..1000 => format!("{millis} ms"),
+        millis => format!("{} s", millis.div_ceil(1000)),
     }
 }
 

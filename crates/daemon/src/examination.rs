@@ -5,15 +5,12 @@
 
 #[cfg(unix)]
 mod here;
-#[cfg(unix)]
-mod listener;
 
 #[cfg(unix)]
 pub use here::{
-    closed, descriptors, directory, exposed_api_key, is_exposed, lock_holder, silent_disk, way_in,
+    closed, descriptors, directory, exposed_api_key, has_open, is_exposed, listeners, lock_holder,
+    silent_disk, way_in,
 };
-#[cfg(unix)]
-pub use listener::{has_open, listeners};
 
 use postern_net::Lookup;
 use serde::Serialize;

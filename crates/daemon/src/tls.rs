@@ -8,10 +8,8 @@ mod examine;
 mod handshake;
 mod identity;
 mod own;
-mod renewed;
 mod self_signed;
 mod server;
-mod unfit;
 mod validity;
 
 pub use acme::AcmeConfig;
@@ -21,10 +19,9 @@ pub use diagnosis::diagnose;
 pub use examine::{begin_shown, begin_shown_at};
 pub use handshake::{Accepted, Bounded, accept};
 pub use own::{OwnCertificate, client_config_showing};
-pub use renewed::{Renewed, keep_signed};
 pub use rustls::{ClientConfig, ServerConfig};
 pub use self_signed::{SelfSigned, self_signed};
-pub use server::{ListenerTls, ServerTls, TlsConfig};
+pub use server::{ListenerTls, Renewed, ServerTls, TlsConfig, keep_signed};
 pub use tokio_rustls::server::TlsStream;
 
 use crate::files::DataDirError;

@@ -7,7 +7,6 @@
 
 pub mod dial;
 mod families;
-mod shared;
 mod system;
 mod tcp_info;
 

@@ -7,11 +7,9 @@
 
 mod inbox;
 mod stream;
-mod turns;
 
-pub use inbox::Inbox;
+pub use inbox::{Inbox, Turns, Unpaid};
 pub use stream::{Http2Stream, Queue};
-pub use turns::{Turns, Unpaid};
 
 use http::{HeaderMap, HeaderValue};
 

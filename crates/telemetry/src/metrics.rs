@@ -2,20 +2,20 @@
 //! by [`Exporter::render_open_metrics`].
 
 mod exemplars;
-mod open_metrics;
 mod process;
-mod readable;
 
 pub use crate::catalogue::from_zero;
 pub use exemplars::TracedHistogram;
 pub use process::PROCESS;
-pub use readable::{ReadableCounter, ReadableGauge};
 
 use crate::catalogue::{Kind, Metric};
 use crate::own;
-use exemplars::Exemplars;
+use exemplars::{Exemplars, rewrite};
+use metrics::{Counter, Gauge};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
 /// Interval at which samples are folded into their buckets. A histogram keeps every sample until then: 100,000 samples a
@@ -39,7 +39,7 @@ impl Exporter {
     /// Renders every metric in OpenMetrics 1.0, with the [exemplars](TracedHistogram) of kept traces.
     pub fn render_open_metrics(&self) -> String {
         let exemplars = Exemplars::now();
-        open_metrics::rewrite(&self.render(), &exemplars)
+        rewrite(&self.render(), &exemplars)
     }
 }
 
@@ -102,6 +102,68 @@ pub enum MetricsError {
     Recorder(#[from] BuildError),
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+pub struct ReadableCounter {
+    counter: Counter,
+    total: AtomicU64,
+}
+
+impl ReadableCounter {
+    pub fn new(counter: Counter) -> Self {
+        Self { counter: from_zero(counter), total: AtomicU64::new(0) }
+    }
+
+    pub fn add(&self, number: u64) {
+        if number == 0 {
+            return; // avoids a write to memory that all threads share
+        }
+        self.counter.increment(number);
+        self.total.fetch_add(number, Relaxed);
+    }
+
+    /// Returns the sum so far.
+    pub fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+}
+
+pub struct ReadableGauge {
+    gauge: Gauge,
+    value: AtomicI64,
+}
+
+impl ReadableGauge {
+    pub fn new(gauge: Gauge) -> Self {
+        gauge.set(0.0);
+        Self { gauge, value: AtomicI64::new(0) }
+    }
+
+    pub fn add(&self, number: i64) {
+        self.gauge.increment(number as f64);
+        self.value.fetch_add(number, Relaxed);
+    }
+
+    pub fn set(&self, number: i64) {
+        self.gauge.set(number as f64);
+        self.value.store(number, Relaxed);
+    }
+
+    pub fn get(&self) -> i64 {
+        self.value.load(Relaxed)
+    }
+}
+
+impl std::fmt::Debug for ReadableCounter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadableCounter({})", self.total())
+    }
+}
+
+impl std::fmt::Debug for ReadableGauge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadableGauge({})", self.get())
+    }
 }
 
 #[cfg(test)]

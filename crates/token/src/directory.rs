@@ -1,8 +1,8 @@
 //! The issuer's directory (RFC 9578, section 4): its request URI and its keys.
 
 use crate::encoding::{Base64Error, decode_base64url_vec, encode_base64url};
+use crate::ids::UnixSeconds;
 use crate::ids::{TokenKeyId, TokenType};
-use crate::time::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 /// Path of every issuer's directory.

@@ -59,7 +59,6 @@ pub mod key_file;
 mod mark;
 mod sign;
 mod spki;
-mod time;
 mod token;
 mod verify;
 mod voprf;
@@ -68,7 +67,7 @@ pub use blind::{Batch, BatchRequest, BlindError, IssuerKey, PendingBatch, Pendin
 pub use challenge::{ChallengeError, TokenChallenge};
 pub use directory::{DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Directory, DirectoryError, DirectoryKey};
 pub use encoding::{Base64Error, WireError, decode_base64url, decode_base64url_vec, encode_base64url};
-pub use ids::{ChallengeDigest, Nonce, SpentKey, TokenKeyId, TokenType, TokenTypes};
+pub use ids::{ChallengeDigest, Nonce, SpentKey, TokenKeyId, TokenType, TokenTypes, UnixSeconds};
 pub use inspect::{InspectError, Inspection, inspect};
 pub use issuance::{
     AMORTIZED_REQUEST_MEDIA_TYPE, AMORTIZED_RESPONSE_MEDIA_TYPE, AmortizedRequest, AmortizedResponse,
@@ -79,6 +78,5 @@ pub use issuance::{
 pub use mark::{Mark, MarkId};
 pub use sign::{PrivateOperation, SignError, SigningKey, Unavailable, is_private_result};
 pub use spki::{KeyError, SPKI_LEN, modulus as spki_modulus, of_modulus as spki_of_modulus};
-pub use time::UnixSeconds;
 pub use token::{MAX_TOKEN_LEN, Token, TokenInput};
 pub use verify::{BadSignature, KeyRefusal, KeySet, TrustedKey, VerifyingKey, Window};

@@ -1,9 +1,9 @@
 //! Verification: with the issuer's public key for type 2 (RFC 9578, section 6.4: RSASSA-PSS, SHA-384, salt of 48 bytes), with the
 //! issuer's secret for the private types 1 and 5 (section 5.4). The keys that a verifier trusts, each within a time window.
 
+use crate::ids::UnixSeconds;
 use crate::ids::{TokenKeyId, TokenType};
 use crate::spki::{self, KeyError};
-use crate::time::UnixSeconds;
 use crate::token::Token;
 use crate::voprf::Evaluator;
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PSS_2048_8192_SHA384};

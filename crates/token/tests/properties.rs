@@ -171,7 +171,7 @@ proptest! {
         let agrees = match (value.expected(), &read) {
             (Expected::Other, Ok(Presentation::OtherScheme))
             | (Expected::None, Err(AuthorizationError::NoToken))
-            | (Expected::Several, Err(AuthorizationError::SeveralTokens)) => true,
+            | (Expected::Several, Err(AuthorizationError::SeveralTokens(_))) => true,
             (Expected::One(bytes), Ok(Presentation::Token(token))) => token.as_bytes() == bytes,
             _ => false,
         };

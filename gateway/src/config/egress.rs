@@ -5,7 +5,7 @@ use super::pattern::is_below;
 use super::{Hosts, NextHop, Pattern, ResolverConfig};
 use ipnet::IpNet;
 use postern_config::text_value;
-use postern_proxy::udp::template::{Template, TemplateError};
+use postern_proxy::udp::template::Template;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -154,9 +154,9 @@ pub struct UdpTemplate {
 }
 
 impl FromStr for UdpTemplate {
-    type Err = TemplateError;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, TemplateError> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
         Ok(Self { text: text.into(), template: Template::parse(text)? })
     }
 }

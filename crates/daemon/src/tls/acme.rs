@@ -1,25 +1,28 @@
 //! A certificate from an authority by ACME (RFC 8555), ordered and renewed while the server runs. The server proves a name by a
 //! handshake on its own TLS port (TLS-ALPN-01, RFC 8737), so no other port has to listen.
 
-mod authority;
-mod challenge;
 mod order;
 mod renewal;
-mod when;
 
 #[cfg(test)]
 mod tests;
 
-pub(super) use authority::Authority;
-pub(super) use challenge::{ALPN, Challenges};
+pub(super) use order::Authority;
 pub(super) use renewal::keep;
 
 use super::validity::{Validity, names};
-use rustls_pki_types::{CertificateDer, DnsName};
+use crate::tls::provider;
+use parking_lot::RwLock;
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use rustls::server::ClientHello;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, DnsName, PrivateKeyDer, PrivatePkcs8KeyDer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// File of the certificate chain and its key, in the directory [`AcmeConfig::state`].
 const CERTIFICATE: &str = "certificate.pem";
@@ -92,5 +95,41 @@ impl AcmeConfig {
     /// Returns the path of the certificate and its key.
     pub(super) fn certificate(&self) -> PathBuf {
         self.state.join(CERTIFICATE)
+    }
+}
+
+/// ALPN protocol that only authorities offer (RFC 8737, section 6.2).
+pub(crate) const ALPN: &[u8] = b"acme-tls/1";
+
+/// Certificates for the authority's validation, by name, while an order is open.
+#[derive(Debug, Default)]
+pub(crate) struct Challenges(RwLock<HashMap<String, Arc<CertifiedKey>>>);
+
+impl Challenges {
+    /// `true` if a handshake is an authority's validation of a name: it offers no other protocol.
+    pub(crate) fn is_validation(hello: &ClientHello<'_>) -> bool {
+        hello.alpn().is_some_and(|mut offered| offered.next() == Some(ALPN) && offered.next().is_none())
+    }
+
+    /// Returns the certificate for the name under validation.
+    pub(crate) fn answer(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().get(&hello.server_name()?.to_ascii_lowercase()).cloned()
+    }
+
+    /// Presents the digest (32 bytes) of a key authorization to handshakes for `name`.
+    pub(super) fn show(&self, name: &str, digest: &[u8]) -> Result<(), Box<dyn Error>> {
+        let mut params = CertificateParams::new([name.to_owned()])?;
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+        let own = KeyPair::generate()?;
+        let certificate = params.self_signed(&own)?.der().clone();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.serialize_der()));
+        // Not `from_der`, which refuses the ACME extension.
+        let certified = CertifiedKey::new(vec![certificate], provider().key_provider.load_private_key(key)?);
+        self.0.write().insert(name.to_ascii_lowercase(), Arc::new(certified));
+        Ok(())
+    }
+
+    pub(super) fn forget(&self) {
+        self.0.write().clear();
     }
 }

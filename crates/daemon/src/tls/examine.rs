@@ -1,7 +1,6 @@
 //! Examinations of certificates for an operator: in files, and as presented by other servers.
 
-use super::identity::{Identity, judged};
-use super::unfit::{of_authority, unnamed};
+use super::identity::{Identity, judged, of_authority, unnamed};
 use super::validity::{Validity, WHAT};
 use super::{OwnCertificate, RENEW, ServerTls, client_config};
 use crate::examination::{Examinations, Finding, PATIENCE, Verdict};

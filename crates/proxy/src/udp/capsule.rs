@@ -230,46 +230,18 @@ impl Decoder {
 
 /// Appends the capsule of a UDP payload: its head, and one copy of the payload. Drops a payload above [`MAX_PAYLOAD`].
 pub fn encode(payload: &[u8], stream: &mut Vec<u8>) {
-    if let Some(head) = Head::of(payload.len()) {
-        stream.extend_from_slice(head.as_bytes());
-        stream.extend_from_slice(payload);
+    if payload.len() > MAX_PAYLOAD {
+        return;
     }
-}
-
-/// Head of a capsule, for a sender that has the payload in a buffer with [`MAX_HEAD`] bytes before it.
-#[derive(Clone, Copy, Debug)]
-pub struct Head {
-    bytes: [u8; MAX_HEAD],
-    length: usize,
-}
-
-impl Head {
-    /// Returns the head before a UDP payload of `length` bytes; `None` above [`MAX_PAYLOAD`].
-    pub fn of(length: usize) -> Option<Self> {
-        let mut bytes = [0; MAX_HEAD]; // the type and the context are 0
-        let after = match u16::try_from(length + 1) {
-            _ if length > MAX_PAYLOAD => return None,
-            Ok(value @ 0..0x40) => {
-                bytes[1] = value.to_be_bytes()[1];
-                2
-            }
-            Ok(value @ 0x40..0x4000) => {
-                bytes[1..3].copy_from_slice(&(value | 0x4000).to_be_bytes());
-                3
-            }
-            Ok(value) => {
-                bytes[1..5].copy_from_slice(&(u32::from(value) | 0x8000_0000).to_be_bytes());
-                5
-            }
-            Err(_) => return None,
-        };
-        Some(Self { bytes, length: after + 1 })
+    let length = payload.len() + 1; // with the context
+    stream.push(DATAGRAM as u8);
+    match length {
+        0..0x40 => stream.push(length as u8),
+        0x40..0x4000 => stream.extend_from_slice(&(length as u16 | 0x4000).to_be_bytes()),
+        _ => stream.extend_from_slice(&(length as u32 | 0x8000_0000).to_be_bytes()),
     }
-
-    /// Returns the bytes, [`MAX_HEAD`] at most.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
+    stream.push(UDP_PAYLOAD as u8);
+    stream.extend_from_slice(payload);
 }
 
 fn take<'i>(input: &mut &'i [u8], length: usize) -> &'i [u8] {
@@ -426,9 +398,10 @@ mod tests {
 
     #[test]
     fn a_payload_that_no_packet_holds_has_no_capsule() {
-        assert!(Head::of(MAX_PAYLOAD).is_some() && Head::of(MAX_PAYLOAD + 1).is_none());
         let mut stream = Vec::new();
         encode(&vec![0; MAX_PAYLOAD + 1], &mut stream);
         assert!(stream.is_empty());
+        encode(&vec![0; MAX_PAYLOAD], &mut stream);
+        assert_eq!(stream.len(), MAX_HEAD + MAX_PAYLOAD);
     }
 }

@@ -20,15 +20,9 @@ pub struct Template {
     after: Box<str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
-    #[error("the template must begin with / and hold only characters of a URL's path and query")]
-    Path,
-    #[error(
-        "the template must have {{target_host}} once and after it {{target_port}} once, with text between them"
-    )]
-    Variables,
-}
+const NO_PATH: &str = "the template must begin with / and hold only characters of a URL's path and query";
+const NO_VARIABLES: &str =
+    "the template must have {target_host} once and after it {target_port} once, with text between them";
 
 /// Reasons why a request for UDP has no target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,21 +45,21 @@ impl Default for Template {
 impl Template {
     /// Parses a template such as [`WELL_KNOWN`] or `/udp?h={target_host}&p={target_port}`: the host before the port, each by simple
     /// expansion (RFC 6570, section 3.2.2).
-    pub fn parse(template: &str) -> Result<Self, TemplateError> {
-        let (before, rest) = template.split_once(HOST).ok_or(TemplateError::Variables)?;
-        let (between, after) = rest.split_once(PORT).ok_or(TemplateError::Variables)?;
+    pub fn parse(template: &str) -> Result<Self, &'static str> {
+        let (before, rest) = template.split_once(HOST).ok_or(NO_VARIABLES)?;
+        let (between, after) = rest.split_once(PORT).ok_or(NO_VARIABLES)?;
         let texts = [before, between, after];
         if texts.iter().any(|text| text.contains(['{', '}'])) {
-            return Err(TemplateError::Variables);
+            return Err(NO_VARIABLES);
         }
         // An encoded host holds the other characters: where it ends must be plain.
         let ends_host = between.bytes().next().is_some_and(|byte| !is_of_value(byte));
         if !ends_host {
-            return Err(TemplateError::Variables);
+            return Err(NO_VARIABLES);
         }
         let is_of_url = |byte: u8| is_of_value(byte) || b"/?!$&'()*+,;=@".contains(&byte);
         if !before.starts_with('/') || !texts.iter().all(|text| text.bytes().all(is_of_url)) {
-            return Err(TemplateError::Path);
+            return Err(NO_PATH);
         }
         let [before, between, after] = texts.map(Box::from);
         Ok(Self { before, between, after })
@@ -245,14 +239,14 @@ mod tests {
             "/{target_host}/{target_port}/{target_host}",
             "/{?target_host,target_port}",
         ] {
-            assert_eq!(Template::parse(template), Err(TemplateError::Variables), "{template}");
+            assert_eq!(Template::parse(template), Err(NO_VARIABLES), "{template}");
         }
         for template in [
             "udp/{target_host}/{target_port}",
             "/u p/{target_host}/{target_port}",
             "/{target_host}/{target_port}#x",
         ] {
-            assert_eq!(Template::parse(template), Err(TemplateError::Path), "{template}");
+            assert_eq!(Template::parse(template), Err(NO_PATH), "{template}");
         }
     }
 }

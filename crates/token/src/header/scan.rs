@@ -1,9 +1,20 @@
 //! Grammar of `Proxy-Authenticate` and `Proxy-Authorization` (RFC 9110, section 11), parsed leniently: values quoted or bare,
 //! padded or not; parameters separated by commas or spaces; any other scheme next to ours.
 
-use super::is_ours;
 use memchr::{memchr, memchr2, memchr3};
 use std::ops::Range;
+
+/// Name of the scheme, compared without regard to case (RFC 9110, section 11.1).
+pub const SCHEME: &str = "PrivateToken";
+
+pub(crate) fn is_ours(scheme: &[u8]) -> bool {
+    scheme.eq_ignore_ascii_case(SCHEME.as_bytes())
+}
+
+/// Returns the position of a backslash in a value that is not base64url. A backslash has a separate error.
+pub(super) fn escape_in(value: &[u8]) -> Option<usize> {
+    value.iter().position(|&byte| byte == b'\\')
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {

@@ -1,6 +1,6 @@
 //! An authority in memory that behaves as a test requires. It checks no signatures and validates no names.
 
-use super::super::authority::Authority;
+use super::super::order::Authority;
 use super::super::{AcmeConfig, CERTIFICATE};
 use crate::files::DataDir;
 use bytes::Bytes;

@@ -70,3 +70,47 @@ fn a_long_line_is_cut_when_it_is_repeated() {
     let told = written(&limit, || limit.log_omitted());
     assert!(told[0].chars().count() < SHOWN + 200 && told[0].contains('…'), "{}", told[0]);
 }
+
+#[test]
+fn the_default_covers_every_crate_of_ours_and_quiets_the_rest() {
+    assert_eq!(
+        filter(None, DEFAULT_FILTER).unwrap().to_string(),
+        "postern::access=info,postern=info,hickory=off,warn"
+    );
+    assert_eq!(
+        filter(Some(""), DEFAULT_FILTER).unwrap().to_string(),
+        "postern::access=info,postern=info,hickory=off,warn"
+    );
+    assert_eq!(
+        filter(Some("debug"), QUIET_FILTER).unwrap().to_string(),
+        "postern::access=info,hickory=off,debug"
+    );
+}
+
+/// Returns the log of a warning of the resolver and one of another crate.
+fn logged(rust_log: Option<&str>) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let writer = std::sync::Mutex::new(file.reopen().unwrap());
+    let filter = filter(rust_log, DEFAULT_FILTER).unwrap();
+    let subscriber = fmt().with_max_level(LevelFilter::TRACE).with_writer(writer).finish().with(filter);
+    tracing::subscriber::with_default(subscriber, || {
+        tracing::warn!(target: "hickory_net::udp", "an answer to another question: secret.example");
+        tracing::warn!(target: "hyper", "something else");
+    });
+    std::fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn the_resolver_is_silent_unless_it_is_named() {
+    for rust_log in [None, Some("trace"), Some("debug,postern_gateway=trace,")] {
+        let text = logged(rust_log);
+        assert!(text.contains("something else") && !text.contains("secret.example"), "{rust_log:?}: {text}");
+    }
+    assert!(logged(Some("hickory_net=warn")).contains("secret.example"));
+}
+
+#[test]
+fn a_bad_filter_is_said_in_a_sentence() {
+    let error = filter(Some("postern=loud"), QUIET_FILTER).unwrap_err().to_string();
+    assert!(error.starts_with("the environment variable RUST_LOG = \"postern=loud\" is not a log filter: "));
+}

@@ -1,16 +1,15 @@
 //! Description of a header value or token, field by field, with the position of its error: for people who debug a client or a
 //! gateway.
 
-mod fault;
-
 use crate::challenge::TokenChallenge;
-use crate::encoding::decode_base64url_vec;
-use crate::header::{Challenge, SCHEME, decode_token, find_token, is_ours};
+use crate::encoding::{Base64Error, WireError, decode_base64url_vec};
+use crate::header::scan::{Item, Scanner, is_ours};
+use crate::header::{
+    AuthenticateError, AuthorizationError, Challenge, GrammarError, SCHEME, decode_token, find_token,
+};
 use crate::ids::{ChallengeDigest, TokenKeyId, TokenType};
 use crate::spki;
 use crate::token::Token;
-pub use fault::InspectError;
-use fault::{named, params};
 use std::fmt;
 
 /// Result of [`inspect`]: sections with a heading, and a name and a value for each field.
@@ -33,14 +32,14 @@ pub fn inspect(value: &str) -> Result<Inspection, InspectError> {
     // Blanks replace the header's name, so that every offset counts from the start of the whole value.
     let header_value = " ".repeat(start) + text;
     let found = match header {
-        _ if text.is_empty() => Err(InspectError::new("there is nothing to inspect")),
+        _ if text.is_empty() => Err(InspectError::new("there is nothing to inspect", None)),
         Some(Header::Authorization) => credentials(&header_value),
         Some(Header::Authenticate) => challenges(&header_value),
         None if is_bare(text) => bare(text, start),
         None if holds_challenges(text) => challenges(&header_value),
         None => credentials(&header_value),
     };
-    found.map_err(|error| error.within(value))
+    found.map_err(|error| InspectError { value: value.to_owned(), ..error })
 }
 
 #[derive(Clone, Copy)]
@@ -81,10 +80,9 @@ fn holds_challenges(text: &str) -> bool {
 
 fn credentials(text: &str) -> Result<Inspection, InspectError> {
     let (value, offset) = find_token(text.as_bytes())
-        .map_err(|error| InspectError::of_authorization(error, text, 0))?
+        .map_err(|error| InspectError::of_authorization(error, 0))?
         .ok_or_else(|| no_scheme(text))?;
-    let token =
-        decode_token(value, offset).map_err(|error| InspectError::of_authorization(error, text, offset))?;
+    let token = decode_token(value, offset).map_err(|error| InspectError::of_authorization(error, offset))?;
     let mut fields = token_fields(&token);
     fields.push(("spelling", spelling(value)));
     fields.extend(ignored(text, 0, &["token"]));
@@ -92,14 +90,15 @@ fn credentials(text: &str) -> Result<Inspection, InspectError> {
 }
 
 fn challenges(text: &str) -> Result<Inspection, InspectError> {
-    let each = Challenge::parse_each(text.as_bytes()).map_err(InspectError::of_grammar)?;
+    let each = Challenge::parse_each(text.as_bytes())
+        .map_err(|error| InspectError::of_authenticate(&error.into()))?;
     if each.is_empty() {
         return Err(no_scheme(text));
     }
     let count = each.len();
     let mut sections = Vec::new();
     for (index, outcome) in each.into_iter().enumerate() {
-        let challenge = outcome.map_err(|error| InspectError::of_authenticate(error, text, index))?;
+        let challenge = outcome.map_err(|error| InspectError::of_authenticate(&error))?;
         let at = |name| named(text, index, name).next().map_or(0, |param| param.offset);
         let mut fields = challenge_fields(&challenge.bytes, at("challenge"))?;
         match &challenge.token_key {
@@ -191,7 +190,7 @@ fn key_fields(
 ) -> Result<Vec<(&'static str, String)>, InspectError> {
     if is_type2 {
         spki::rsa_public_key(key)
-            .map_err(|error| InspectError::new(format!("the token-key is wrong: {error}")).at(offset))?;
+            .map_err(|error| InspectError::new(format!("the token-key is wrong: {error}"), Some(offset)))?;
     }
     let id = TokenKeyId::of(key);
     Ok(vec![
@@ -223,8 +222,8 @@ fn ignored(text: &str, index: usize, known: &[&str]) -> Option<(&'static str, St
 fn no_scheme(text: &str) -> InspectError {
     let trimmed = text.trim_start();
     let found = trimmed.split([' ', ',']).next().unwrap_or_default();
-    InspectError::new(format!("no {SCHEME} scheme is in this value, which begins with {found:?}"))
-        .at(text.len() - trimmed.len())
+    let sentence = format!("no {SCHEME} scheme is in this value, which begins with {found:?}");
+    InspectError::new(sentence, Some(text.len() - trimmed.len()))
 }
 
 impl Inspection {
@@ -255,4 +254,151 @@ impl fmt::Debug for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Inspection({} fields, redacted)", self.fields().count())
     }
+}
+
+/// Error in an inspected value. Displays as a sentence and, if the position is known, the surrounding part of the value with a
+/// caret below.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InspectError {
+    sentence: String,
+    /// Position in `value`, in bytes.
+    offset: Option<usize>,
+    value: String,
+}
+
+impl InspectError {
+    pub fn sentence(&self) -> &str {
+        &self.sentence
+    }
+
+    /// Returns the position of the error in the inspected value, in bytes from 0; `None` if it has none.
+    pub const fn offset(&self) -> Option<usize> {
+        self.offset
+    }
+}
+
+impl fmt::Display for InspectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const AROUND: usize = 30;
+        f.write_str(&self.sentence)?;
+        let Some(offset) = self.offset else { return Ok(()) };
+        // Counts characters, not bytes, so that the caret is below the right one, and replaces characters that could control a
+        // terminal.
+        let before: Vec<char> =
+            self.value.char_indices().filter(|&(at, _)| at < offset).map(|(_, c)| c).collect();
+        let after = self.value.char_indices().filter(|&(at, _)| at >= offset).map(|(_, c)| c);
+        let shown = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+        let before: String =
+            before[before.len().saturating_sub(AROUND)..].iter().map(|&c| shown(c)).collect();
+        let after: String = after.take(AROUND).map(shown).collect();
+        write!(f, "\n  {before}{after}\n  {:>width$} byte {offset}", "^", width = before.chars().count() + 1)
+    }
+}
+
+impl std::error::Error for InspectError {}
+
+/// Omits the value, which may contain a token: it is for the terminal, never for a log.
+impl fmt::Debug for InspectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InspectError({:?}, byte {:?})", self.sentence, self.offset)
+    }
+}
+
+impl InspectError {
+    fn new(sentence: impl Into<String>, offset: Option<usize>) -> Self {
+        Self { sentence: sentence.into(), offset, value: String::new() }
+    }
+
+    /// Converts a base64url error; `offset` is the position of the base64url text.
+    fn of_base64(error: Base64Error, what: &str, offset: usize) -> Self {
+        Self::new(format!("{what}: {error}"), Some(offset + in_base64(error)))
+    }
+
+    /// Converts a wire error; `offset` is the position of the base64url text.
+    fn of_wire(error: WireError, what: &str, offset: usize) -> Self {
+        Self::new(format!("{what}: {error}"), Some(offset + in_wire(error)))
+    }
+
+    /// Converts an error; `offset` is the position of the token.
+    fn of_authorization(error: AuthorizationError, offset: usize) -> Self {
+        let place = match error {
+            AuthorizationError::Grammar(error) => Some(in_grammar(error)),
+            AuthorizationError::Base64(error) => Some(offset + in_base64(error)),
+            AuthorizationError::Wire(error) => Some(offset + in_wire(error)),
+            AuthorizationError::EmptyToken => Some(offset),
+            AuthorizationError::SeveralTokens(second) => Some(second),
+            AuthorizationError::NoToken => None,
+        };
+        Self::new(error.to_string(), place)
+    }
+
+    fn of_authenticate(error: &AuthenticateError) -> Self {
+        let place = match *error {
+            AuthenticateError::Grammar(error) => Some(in_grammar(error)),
+            AuthenticateError::Base64 { error, offset, .. } => Some(offset + in_base64(error)),
+            AuthenticateError::Duplicate { offset, .. } | AuthenticateError::MaxAge(offset) => Some(offset),
+            AuthenticateError::NoChallenge => None,
+        };
+        Self::new(error.to_string(), place)
+    }
+}
+
+const fn in_grammar(error: GrammarError) -> usize {
+    let (GrammarError::UnclosedQuote(offset)
+    | GrammarError::Unexpected { offset, .. }
+    | GrammarError::NoScheme(offset)
+    | GrammarError::Escape(offset)) = error;
+    offset
+}
+
+/// Returns the position of an error in a base64url text.
+const fn in_base64(error: Base64Error) -> usize {
+    match error {
+        Base64Error::Character { offset, .. } | Base64Error::LastCharacter { offset, .. } => offset,
+        Base64Error::Length(length) => length.saturating_sub(1),
+        Base64Error::TooLong { max } => max.div_ceil(3) * 4,
+    }
+}
+
+/// Returns the position of an error in the base64url text of the wire form: four characters carry three bytes.
+const fn in_wire(error: WireError) -> usize {
+    let (WireError::Truncated { offset, .. }
+    | WireError::Trailing { offset, .. }
+    | WireError::Field { offset, .. }) = error;
+    offset * 4 / 3
+}
+
+/// A parameter of our scheme in a header value.
+struct Param<'a> {
+    /// Index of the credentials or challenge of our scheme, counted from 0.
+    index: usize,
+    name: &'a [u8],
+    /// Position of the value.
+    offset: usize,
+}
+
+/// Iterates over the parameters of our scheme, up to the first violation of the grammar.
+fn params(text: &[u8]) -> impl Iterator<Item = Param<'_>> {
+    let mut scanner = Scanner::new(text);
+    let (mut in_ours, mut seen) = (false, 0);
+    std::iter::from_fn(move || {
+        loop {
+            match scanner.next().ok().flatten()? {
+                Item::Scheme(scheme) => {
+                    in_ours = is_ours(scheme);
+                    seen += usize::from(in_ours);
+                }
+                Item::Param { name, offset, .. } if in_ours => {
+                    return Some(Param { index: seen - 1, name, offset });
+                }
+                Item::Param { .. } | Item::Token68 => {}
+            }
+        }
+    })
+}
+
+/// Iterates over the parameters of this name in the `index`th credentials or challenge of our scheme.
+fn named<'a>(text: &'a str, index: usize, name: &str) -> impl Iterator<Item = Param<'a>> {
+    params(text.as_bytes())
+        .filter(move |param| param.index == index && param.name.eq_ignore_ascii_case(name.as_bytes()))
 }

@@ -1,10 +1,98 @@
-//! `Proxy-Authenticate: PrivateToken challenge="…", token-key="…", max-age=…` (RFC 9577, section 2.1.2).
+//! The `PrivateToken` authentication scheme (RFC 9577, section 2): `Proxy-Authenticate` and `Proxy-Authorization`, and the
+//! `WWW-Authenticate` and `Authorization` pair, which have the same grammar.
 
-use super::scan::{GrammarError, Item, Scanner};
-use super::{SCHEME, escape_in, is_ours};
+pub(crate) mod scan;
+
+pub use scan::{GrammarError, SCHEME};
+
 use crate::challenge::TokenChallenge;
-use crate::encoding::{Base64Error, WireError, decode_base64url_vec, encode_base64url};
+use crate::encoding::{Base64Error, WireError, decode_base64url, decode_base64url_vec, encode_base64url};
+use crate::token::{MAX_TOKEN_LEN, Token};
+use scan::{Item, Scanner, escape_in, is_ours};
 use std::fmt::Write as _;
+
+/// Credentials in a header value.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one request; a box would be an allocation"
+)]
+pub enum Presentation {
+    Token(Token),
+    /// Credentials of other schemes only, or none.
+    OtherScheme,
+}
+
+/// Error of a header value whose `PrivateToken` credentials hold no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthorizationError {
+    #[error("the header value is malformed: {0}")]
+    Grammar(#[from] GrammarError),
+    #[error("the PrivateToken credentials have no token parameter; write PrivateToken token=\"…\"")]
+    NoToken,
+    #[error("the token parameter is empty; write PrivateToken token=\"…\" with a base64url token")]
+    EmptyToken,
+    #[error("more than one token is presented; send exactly one")]
+    /// With the position of the second one.
+    SeveralTokens(usize),
+    #[error("the token parameter is not base64url: {0}")]
+    Base64(Base64Error),
+    #[error("the token parameter does not hold a token: {0}")]
+    Wire(WireError),
+}
+
+/// Parses one header value. Ignores unknown parameters, as RFC 9577 requires, and other schemes. Does not allocate; takes about a
+/// microsecond for a token of type 2.
+pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
+    match find_token(value)? {
+        Some((text, offset)) => decode_token(text, offset).map(Presentation::Token),
+        None => Ok(Presentation::OtherScheme),
+    }
+}
+
+/// Returns the value of the only `token` parameter of our scheme, and its position.
+pub(crate) fn find_token(value: &[u8]) -> Result<Option<(&[u8], usize)>, AuthorizationError> {
+    let mut scanner = Scanner::new(value);
+    let (mut in_ours, mut seen_ours) = (false, false);
+    let mut found = None;
+    while let Some(item) = scanner.next()? {
+        match item {
+            Item::Scheme(scheme) => {
+                in_ours = is_ours(scheme);
+                seen_ours |= in_ours;
+            }
+            Item::Param { name, value, offset } if in_ours && name.eq_ignore_ascii_case(b"token") => {
+                if found.replace((value, offset)).is_some() {
+                    return Err(AuthorizationError::SeveralTokens(offset));
+                }
+            }
+            Item::Param { .. } | Item::Token68 => {}
+        }
+    }
+    if found.is_none() && seen_ours { Err(AuthorizationError::NoToken) } else { Ok(found) }
+}
+
+/// Decodes a base64url token. The buffer holds a few bytes more than the longest token, so that trailing bytes are reported as
+/// such.
+pub(crate) fn decode_token(text: &[u8], offset: usize) -> Result<Token, AuthorizationError> {
+    if text.is_empty() {
+        return Err(AuthorizationError::EmptyToken);
+    }
+    let mut buffer = [0; MAX_TOKEN_LEN + 32];
+    let bytes = decode_base64url(text, &mut buffer).map_err(|error| match escape_in(text) {
+        Some(backslash) => GrammarError::Escape(offset + backslash).into(),
+        None if matches!(error, Base64Error::TooLong { .. }) => {
+            AuthorizationError::Base64(Base64Error::TooLong { max: MAX_TOKEN_LEN })
+        }
+        None => AuthorizationError::Base64(error),
+    })?;
+    Token::parse(bytes).map_err(AuthorizationError::Wire)
+}
+
+/// Formats the header value that presents `token`: quoted and padded (493 characters for type 2).
+pub fn format_authorization(token: &Token) -> String {
+    format!("{SCHEME} token=\"{}\"", encode_base64url(token.as_bytes()))
+}
 
 /// Quotation marks around base64url values, which may contain `=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +115,7 @@ pub struct Challenge {
     pub max_age: Option<u64>,
 }
 
-/// Error of a header value without a usable challenge.
+/// Error of a header value without a usable challenge. An `offset` is that of the wrong value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthenticateError {
     #[error("the header value is malformed: {0}")]
@@ -36,12 +124,12 @@ pub enum AuthenticateError {
         "a PrivateToken challenge has no challenge parameter, or an empty one; RFC 9577, section 2.1.2 requires it"
     )]
     NoChallenge,
-    #[error("the {0} parameter occurs twice in one PrivateToken challenge")]
-    Duplicate(&'static str),
+    #[error("the {parameter} parameter occurs twice in one PrivateToken challenge")]
+    Duplicate { parameter: &'static str, offset: usize },
     #[error("the {parameter} parameter is not base64url: {error}")]
-    Base64 { parameter: &'static str, error: Base64Error },
+    Base64 { parameter: &'static str, error: Base64Error, offset: usize },
     #[error("the max-age parameter is not a whole number of seconds")]
-    MaxAge,
+    MaxAge(usize),
 }
 
 impl Challenge {
@@ -117,11 +205,11 @@ struct Parameters {
 impl Parameters {
     fn with(mut self, name: &[u8], value: &[u8], offset: usize) -> Result<Self, AuthenticateError> {
         if name.eq_ignore_ascii_case(b"challenge") {
-            set(&mut self.challenge, "challenge", decode("challenge", value, offset)?)?;
+            set(&mut self.challenge, "challenge", decode("challenge", value, offset)?, offset)?;
         } else if name.eq_ignore_ascii_case(b"token-key") {
-            set(&mut self.token_key, "token-key", decode("token-key", value, offset)?)?;
+            set(&mut self.token_key, "token-key", decode("token-key", value, offset)?, offset)?;
         } else if name.eq_ignore_ascii_case(b"max-age") {
-            set(&mut self.max_age, "max-age", seconds(value)?)?;
+            set(&mut self.max_age, "max-age", seconds(value, offset)?, offset)?;
         }
         Ok(self)
     }
@@ -132,24 +220,29 @@ impl Parameters {
     }
 }
 
-fn set<T>(field: &mut Option<T>, parameter: &'static str, value: T) -> Result<(), AuthenticateError> {
+fn set<T>(
+    field: &mut Option<T>,
+    parameter: &'static str,
+    value: T,
+    offset: usize,
+) -> Result<(), AuthenticateError> {
     match field.replace(value) {
         None => Ok(()),
-        Some(_) => Err(AuthenticateError::Duplicate(parameter)),
+        Some(_) => Err(AuthenticateError::Duplicate { parameter, offset }),
     }
 }
 
 fn decode(parameter: &'static str, value: &[u8], offset: usize) -> Result<Vec<u8>, AuthenticateError> {
     decode_base64url_vec(value).map_err(|error| match escape_in(value) {
         Some(backslash) => GrammarError::Escape(offset + backslash).into(),
-        None => AuthenticateError::Base64 { parameter, error },
+        None => AuthenticateError::Base64 { parameter, error, offset },
     })
 }
 
 /// Parses a number of seconds, which saturates at `u64::MAX`.
-fn seconds(digits: &[u8]) -> Result<u64, AuthenticateError> {
+fn seconds(digits: &[u8], offset: usize) -> Result<u64, AuthenticateError> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(AuthenticateError::MaxAge);
+        return Err(AuthenticateError::MaxAge(offset));
     }
     let append = |sum: u64, digit: &u8| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
     Ok(digits.iter().fold(0, append))
