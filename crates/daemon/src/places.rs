@@ -4,10 +4,9 @@
 //! place only while there are enough: see [`Exchange::displaced`].
 
 use crate::exchange::Exchange;
-use crate::sources::{NoRoom, Source, SourceLimits, Sources};
+use crate::sources::{Source, SourceLimits, Sources};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +70,9 @@ impl Places {
         exchange: &Exchange,
     ) -> Result<Place, NoPlace> {
         let mut taken = self.0.lock();
-        taken.sources.count(source, bounds.sources).map_err(|NoRoom| NoPlace::Source)?;
+        if !taken.sources.count(source, bounds.sources) {
+            return Err(NoPlace::Source);
+        }
         if taken.places >= bounds.connections && !taken.displace_oldest() {
             source.into_iter().for_each(|source| taken.sources.release(source));
             return Err(NoPlace::Full);
@@ -155,7 +156,9 @@ impl Place {
     pub fn attribute(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<(), NoPlace> {
         let mut taken = self.places.0.lock();
         let source = limits.source(address);
-        taken.sources.count(source, limits).map_err(|NoRoom| NoPlace::Source)?;
+        if !taken.sources.count(source, limits) {
+            return Err(NoPlace::Source);
+        }
         let before = std::mem::replace(&mut self.source, source);
         before.into_iter().for_each(|before| taken.sources.release(before));
         Ok(())
@@ -200,14 +203,6 @@ pub struct Leaving(Places);
 impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.0.lock().leaving -= 1;
-    }
-}
-
-// No derived `Debug`: client addresses are never logged.
-
-impl fmt::Debug for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Place")
     }
 }
 
@@ -283,7 +278,7 @@ mod tests {
             if streams {
                 exchange.stream();
             }
-            assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
+            assert_eq!(listener.come().err().unwrap(), NoPlace::Full);
             exchange.set_unread(true);
             assert_eq!(listener.come().is_ok(), gives_way);
         }
@@ -298,7 +293,7 @@ mod tests {
         drop(answering);
         exchange.flushed(); // the client may read the answer before the connection's task continues
         assert!(exchange.is_idle());
-        assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
+        assert_eq!(listener.come().err().unwrap(), NoPlace::Full);
     }
 
     #[tokio::test(start_paused = true)]
@@ -306,11 +301,11 @@ mod tests {
         let mut listener = Listener::new(2);
         listener.sources.connections = 1;
         let (mut tunnel, _exchange) = listener.come().unwrap();
-        assert_eq!(listener.come().unwrap_err(), NoPlace::Source);
+        assert_eq!(listener.come().err().unwrap(), NoPlace::Source);
         tunnel.keep();
         let (mut second, _exchange) = listener.come().unwrap();
         second.keep();
-        assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
+        assert_eq!(listener.come().err().unwrap(), NoPlace::Full);
         assert_eq!(listener.levels(), (2, 0, 0), "who is refused is not counted");
         drop((tunnel, second));
         assert_eq!(listener.levels(), (0, 0, 0));
@@ -325,7 +320,7 @@ mod tests {
         assert_eq!(listener.levels(), (2, 0, 0));
         first.attribute(HERE, &listener.sources).unwrap();
         assert_eq!(second.attribute(HERE, &listener.sources), Err(NoPlace::Source));
-        assert_eq!(listener.come().unwrap_err(), NoPlace::Source);
+        assert_eq!(listener.come().err().unwrap(), NoPlace::Source);
         first.attribute([192, 0, 2, 2].into(), &listener.sources).unwrap();
         second.attribute(HERE, &listener.sources).unwrap();
         assert_eq!(listener.levels(), (2, 0, 2));
@@ -353,7 +348,7 @@ mod tests {
         second.keep();
         listener.connections = 1;
         drop(first);
-        assert_eq!(listener.come().unwrap_err(), NoPlace::Full);
+        assert_eq!(listener.come().err().unwrap(), NoPlace::Full);
         drop(second);
         assert!(listener.come().is_ok());
     }

@@ -114,25 +114,24 @@ impl Network {
     }
 }
 
-pub(crate) struct NoRoom;
-
 /// Number of open connections of each network that has any.
 #[derive(Default)]
 pub(crate) struct Sources(HashMap<Network, usize>);
 
 impl Sources {
-    /// Counts a connection of a source that is below its limit. Each counted connection must be [released](Sources::release).
-    pub(crate) fn count(&mut self, source: Option<Source>, limits: &SourceLimits) -> Result<(), NoRoom> {
-        let Some(source) = source else { return Ok(()) };
+    /// Counts a connection, and returns `true`, if its source is below its limit. Each counted connection must be
+    /// [released](Sources::release).
+    pub(crate) fn count(&mut self, source: Option<Source>, limits: &SourceLimits) -> bool {
+        let Some(source) = source else { return true };
         let has_room = |(network, share): (Network, u32)| {
             let most = limits.connections.max(1).saturating_mul(share as usize);
             self.0.get(&network).is_none_or(|&open| open < most)
         };
-        if !source.tiers().all(has_room) {
-            return Err(NoRoom);
+        let may = source.tiers().all(has_room);
+        if may {
+            source.tiers().for_each(|(network, _)| *self.0.entry(network).or_default() += 1);
         }
-        source.tiers().for_each(|(network, _)| *self.0.entry(network).or_default() += 1);
-        Ok(())
+        may
     }
 
     #[cfg(test)]
@@ -169,7 +168,7 @@ mod tests {
         let mut sources = Sources::default();
         addresses
             .iter()
-            .map(|address| sources.count(limits.source(address.parse().unwrap()), limits).is_ok())
+            .map(|address| sources.count(limits.source(address.parse().unwrap()), limits))
             .collect()
     }
 
@@ -216,7 +215,7 @@ mod tests {
         let (mut sources, limits) = (Sources::default(), limits(&[]));
         let count = |sources: &mut Sources, address| {
             let source = limits.source(address);
-            assert!(sources.count(source, &limits).is_ok());
+            assert!(sources.count(source, &limits));
             source.unwrap()
         };
         for number in 0..100_000_u32 {

@@ -7,7 +7,6 @@ use crate::fair_queue::{FairQueue, Ticket};
 use crate::sources::Source;
 use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -38,8 +37,8 @@ struct Place<'a> {
     ticket: Ticket,
 }
 
-impl fmt::Debug for Turns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Turns")
     }
 }

@@ -43,12 +43,6 @@ impl Exporter {
     }
 }
 
-impl std::fmt::Debug for Exporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Exporter")
-    }
-}
-
 /// Installs the recorder with the buckets and descriptions of `catalogues` and of telemetry's own metrics, and starts
 /// its maintenance. Only the first call in a process installs; later calls return the same exporter.
 pub fn install(catalogues: &[&[Metric]]) -> Result<Exporter, MetricsError> {

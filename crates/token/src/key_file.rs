@@ -56,11 +56,8 @@ pub fn write(token_type: TokenType, secret: &[u8]) -> Zeroizing<Vec<u8>> {
     if !token_type.is_private() {
         return Zeroizing::new(secret.to_vec());
     }
-    let mut line = Zeroizing::new(Vec::with_capacity(2 * secret.len() + 1)); // reallocation would leave copies of the secret
-    for nibble in secret.iter().flat_map(|byte| [byte >> 4, byte & 0xf]) {
-        line.push(if nibble < 10 { b'0' + nibble } else { b'a' - 10 + nibble });
-    }
-    line.push(b'\n');
+    let mut line = Zeroizing::new(vec![b'\n'; 2 * secret.len() + 1]); // reallocation would leave copies of the secret
+    let _ = hex::encode_to_slice(secret, &mut line[..2 * secret.len()]); // it has the right length
     line
 }
 

@@ -1,9 +1,8 @@
 //! The issuer's interface to the HSM: jobs, which threads with one session each run.
 
-use super::key_health::KeyHealth;
 use super::link::{LoadError, Module, Session};
 use super::sessions::{Away, Job, Lose, Options, Run, Shared, Standing};
-use super::{KeyName, MODULUS_LEN, Trouble, watch};
+use super::{KeyHealth, KeyName, MODULUS_LEN, Trouble, watch};
 use postern_token::{PrivateOperation, TokenKeyId, Unavailable};
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +25,8 @@ pub enum HsmError {
     #[error("{0}")]
     Away(String),
     #[error("the HSM refuses: {0}")]
-    Key(KeyTrouble),
+    Key(Trouble),
 }
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct KeyTrouble(pub(super) Trouble);
 
 /// An HSM. Cheap to clone. Not used before the first call, or [`Hsm::start`].
 #[derive(Clone)]
@@ -224,7 +219,7 @@ impl Hsm {
             match answered.recv_timeout(left.min(SLICE)) {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(Trouble::Away(reason))) => return Err(HsmError::Lost(reason)),
-                Ok(Err(trouble)) => return Err(HsmError::Key(KeyTrouble(trouble))),
+                Ok(Err(trouble)) => return Err(HsmError::Key(trouble)),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(HsmError::Lost("others' calls failed".to_owned()));
                 }
@@ -293,7 +288,7 @@ impl PrivateOperation for HsmKey {
                 Err(HsmError::Lost(_)) if !is_last => {}
                 Err(HsmError::Lost(reason)) => self.health.failed(&Trouble::Failed(reason)),
                 Err(HsmError::Key(trouble)) => {
-                    self.health.failed(&trouble.0);
+                    self.health.failed(&trouble);
                     return Err(Unavailable);
                 }
                 Err(HsmError::Away(_)) => return Err(Unavailable),

@@ -1,8 +1,7 @@
 //! Threads with one session each, and the state that they share with the watch and with callers.
 
-use super::Trouble;
-use super::key_health::KeyHealth;
 use super::link::{Module, Opener, Session};
+use super::{KeyHealth, Trouble};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,9 +1,8 @@
 //! The thread that connects, and that detects an unreachable HSM while no key signs.
 
-use super::key_health::KeyHealth;
 use super::link::{Opener, Session};
 use super::sessions::{Away, MOST_SESSIONS, Shared, Standing};
-use super::{MODULUS_LEN, Trouble};
+use super::{KeyHealth, MODULUS_LEN, Trouble};
 use postern_token::is_private_result;
 use std::time::{Duration, Instant};
 

@@ -46,7 +46,6 @@ const MAX_WATCHERS: usize = 48;
 const WHAT: &str = "the admin listener";
 
 /// The admin listener, open but not yet serving.
-#[derive(Debug)]
 pub struct Admin {
     listener: TcpListener,
     local: SocketAddr,

@@ -23,6 +23,7 @@ pub use tokens::Tokens;
 use super::catalogue::LinkKind;
 use crate::drain::Shutdown;
 use crate::readiness::Readiness;
+use crate::utc::unix_now;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream::{Stream, unfold};
 use http_body::Frame;
@@ -33,7 +34,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokens::TokenSources;
 use tokio::sync::watch;
 
@@ -201,7 +202,7 @@ fn tick(shared: &Weak<Shared>, readiness: &Readiness, shutdown: &Shutdown) -> bo
     let snapshot = Snapshot {
         name: "postern",
         version: env!("CARGO_PKG_VERSION"),
-        at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        at: unix_now(),
         uptime: shared.started.elapsed().as_secs(),
         state,
         reasons,

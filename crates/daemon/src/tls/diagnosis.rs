@@ -1,5 +1,6 @@
 //! Explanations of failed TLS handshakes for an operator, with advice.
 
+use crate::utc::rough;
 use rustls::{AlertDescription, CertificateError, Error as Tls, InvalidMessage};
 use rustls_pki_types::UnixTime;
 use std::error::Error;
@@ -112,11 +113,5 @@ fn names(presented: &[String]) -> String {
 }
 
 fn apart(later: UnixTime, earlier: UnixTime) -> String {
-    let seconds = later.as_secs().saturating_sub(earlier.as_secs());
-    match seconds {
-        0..120 => "less than two minutes".to_owned(),
-        120..7_200 => format!("{} minutes", seconds / 60),
-        7_200..172_800 => format!("{} hours", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
+    rough(later.as_secs().saturating_sub(earlier.as_secs()))
 }

@@ -3,7 +3,6 @@
 use super::capsule::encode;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
-use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -153,12 +152,6 @@ impl Datagrams {
             }
             return Poll::Ready(Ok(()));
         }
-    }
-}
-
-impl fmt::Debug for Datagrams {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Datagrams(redacted)")
     }
 }
 

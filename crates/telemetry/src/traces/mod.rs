@@ -13,10 +13,9 @@
 //! A span contains names and numbers of this program and addresses of the configuration, as listed in
 //! docs/security/telemetry.md, and no client, destination or token.
 
-mod config;
 mod exporter;
 
-pub use config::{TracerError, TracingConfig};
+pub use exporter::{TracerError, TracingConfig};
 pub use opentelemetry::Value;
 pub use opentelemetry::trace::SpanKind;
 
