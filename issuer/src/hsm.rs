@@ -83,7 +83,6 @@ pub enum Trouble {
 /// Time for which a wrong result of a key is reported.
 const WRONG_FOR: Duration = Duration::from_secs(600);
 
-/// Health of a private key in the HSM.
 #[derive(Debug)]
 struct KeyHealth {
     name: KeyName,
@@ -107,7 +106,6 @@ impl KeyHealth {
         Self { name, state: Mutex::default() }
     }
 
-    /// Records the outcome of a lookup of the key.
     fn looked_up(&self, looked: Result<(), &Trouble>) {
         match looked {
             Ok(()) => self.state.lock().lookup = None,
@@ -173,7 +171,6 @@ impl KeyHealth {
         })
     }
 
-    /// Records the verdict on a result.
     fn judged(&self, is_right: bool) {
         let mut state = self.state.lock();
         state.last_was_wrong = !is_right;

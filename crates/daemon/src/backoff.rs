@@ -5,7 +5,6 @@ use std::time::Duration;
 /// Pauses that double from `first` to `longest`.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// The pause after the first failure.
     pub first: Duration,
     pub longest: Duration,
 }

@@ -71,7 +71,6 @@ struct Interim {
 pub struct Answering(Exchange);
 
 impl Exchange {
-    /// Creates the state of a connection without a request.
     pub fn new(patience: Patience) -> Self {
         let (bits, displaced, interim) = (AtomicU8::default(), Notify::new(), Mutex::default());
         Self(Arc::new(State { patience, bits, displaced, interim }))

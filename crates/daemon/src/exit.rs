@@ -2,7 +2,6 @@
 
 /// A normal end: SIGTERM, SIGINT, or a command that finished.
 pub const STOPPED: u8 = 0;
-/// The command line was wrong.
 pub const USAGE: u8 = 2;
 /// The configuration was wrong: restarting does not help until it is edited.
 pub const CONFIG: u8 = 64;

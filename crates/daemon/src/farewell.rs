@@ -9,7 +9,6 @@ use tokio::time::timeout;
 /// Time limit for a client to read the last answer and to close its side.
 pub const LINGER: Duration = Duration::from_secs(2);
 
-/// Writes the answer, then closes the connection.
 pub async fn part<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, answer: &[u8]) {
     // A failed write does not matter: the connection is closed anyway.
     let _ = timeout(LINGER, stream.write_all(answer)).await;

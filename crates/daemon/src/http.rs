@@ -233,7 +233,6 @@ pub fn head(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
     head
 }
 
-/// Builds a plain text answer.
 pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;

@@ -38,7 +38,6 @@ pub struct Bounds<'a> {
     pub sources: &'a SourceLimits,
 }
 
-/// Reason that a connection gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
     /// The source has its maximum number of connections.

@@ -30,7 +30,6 @@ enum State {
 }
 
 impl Readiness {
-    /// Creates an empty list, which is ready.
     pub fn new() -> Self {
         Self::default()
     }

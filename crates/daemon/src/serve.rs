@@ -32,7 +32,6 @@ pub trait Endpoint: Send + Sync + 'static {
     /// Otherwise they have half a second.
     const AWAITS_HANDSHAKES: bool = false;
 
-    /// Returns the state that all connections share.
     fn parts(&self) -> Parts<'_>;
 
     /// Calls `read` with the present limits.
@@ -75,7 +74,6 @@ pub trait Endpoint: Send + Sync + 'static {
 /// State that all connections of a listener share.
 pub struct Parts<'a> {
     pub places: &'a Places,
-    /// Recent activity of sources.
     pub rates: &'a Rates,
     pub shutdown: &'a Shutdown,
 }

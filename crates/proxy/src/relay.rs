@@ -117,27 +117,24 @@ where
 
     /// Also counts the relayed bytes in `meter`.
     #[must_use]
-    pub fn metered(self, meter: &Arc<Meter>) -> Self {
-        let mut relay = self; // it cannot be destructured, because it has a `Drop`
-        relay.meter = Some(Arc::clone(meter));
-        relay
+    pub fn metered(mut self, meter: &Arc<Meter>) -> Self {
+        self.meter = Some(Arc::clone(meter));
+        self
     }
 
     /// Ends both directions when one has ended, in order or by a break, as a stream of datagrams does: none is of use alone.
     #[must_use]
-    pub fn ending_together(self) -> Self {
-        let mut relay = self;
-        relay.ends_together = true;
-        relay
+    pub fn ending_together(mut self) -> Self {
+        self.ends_together = true;
+        self
     }
 
     /// Limits each direction to `bytes_a_second`, after one second's worth at once.
     #[must_use]
-    pub fn paced(self, bytes_a_second: Option<u64>) -> Self {
-        let mut relay = self;
-        relay.up.pace = bytes_a_second.map(Pace::new);
-        relay.down.pace = bytes_a_second.map(Pace::new);
-        relay
+    pub fn paced(mut self, bytes_a_second: Option<u64>) -> Self {
+        self.up.pace = bytes_a_second.map(Pace::new);
+        self.down.pace = bytes_a_second.map(Pace::new);
+        self
     }
 
     /// Ends a broken relay once its sides have received what was written to them, or the time limit has passed.

@@ -31,7 +31,6 @@ enum Public {
     Voprf(voprf::PublicKey),
 }
 
-/// Failure of an exchange with the issuer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlindError {
     #[error("the token request could not be blinded under this issuer key")]
@@ -50,7 +49,6 @@ pub enum BatchRequest {
     Generic(Vec<TokenRequest>),
 }
 
-/// Outcome of a request for several tokens.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Verified tokens.

@@ -103,12 +103,10 @@ impl TokenChallenge {
         self.token_type
     }
 
-    /// Returns the name of the issuer whose tokens are accepted.
     pub fn issuer_name(&self) -> &str {
         &self.issuer_name
     }
 
-    /// Returns the context to which the token is bound, if any.
     pub const fn redemption_context(&self) -> Option<&[u8; 32]> {
         self.redemption_context.as_ref()
     }

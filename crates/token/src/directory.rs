@@ -5,7 +5,6 @@ use crate::ids::UnixSeconds;
 use crate::ids::{TokenKeyId, TokenType};
 use serde::{Deserialize, Serialize};
 
-/// Path of every issuer's directory.
 pub const DIRECTORY_PATH: &str = "/.well-known/private-token-issuer-directory";
 pub const DIRECTORY_MEDIA_TYPE: &str = "application/private-token-issuer-directory";
 

@@ -117,7 +117,6 @@ redacted!(Nonce);
 pub struct ChallengeDigest(pub [u8; 32]);
 
 impl ChallengeDigest {
-    /// Computes the digest of a serialized `TokenChallenge`.
     pub fn of(challenge: &[u8]) -> Self {
         Self(sha256(challenge))
     }
@@ -179,7 +178,6 @@ impl SpentKey {
         Self(sha256(&input))
     }
 
-    /// Wraps 32 bytes read from a store.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

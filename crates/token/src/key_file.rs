@@ -121,7 +121,6 @@ struct Written {
 }
 
 impl Reference {
-    /// Serializes the content of the file.
     pub fn write(&self) -> Vec<u8> {
         let written = Written {
             token: self.token.clone(),

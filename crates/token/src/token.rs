@@ -59,7 +59,6 @@ impl Token {
         self.token_type
     }
 
-    /// Returns the client's random bytes.
     pub fn nonce(&self) -> Nonce {
         Nonce(self.field(2))
     }

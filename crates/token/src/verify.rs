@@ -112,7 +112,6 @@ impl TrustedKey {
     }
 }
 
-/// Rejection of a token because of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
     #[error("the token was issued under a key that this gateway does not know")]
@@ -162,7 +161,6 @@ impl KeySet {
         self.keys.iter()
     }
 
-    /// Returns `true` if the set has no key.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

@@ -17,7 +17,6 @@ const INFO: &[u8] = b"PrivacyPass";
 
 type Element<S> = <<S as CipherSuite>::Group as Group>::Elem;
 
-/// An issuer's secret key.
 pub(crate) enum Evaluator {
     P384(Box<VoprfServer<NistP384>>),
     Ristretto255(Box<VoprfServer<Ristretto255>>),

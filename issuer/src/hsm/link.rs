@@ -167,7 +167,6 @@ impl Session {
         let _ = self.session.close(); // a session that cannot be closed ends with the connection
     }
 
-    /// Checks that the token and the session answer.
     pub(crate) fn check_alive(&self) -> Result<(), Trouble> {
         self.opener.pkcs11.get_token_info(self.opener.slot)?;
         self.session.get_session_info()?;

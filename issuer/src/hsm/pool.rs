@@ -32,7 +32,6 @@ pub enum HsmError {
 #[derive(Clone)]
 pub struct Hsm(Arc<Shared>);
 
-/// A private key in the HSM.
 #[derive(Debug)]
 pub struct HsmKey {
     health: Arc<KeyHealth>,

@@ -41,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) settled: Condvar,
 }
 
+#[derive(Default)]
 pub(crate) struct State {
     pub(crate) standing: Standing,
     /// Number of the current connection; sessions of earlier generations are void.
@@ -151,7 +152,7 @@ impl Shared {
         Self {
             options,
             module,
-            state: Mutex::default(),
+            state: Mutex::new(State { most_threads: MOST_SESSIONS, ..State::default() }),
             work: Condvar::new(),
             watch: Condvar::new(),
             settled: Condvar::new(),
@@ -247,26 +248,6 @@ impl Shared {
         };
         state.queue.clear();
         self.watch.notify_one();
-    }
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            standing: Standing::default(),
-            generation: 0,
-            queue: VecDeque::new(),
-            idle: 0,
-            threads: 0,
-            most_threads: MOST_SESSIONS,
-            full: None,
-            in_flight: 0,
-            watching: None,
-            keys: Vec::new(),
-            has_begun: false,
-            is_closed: false,
-            has_ended: false,
-        }
     }
 }
 

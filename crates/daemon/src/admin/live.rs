@@ -61,7 +61,6 @@ pub(crate) fn page() -> String {
     )
 }
 
-/// All data of the page at one moment.
 #[derive(Serialize)]
 struct Snapshot {
     name: &'static str,
@@ -72,7 +71,6 @@ struct Snapshot {
     uptime: u64,
     /// "ready", "degraded", "not_ready" or "draining".
     state: &'static str,
-    /// Reasons for being not ready or degraded.
     reasons: Vec<String>,
     sections: Vec<Section>,
 }

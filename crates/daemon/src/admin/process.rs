@@ -11,13 +11,10 @@ use std::sync::Arc;
 /// The shutdown, the readiness, the live page and the file descriptors that all daemons of a process share. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessContext {
-    /// Signals to drain, reload and stop.
     pub shutdown: Shutdown,
-    /// Gates of the process's readiness.
     pub readiness: Readiness,
     pub live: Live,
     pub reports: Reports,
-    /// The budget of file descriptors for connections.
     pub descriptors: Descriptors,
     /// Signs of life of the process's runtimes, for systemd.
     pub pulse: Pulse,

@@ -14,7 +14,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Maximum time for a connection to end.
 const ENDING: Duration = Duration::from_millis(250);
 /// Time for a connection without streams to end after a drain begins: its client answers a PING first.
 const FAREWELL: Duration = Duration::from_millis(500);

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+#[derive(Default)]
 pub(super) struct Half {
     state: State,
     /// Data that was read and not yet written, from index `written` on.
@@ -38,8 +39,9 @@ const COPIED_FIRST: u64 = 256 * 1024;
 /// Size of a splice, in bytes, below which the direction copies until a read fills its buffer again.
 const LITTLE: usize = 16 * 1024;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Copying,
     /// The reader has ended; the writer must be shut down.
     Closing,
@@ -48,19 +50,7 @@ enum State {
 
 impl Half {
     pub(super) fn new(early: &[u8]) -> Self {
-        Self {
-            state: State::Copying,
-            pending: early.to_vec(),
-            written: 0,
-            needs_flush: false,
-            reader_gone: false,
-            whole: false,
-            copied: 0,
-            pace: None,
-            is_bulk: false,
-            pipe: None,
-            is_stopped: false,
-        }
+        Self { pending: early.to_vec(), ..Self::default() }
     }
 
     /// Ends the direction after what was read; returns `true` the first time.

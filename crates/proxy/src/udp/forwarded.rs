@@ -52,7 +52,6 @@ impl<S: AsyncRead + AsyncWrite + Reset + Unpin> Forwarded<S> {
         forwarded
     }
 
-    /// Counts the client's datagrams.
     fn count(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(piece) = self.up.piece(&mut bytes).map_err(|_| gone())? {
             self.meter.up.add(u64::from(piece.begins_datagram()));

@@ -96,9 +96,7 @@ impl From<io::Error> for Fault {
 #[derive(Debug)]
 pub struct DatagramMeter {
     pub bytes: Arc<Meter>,
-    /// Datagrams from the client to the target.
     pub up: ReadableCounter,
-    /// Datagrams from the target to the client.
     pub down: ReadableCounter,
     /// Datagrams that a side did not take, towards it.
     pub dropped: Meter,
@@ -153,10 +151,9 @@ impl<C: AsyncRead + AsyncWrite + Reset + Unpin> UdpRelay<C> {
 
     /// Limits each direction to `bytes_a_second`, after one second's worth at once.
     #[must_use]
-    pub fn paced(self, bytes_a_second: Option<u64>) -> Self {
-        let mut relay = self; // it cannot be destructured, because it has a `Drop`
-        relay.pace = bytes_a_second.map(|rate| [Pace::new(rate), Pace::new(rate)]);
-        relay
+    pub fn paced(mut self, bytes_a_second: Option<u64>) -> Self {
+        self.pace = bytes_a_second.map(|rate| [Pace::new(rate), Pace::new(rate)]);
+        self
     }
 
     /// Sends the client's datagrams to the target. Becomes ready at the client's end.

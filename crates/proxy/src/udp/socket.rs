@@ -23,7 +23,6 @@ const MOST_SENT: usize = 65_507;
 /// Packets that a new socket may have queued before it was connected. With more, somebody floods its port.
 const QUEUED: usize = 1024;
 
-/// Buffers of a thread for one burst in each direction.
 #[derive(Debug)]
 pub(super) struct Bursts {
     received: Box<[u8]>,
@@ -155,7 +154,6 @@ impl Datagrams {
     }
 }
 
-/// Datagrams sent and dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) sent: u64,

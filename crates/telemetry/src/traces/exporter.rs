@@ -206,7 +206,6 @@ impl Default for TracingConfig {
 }
 
 impl TracingConfig {
-    /// Rejects invalid values.
     pub fn check(&self) -> Result<(), TracerError> {
         let wrong = |key, reason: String| Err(TracerError::Config { key, reason });
         if !(0.0..=1.0).contains(&self.sample_ratio) {

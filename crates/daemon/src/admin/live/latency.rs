@@ -64,7 +64,6 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Creates windows over future counts.
     pub(super) fn over(source: &Latency) -> Self {
         Self {
             source: source.clone(),

@@ -3,13 +3,12 @@
 use super::latency::{Latency, Windows};
 use super::section::{Section, Show, Table};
 use crate::admin::catalogue::{self, LinkKind};
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Histogram, counter, histogram};
 use parking_lot::Mutex;
 use postern_telemetry::catalogue::ADDRESS;
-use postern_telemetry::metrics::from_zero;
+use postern_telemetry::metrics::ReadableCounter;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -20,12 +19,11 @@ pub struct Link(Arc<Record>);
 struct Record {
     kind: LinkKind,
     address: String,
-    attempts: AtomicU64,
-    lost: AtomicU64,
+    attempts: ReadableCounter,
+    lost: ReadableCounter,
     /// Attempts that were lost before the first answer.
     lost_before: OnceLock<u64>,
     latency: Latency,
-    counters: (Counter, Counter),
     histogram: Histogram,
 }
 
@@ -35,38 +33,30 @@ impl Link {
         Self(Arc::new(Record {
             kind,
             address: address.to_owned(),
-            attempts: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
+            attempts: ReadableCounter::new(counter!(catalogue::LINK_ATTEMPTS, &labels)),
+            lost: ReadableCounter::new(counter!(catalogue::LINK_LOST, &labels)),
             lost_before: OnceLock::new(),
             latency: Latency::default(),
-            counters: (
-                from_zero(counter!(catalogue::LINK_ATTEMPTS, &labels)),
-                from_zero(counter!(catalogue::LINK_LOST, &labels)),
-            ),
             histogram: histogram!(catalogue::LINK_DURATION, &labels),
         }))
     }
 
     /// Records an attempt that was answered, whatever the answer was.
     pub fn answered(&self, took: Duration) {
-        self.0.lost_before.get_or_init(|| self.0.lost.load(Relaxed));
-        self.0.attempts.fetch_add(1, Relaxed);
-        self.0.counters.0.increment(1);
+        self.0.lost_before.get_or_init(|| self.0.lost.total());
+        self.0.attempts.add(1);
         self.0.latency.record(took);
         self.0.histogram.record(took);
     }
 
-    /// Records attempts without an answer.
     pub fn lost(&self, number: u64) {
-        self.0.attempts.fetch_add(number, Relaxed);
-        self.0.lost.fetch_add(number, Relaxed);
-        self.0.counters.0.increment(number);
-        self.0.counters.1.increment(number);
+        self.0.attempts.add(number);
+        self.0.lost.add(number);
     }
 
     /// Returns the number of attempts so far, and of lost ones among them.
     pub fn totals(&self) -> (u64, u64) {
-        (self.0.attempts.load(Relaxed), self.0.lost.load(Relaxed))
+        (self.0.attempts.total(), self.0.lost.total())
     }
 }
 

@@ -23,31 +23,21 @@ pub enum Show {
     State,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Section {
     /// Id, used in links and for the history of the heat map and lines.
     pub id: &'static str,
     pub title: &'static str,
     pub tiles: Vec<Tile>,
     pub latency: Option<Percentiles>,
-    /// The last second of the heat map.
     pub heat: Option<Heat>,
-    /// The last second of each line over time.
     pub lines: Vec<Line>,
     pub tables: Vec<Table>,
 }
 
 impl Section {
     pub fn new(id: &'static str, title: &'static str) -> Self {
-        Self {
-            id,
-            title,
-            tiles: Vec::new(),
-            latency: None,
-            heat: None,
-            lines: Vec::new(),
-            tables: Vec::new(),
-        }
+        Self { id, title, ..Self::default() }
     }
 
     /// Adds a number; `None` is shown as a dash.
@@ -127,7 +117,6 @@ struct Column {
 }
 
 impl Table {
-    /// Creates a table without rows.
     pub fn new(title: &'static str, empty: &'static str, columns: &[(&'static str, Show)]) -> Self {
         let columns = columns.iter().map(|&(label, kind)| Column { label, kind }).collect();
         Self { title, empty, columns, rows: Vec::new() }
