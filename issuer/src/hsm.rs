@@ -83,6 +83,7 @@ pub enum Trouble {
 /// Time for which a wrong result of a key is reported.
 const WRONG_FOR: Duration = Duration::from_secs(600);
 
+/// Health of a private key in an HSM that answers.
 #[derive(Debug)]
 struct KeyHealth {
     name: KeyName,

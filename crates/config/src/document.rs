@@ -7,6 +7,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// A configuration that cannot be used, as sentences. Daemons exit with 64 on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .sentences.join("\n"))]
 pub struct ConfigError {

@@ -194,6 +194,7 @@ pub(super) struct Change {
     pub(super) sentence: String,
 }
 
+/// Returns the differences from `old` to `new`. The trees may hold secrets; the sentences do not.
 pub(super) fn changes(old: &Value, new: &Value, schema: &Schema) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
     let paths: BTreeSet<&Vec<String>> = old.keys().chain(new.keys()).collect();

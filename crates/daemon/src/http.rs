@@ -74,6 +74,7 @@ impl Resolve for Names {
     }
 }
 
+/// [`ClientOptions::allows`] rejects every address of a name.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("none of its addresses may be connected to")]
 pub struct NoneAllowed;

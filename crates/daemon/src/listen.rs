@@ -72,6 +72,7 @@ pub async fn pause(what: &str, error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
+/// A listener that could not be opened. Daemons exit with [`crate::exit::RUNTIME`].
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {what} on {address}: {source}; {}", advice(.source))]
 pub struct BindError {

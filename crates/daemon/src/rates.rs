@@ -146,6 +146,8 @@ impl Growth {
     }
 }
 
+/// Refusals of each network that are not shared with the rest of the fleet yet. The table is bounded: refusals of networks beyond
+/// its capacity are not shared, and no client is refused because of that.
 #[derive(Default)]
 struct Unshared {
     is_kept: AtomicBool,

@@ -138,7 +138,13 @@ impl Questions {
     }
 }
 
-/// A query, of which at most one is in progress.
+/// One query to the system's resolver, of which at most one is in progress. Its answer outlives the attempt that needed it.
+///
+/// The system's resolver may take longer than an attempt to connect: while the first of two name servers is down, it waits five
+/// seconds for it on each query, and with search domains several times five. If a lookup ended with the attempt that began it, no
+/// attempt would ever succeed. So the lookup continues, and the next attempt takes its result.
+///
+/// This is not a cache: a result that an attempt waited for is not kept, and one that came too late serves one attempt.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Time that a result waits for the next attempt, if none waited for it.

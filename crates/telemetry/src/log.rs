@@ -168,7 +168,7 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of characters of a message in the summary.
 const SHOWN: usize = 200;
 
-/// The budgets of all places that have logged a warning or an error. The program's code bounds their number.
+/// Limits repeated warnings and errors, which must not fill a disk or use up the CPU: the budgets of all places that have logged one. The program's code bounds their number.
 /// No lock is taken for lines of other levels, or for those that the filter rejects.
 #[derive(Clone, Default)]
 pub(super) struct Limit(Arc<Shared>);

@@ -98,6 +98,7 @@ pub enum MetricsError {
     Thread(#[from] std::io::Error),
 }
 
+/// A counter that the live page also shows. The recorder's handles cannot be read, so this type keeps a copy of the value.
 pub struct ReadableCounter {
     counter: Counter,
     total: AtomicU64,
@@ -122,6 +123,7 @@ impl ReadableCounter {
     }
 }
 
+/// A gauge of which a copy is kept, as [`ReadableCounter`] does.
 pub struct ReadableGauge {
     gauge: Gauge,
     value: AtomicI64,

@@ -41,7 +41,7 @@ pub enum AuthorizationError {
     Wire(WireError),
 }
 
-/// Parses one header value. Ignores unknown parameters, as RFC 9577 requires, and other schemes. Does not allocate; takes about a
+/// Parses one value of `Proxy-Authorization: PrivateToken token="…"` (RFC 9577, section 2.2.2). Ignores unknown parameters, as RFC 9577 requires, and other schemes. Does not allocate; takes about a
 /// microsecond for a token of type 2.
 pub fn parse_authorization(value: &[u8]) -> Result<Presentation, AuthorizationError> {
     match find_token(value)? {
@@ -104,7 +104,7 @@ pub enum Quoting {
     Bare,
 }
 
-/// One `PrivateToken` challenge of a header value.
+/// One challenge of `Proxy-Authenticate: PrivateToken challenge="…", token-key="…", max-age=…` (RFC 9577, section 2.1.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// Exact bytes of the `TokenChallenge`. Tokens carry their digest, so they are never re-serialized.

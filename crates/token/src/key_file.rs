@@ -162,6 +162,11 @@ const MOST_WORK: u64 = 1 << 21;
 const MOST_ROUNDS: u32 = 10_000_000;
 
 /// Passphrase of a key file, wiped when dropped.
+///
+/// An encrypted file is an `EncryptedPrivateKeyInfo` (RFC 5958, section 3) in DER, under PBES2 with scrypt and AES-256-CBC (RFC
+/// 8018, section 6.2; RFC 7914, section 7), which `openssl pkcs8` reads and writes. Its plaintext is the content of an unencrypted
+/// file, also for the private types, because no standard names an algorithm for a ristretto255 scalar. CBC does not authenticate
+/// the file, so its reader checks that the key is valid and matches the file's name.
 #[derive(Clone)]
 pub struct Passphrase(Zeroizing<Vec<u8>>);
 

@@ -25,6 +25,7 @@ enum Means {
     Voprf(Evaluator),
 }
 
+/// The authenticator is not valid for this token under this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the token's signature does not verify under the issuer's key")]
 pub struct BadSignature;

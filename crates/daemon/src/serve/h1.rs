@@ -53,6 +53,7 @@ pub enum Ended {
     },
 }
 
+/// A connection that is closed without an answer: its client acts as if the server had closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("the request is left without an answer")]
 pub struct Unanswered;

@@ -101,7 +101,8 @@ impl AcmeConfig {
 /// ALPN protocol that only authorities offer (RFC 8737, section 6.2).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
 
-/// Certificates for the authority's validation, by name, while an order is open.
+/// Certificates for the authority's validation, by name, while an order is open. Each contains the digest of a key authorization,
+/// which proves that the name is this server's (RFC 8737, section 3).
 #[derive(Debug, Default)]
 pub(crate) struct Challenges(RwLock<HashMap<String, Arc<CertifiedKey>>>);
 

@@ -70,6 +70,7 @@ where
     Ok(stream)
 }
 
+/// The first bytes are those of an HTTP request.
 #[derive(Debug, thiserror::Error)]
 #[error("HTTP without TLS")]
 struct PlainHttp;

@@ -272,7 +272,8 @@ impl<F: Fn(u64)> Report<F> {
     }
 }
 
-/// Finds that a server's certificate is of a kind that clients refuse, whenever and at whatever name they meet it.
+/// Finds that a server's certificate is of a kind that clients refuse, whenever and at whatever name they meet it. Some clients
+/// accept it all the same, so it is presented.
 pub(super) fn unfit_for_servers(identity: &Identity) -> Option<Finding> {
     let shown = identity.shown()?;
     let own = shown.own()?;

@@ -209,6 +209,7 @@ impl ServerTls {
     }
 }
 
+/// The certificate of a server across the reloads of its configuration, and the task that renews it.
 #[derive(Debug)]
 pub struct Renewed {
     name: &'static str,

@@ -1,6 +1,6 @@
 //! Exemplars: for each bucket of a histogram, the id of a trace that fell into it, so that a graph leads to a request.
 //!
-//! The exporter has no exemplars, so they are kept here and joined to its page by [`open_metrics`](super::open_metrics). Each
+//! The exporter has no exemplars, so they are kept here and joined to its page by [`rewrite`]. Each
 //! bucket holds its newest one, and only requests with a trace have one: memory is bounded by the number of buckets, and with
 //! traces off it is an empty list for each series.
 
@@ -123,7 +123,8 @@ impl Exemplar {
 /// Suffix of a counter's samples, which the name of its family does not have.
 const TOTAL: &str = "_total";
 
-/// Rewrites a page of text format 0.0.4.
+/// Rewrites a page of text format 0.0.4 to OpenMetrics 1.0 (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), which can
+/// carry exemplars; the exporter writes only the older format. A series is the same in both.
 pub(super) fn rewrite(page: &str, exemplars: &Exemplars) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     for line in page.lines().filter(|line| !line.is_empty()) {
