@@ -2,10 +2,10 @@
 
 mod authorizer;
 mod certificates;
-mod group;
 mod kills;
 mod million;
 mod page;
+mod postgres;
 mod refusals;
 mod tiers;
 

@@ -214,7 +214,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<(), Failure> {
         KeyCommand::Export { id, file, plain, daemon } => {
             let form = if plain { control::Form::Plain } else { control::Form::AsItIs };
             let Exported { path, is_encrypted } =
-                control::export(&load(&daemon.config)?.keys, &id, form, &file).map_err(refused)?;
+                control::export(&load(&daemon.config)?, &id, form, &file).map_err(refused)?;
             let kept = match is_encrypted {
                 true => {
                     "It is encrypted with the passphrase of the issuer's own file; a gateway needs a copy made with --plain."

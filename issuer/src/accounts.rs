@@ -1,19 +1,17 @@
 //! The issuer's accounts: authorization of token requests, and usage of quotas.
 //!
-//! Accounts (`store`, `records`), their usage and this issuer's share of quotas (`usage`) are in a database; `ledger` keeps the
-//! recorded usage ahead of the signed tokens. `authorize` finds the account of a request: by the form of its key (`api_key`), then
-//! in memory (`active`), then on disk (`lookup`). `control` executes operators' changes, and `follow` takes over the accounts of
-//! another issuer.
+//! Accounts (`store`, `records`) and their usage (`usage`) are in a database; `ledger` keeps the recorded usage ahead of the signed
+//! tokens. `authorize` finds the account of a request: by the form of its key (`api_key`), then in memory (`active`), then in the
+//! database (`lookup`). `control` executes operators' changes.
 
 mod active;
 mod allowed;
-mod api_key;
+pub(crate) mod api_key;
 mod authorize;
 mod authorizer;
 mod configured;
 pub(crate) mod control;
 mod database;
-mod follow;
 mod ledger;
 mod lookup;
 mod records;
@@ -21,36 +19,31 @@ pub(crate) mod store;
 mod usage;
 
 use crate::StartError;
-use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS, GROUP, ISSUER_SHARE};
+use crate::catalogue::{ACCOUNT, ACCOUNT_TOKENS};
 use crate::health::{Fault, Health};
 use crate::quota::{Charge, Quota, Writing};
 use crate::recorder::Recorder;
-use crate::share::{Share, SharesInForce};
 pub(crate) use active::NoAccount;
 use active::{Active, Holder};
 use allowed::Allowed;
 use arc_swap::{ArcSwap, ArcSwapOption};
 pub(crate) use authorizer::{Authorizer, http_client};
-pub(crate) use follow::examine_copy;
 pub(crate) use ledger::NoToken;
 use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
-use metrics::{Counter, counter, gauge};
+use metrics::{Counter, counter};
 use postern_daemon::fair_queue::Claim;
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use store::Store;
-use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub(crate) use configured::Configured;
 pub(crate) use database::AccountsError;
 pub(crate) use database::{FILE_NAME, check_directory, own_user};
-pub(crate) use follow::LOOK_EVERY;
 
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -70,11 +63,6 @@ pub(crate) struct Accounts {
     has_certificates: AtomicBool,
     /// `true` if accounts or tiers changed since the last check that every account has terms.
     are_unchecked: AtomicBool,
-    shares: SharesInForce,
-    /// `true` if this issuer follows another one and has never taken up a copy of its accounts.
-    awaits_accounts: AtomicBool,
-    /// Wakes the task that looks at the copies.
-    look_now: Notify,
 }
 
 /// Interval of merging and removing past periods.
@@ -85,7 +73,7 @@ const MAINTAIN_EVERY: Duration = Duration::from_secs(3_600);
 struct Maintenance {
     /// Time of the next merge and removal of past periods.
     due: Instant,
-    /// SQLite's count of changes by other connections.
+    /// Latest [`Connection::version`](crate::database::Connection::version).
     seen: Option<i64>,
 }
 
@@ -106,15 +94,13 @@ pub(crate) enum Caller {
 }
 
 impl Accounts {
-    /// Opens the database in `directory`, whose lock the caller holds. Blocks on the disk.
-    pub(crate) fn open(configured: Configured, directory: &Path) -> Result<Self, StartError> {
-        let store = Arc::new(Store::open(directory)?);
+    /// Opens the accounts in `store`. Blocks on the disk.
+    pub(crate) fn open(configured: Configured, store: Store) -> Result<Self, StartError> {
+        let store = Arc::new(store);
         store.check_pages()?;
         let lookups = Lookups::start(store.clone()).map_err(StartError::Threads)?;
-        let shares = SharesInForce::default();
         let accounts = Self {
-            configured: ArcSwap::default(),
-            active: Active::new(shares.clone()),
+            active: Active::default(),
             lookups,
             authorizer: ArcSwapOption::empty(),
             allowed: store.with(|connection| allowed::read(connection, UnixSeconds::now()))?,
@@ -123,21 +109,18 @@ impl Accounts {
             needs_account: AtomicBool::new(false),
             has_certificates: AtomicBool::default(),
             are_unchecked: AtomicBool::new(true),
-            shares,
-            awaits_accounts: AtomicBool::default(),
-            look_now: Notify::new(),
             store,
+            configured: ArcSwap::default(),
         };
-        accounts.take_up_configured(&configured)?;
+        accounts.take_up_authorizer(&configured)?;
         accounts.configured.store(Arc::new(configured));
-        accounts.begin_to_follow()?;
         accounts.take_up_database()?;
         Ok(accounts)
     }
 
     /// Applies another reading of the configuration, which [`Config::check`](crate::Config) has accepted.
-    pub(crate) fn replace(&self, configured: Configured) {
-        self.configured.store(Arc::new(configured));
+    pub(crate) fn replace(&self, configured: Arc<Configured>) {
+        self.configured.store(configured);
         self.active.forget_all();
         self.are_unchecked.store(true, Ordering::Release);
     }
@@ -147,14 +130,12 @@ impl Accounts {
         self.authorizer.store(authorizer.map(Arc::new));
     }
 
-    /// Applies the settings that the database records, all or none. A smaller share applies at once, a larger one from the next
-    /// period. An authorizer makes tokens require an account, also after its removal: the issuer must not become open to
+    /// Records that an authorizer makes tokens require an account, also after its removal: the issuer must not become open to
     /// everyone. Blocks on the disk.
-    pub(crate) fn take_up_configured(&self, configured: &Configured) -> Result<(), AccountsError> {
-        self.shares.store(Arc::new(self.store.take_up_configured(configured, UnixSeconds::now())?));
-        self.needs_account.fetch_or(configured.has_authorizer, Ordering::AcqRel);
-        if let Some(group) = &configured.group {
-            gauge!(ISSUER_SHARE, GROUP.name => group.name.clone()).set(group.share.ratio());
+    pub(crate) fn take_up_authorizer(&self, configured: &Configured) -> Result<(), AccountsError> {
+        if configured.has_authorizer && self.is_open() {
+            self.store.transact(store::set_needs_account).map_err(|error| self.store.error(&error))?;
+            self.needs_account.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -292,8 +273,7 @@ impl Accounts {
         keeping.await.unwrap_or(maintenance)
     }
 
-    /// Checks, after a change, that every account has terms and a share of at least one token, and reports the result to
-    /// `health`.
+    /// Checks, after a change, that every account has terms, and reports the result to `health`.
     async fn check_terms(self: &Arc<Self>, health: &Health) {
         if !self.are_unchecked.swap(false, Ordering::AcqRel) {
             return;
@@ -301,29 +281,21 @@ impl Accounts {
         let accounts = Arc::clone(self);
         let checking = tokio::task::spawn_blocking(move || {
             let configured = accounts.configured.load_full();
-            let most = configured.share().most_without();
-            accounts.store.with(|connection| {
-                let without = records::without_tier(connection, |tier| configured.tiers.has(tier))?;
-                let none = if most == 0 { 0 } else { records::with_at_most(connection, most)? };
-                Ok((without, none, configured.share(), configured.without_token()))
-            })
+            accounts
+                .store
+                .with(|connection| records::without_tier(connection, |tier| configured.tiers.has(tier)))
         });
         match checking.await {
-            Ok(Ok((without, none, share, of_tiers))) => {
-                health.set(Fault::Terms, no_terms(&without));
-                health.set(Fault::Share, no_token(share, none, &of_tiers));
-            }
+            Ok(Ok(without)) => health.set(Fault::Terms, no_terms(&without)),
             // The next round checks again; the database's error is reported elsewhere.
             Ok(Err(_)) | Err(_) => self.are_unchecked.store(true, Ordering::Release),
         }
     }
 
     fn maintain_now(&self, maintenance: &mut Maintenance) -> Result<(), AccountsError> {
-        let version: i64 = self
-            .store
-            .with(|connection| connection.pragma_query_value(None, "data_version", |row| row.get(0)))?;
+        let version = self.store.with(crate::database::Connection::version)?;
         if maintenance.seen.is_some_and(|seen| seen != version) {
-            self.take_up_database()?; // another program has changed the database
+            self.take_up_database()?; // another issuer or program has changed the database
         }
         maintenance.seen = Some(version);
         self.write_allowed()?;
@@ -344,7 +316,8 @@ impl Accounts {
         if changes.is_empty() {
             return Ok(());
         }
-        self.store.write(|transaction| allowed::write(transaction, &changes))
+        let written = self.store.transact(|transaction| allowed::write(transaction, &changes));
+        written.map_err(|error| self.store.error(&error))
     }
 }
 
@@ -360,18 +333,6 @@ fn no_terms(without: &[(String, u64)]) -> Option<String> {
             tiers.join(", ")
         )
     })
-}
-
-/// Describes quotas of which this issuer's share is less than one token, of accounts and of tiers; `None` if there are none.
-fn no_token(share: Share, of_accounts: u64, of_tiers: &[String]) -> Option<String> {
-    if of_accounts == 0 && of_tiers.is_empty() {
-        return None;
-    }
-    let of_tiers = of_tiers.iter().map(|place| format!(", {place}")).collect::<String>();
-    Some(format!(
-        "this issuer's share ({share}) of some quotas is less than one token, so it gives none of them: {of_accounts} \
-         accounts{of_tiers}. Other issuers of the group have to give them all: raise [group] share or those quotas"
-    ))
 }
 
 impl Caller {

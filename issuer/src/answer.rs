@@ -190,19 +190,11 @@ impl Refusal {
             Self::NoKey(NoKey::Type(token_type)) => &format!(
                 "This issuer issues no tokens of type {token_type}. The key directory lists the types that it does."
             ),
-            Self::NoToken(NoToken::Spent(spent)) if spent.is_without_share => {
-                let seconds = spent.retry_after.as_secs();
-                &format!(
-                    "This issuer gives this account no token in this period, because its share of the quota is 0: an issuer that joined \
-                     a group gives its share from the next period on, which begins in {seconds} s. Use another issuer of the operator's \
-                     until then."
-                )
-            }
             Self::NoToken(NoToken::Spent(spent)) => {
                 let seconds = spent.retry_after.as_secs();
                 &format!(
-                    "This account's quota is spent at this issuer. The next one begins in {seconds} s: try again then, or use another \
-                     issuer of the operator's if there is one, or ask the operator for more."
+                    "This account's quota is spent. The next one begins in {seconds} s: try again then, or ask the issuer's operator for \
+                     more."
                 )
             }
             Self::ByName => {

@@ -9,9 +9,6 @@ pub const TYPE: Label = Label::open("type");
 /// The name of an account.
 pub const ACCOUNT: Label = Label::open("account");
 
-/// The name of a group of issuers.
-pub const GROUP: Label = Label::open("group");
-
 /// Buckets for one signature, from 100 µs to 1 s.
 pub const SIGN_BUCKETS: &[f64] =
     &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0];
@@ -46,12 +43,6 @@ postern_telemetry::catalogue! {
 
     /// Questions to the authorizer.
     AUTHORIZER_ANSWERS: Counter = "postern_issuer_authorizer_answers_total" [AuthorizerAnswer::SPEC];
-
-    /// `[group] share`; the shares of a group must not exceed 1 in sum.
-    ISSUER_SHARE: Gauge = "postern_issuer_share_ratio" [GROUP];
-
-    /// Time of a follower's present copy of the accounts.
-    ISSUER_ACCOUNTS_COPIED: Gauge = "postern_issuer_accounts_copied_timestamp_seconds";
 
     /// Until when each issued type has a key that signs; 0 if one has none.
     ISSUER_SIGNS_UNTIL: Gauge = "postern_issuer_signs_until_timestamp_seconds";

@@ -3,13 +3,11 @@
 use crate::accounts::AccountsError;
 use crate::accounts::store::has_accounts;
 use crate::config::{
-    AuthorizerConfig, ClientCertificates, Config, Directory, GroupConfig, Keys, OPENAPI_PATH, Pkcs11Config,
-    Tier,
+    AuthorizerConfig, ClientCertificates, Config, Directory, Keys, OPENAPI_PATH, Pkcs11Config, Tier,
 };
 use crate::keys::KeysError;
 use crate::quota::Burst;
 use crate::rotation::Schedule;
-use crate::share::Share;
 use postern_config::ConfigDuration;
 use postern_daemon::exit;
 use postern_daemon::http::{ClientError, is_localhost};
@@ -21,7 +19,6 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::time::Duration;
 
 /// Maximum number of tokens in a batch: a larger one would hold memory for a body of more than a quarter of a mebibyte.
@@ -100,7 +97,7 @@ impl Config {
     /// Checks what the types cannot express. Reads the accounts database if the result depends on it.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();
-        let knows_accounts = self.authorizer.is_some() || self.follows().is_some();
+        let knows_accounts = self.authorizer.is_some() || self.server()?.is_some();
         if is_for_others && !knows_accounts && !has_accounts(&self.keys.directory)? {
             return Err(StartError::Open { address: self.listen.address });
         }
@@ -114,7 +111,12 @@ impl Config {
         self.keys.check()?;
         let times = ConfigDuration::days(1)..=ConfigDuration::days(3_660);
         within("[usage] keep_for", self.usage.keep_for, times, "from one day to ten years: write \"100d\"")?;
-        self.group.as_ref().map(|group| group.check(&self.keys.directory)).transpose()?;
+        if self.accounts.database.is_some() && self.keys.passphrase_file.is_none() {
+            return refused(
+                "[accounts] database needs [keys] passphrase_file, with the same passphrase at all issuers: the token keys in the \
+                 database are encrypted with it",
+            );
+        }
         self.authorizer.as_ref().map(AuthorizerConfig::check).transpose()?;
         self.directory.path()?;
         let batch = format!("from 1 to {MOST_IN_A_BATCH}: it is the most tokens that one request gets");
@@ -178,24 +180,6 @@ impl Pkcs11Config {
             );
         }
         is_met("[keys.pkcs11] timeout", self.timeout, "HSM", "5s")
-    }
-}
-
-impl GroupConfig {
-    fn check(&self, keys: &Path) -> Result<(), StartError> {
-        if self.share == Share::NONE {
-            return refused(
-                "[group] share is 0: this issuer would give no token; write a part such as \"1/3\", or stop it",
-            );
-        }
-        match &self.follow {
-            Some(follow) if follow == keys => refused(format!(
-                "[group] follow is keys.directory itself ({}): name the directory that the first issuer's files are copied to, which is \
-                 another one",
-                keys.display()
-            )),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The configuration of `postern issuer`.
 
+use crate::StartError;
+use crate::database::postgres::Server;
 use crate::quota::Quota;
-use crate::share::Share;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
 use postern_daemon::proxy_protocol::Balancers;
@@ -13,7 +14,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// The path of the API description.
 pub(crate) const OPENAPI_PATH: &str = "/openapi.json";
@@ -39,9 +43,9 @@ pub struct Config {
     /// Service of yours that decides on other API keys.
     #[serde(default)]
     pub authorizer: Option<AuthorizerConfig>,
-    /// Several issuers with the same keys and accounts.
+    /// Where accounts, their usage, and the token keys of several issuers are.
     #[serde(default)]
-    pub group: Option<GroupConfig>,
+    pub accounts: AccountsConfig,
     /// Usage of accounts.
     #[serde(default)]
     pub usage: UsageConfig,
@@ -191,24 +195,16 @@ pub struct AuthorizerConfig {
     pub ca: Option<PathBuf>,
 }
 
-/// A group of issuers with the same token keys and accounts: the first one, which makes the keys and where accounts are changed, and
-/// others that follow it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct GroupConfig {
-    /// The group's name in the metrics. All its issuers have the same name.
-    #[serde(default = "GroupConfig::name")]
-    pub name: String,
-    /// The part of every quota and rate that this issuer gives: an exact fraction, rounded down to whole tokens. Those of the group
-    /// must not add up to more than 1. A smaller share counts at once, a larger one from the next period of a quota on, and a new
-    /// follower begins with the period after its first start. So lower first, then raise.
-    pub share: Share,
-    /// A directory with copies of the first issuer's key files, of its `accounts.secret`, and of its database as `accounts.sqlite`
-    /// (made by `postern issuer backup`), each mode 0600. This issuer then follows the first one: it makes no keys and no accounts, and
-    /// looks there every second. It writes nothing there, and keeps in `keys.directory` what it has taken up. The times
-    /// and types under `[keys]` and the tiers have to be the first issuer's.
-    #[serde(default)]
-    pub follow: Option<PathBuf>,
+/// The database of accounts. Without `database` it is a file in `keys.directory`, for one issuer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccountsConfig {
+    /// PostgreSQL (14 or newer) for any number of issuers, such as "postgres://postern@db.example/postern"; it also has their token
+    /// keys, which needs `keys.passphrase_file`. TLS is verified: sslrootcert=FILE in the URL names an authority of yours, and
+    /// sslmode=disable is for a server on this machine.
+    pub database: Option<String>,
+    /// File (mode 0600) whose first line is the password; without it that is in the environment's PGPASSWORD, if one is needed.
+    pub password_file: Option<PathBuf>,
 }
 
 /// The usage of accounts.
@@ -280,7 +276,7 @@ impl Config {
             signing: Signing::default(),
             tiers: Vec::new(),
             authorizer: None,
-            group: None,
+            accounts: AccountsConfig::default(),
             usage: UsageConfig::default(),
             join: JoinConfig::default(),
             directory: Directory::default(),
@@ -290,9 +286,14 @@ impl Config {
         }
     }
 
-    /// Returns the directory with copies of the first issuer's files, if this issuer follows one.
-    pub(crate) fn follows(&self) -> Option<&Path> {
-        self.group.as_ref()?.follow.as_deref()
+    #[cfg(test)]
+    pub(crate) fn with_keys(keys: &Keys) -> Self {
+        Self { keys: keys.clone(), ..Self::loopback(Listen::default().address, &keys.directory) }
+    }
+
+    /// Returns the server of the database; `None` for SQLite. Fails only if [`Config::check`] would.
+    pub(crate) fn server(&self) -> Result<Option<Arc<Server>>, StartError> {
+        Server::of(&self.accounts).map_err(|why| StartError::Config(format!("[accounts] database {why}")))
     }
 }
 
@@ -365,12 +366,6 @@ impl Tier {
     }
 }
 
-impl GroupConfig {
-    fn name() -> String {
-        "issuers".to_owned()
-    }
-}
-
 impl Default for UsageConfig {
     fn default() -> Self {
         Self { keep_for: ConfigDuration::days(100), name_accounts: false }
@@ -394,4 +389,15 @@ impl Default for Limits {
             source: SourceLimits::default(),
         }
     }
+}
+
+/// Reads a file that other users may not read. The error is the end of a sentence.
+pub(crate) fn read_secret(file: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    let unreadable = |error| format!("cannot be read: {error}");
+    let mode = std::fs::metadata(file).map_err(unreadable)?.permissions().mode() & 0o777;
+    // The group's bits are ignored: those of systemd's credentials are the mask of an access list, and other mounts have a group.
+    if mode & 0o007 != 0 {
+        return Err(format!("is open to every user (mode {mode:04o}): run chmod 600 on it"));
+    }
+    std::fs::read(file).map(Zeroizing::new).map_err(unreadable)
 }

@@ -7,8 +7,8 @@
 mod socket;
 
 pub use crate::accounts::control::{
-    AccountChange, AccountRequest, AccountView, AccountsFile, CertificateView, DeclaredAccount, Edit, Here,
-    KeptIn, KeyHash, Terms, TierTerm, UsageRow, backup,
+    AccountChange, AccountRequest, AccountView, AccountsFile, CertificateView, DeclaredAccount, Edit, KeptIn,
+    KeyHash, Terms, TierTerm, UsageRow, backup,
 };
 pub use crate::keys::control::{Exported, Form, export, to_import};
 use postern_daemon::exit;

@@ -20,22 +20,14 @@ pub(crate) enum Fault {
     NoKey,
     /// A key in use is in the HSM and cannot sign: requests for its tokens are refused.
     NoSigner,
-    /// The accounts of the followed issuer have never been copied: requests for tokens are refused.
-    NoAccounts,
-    /// The next key cannot be made, or has not been copied.
+    /// The next key cannot be made.
     NextKey,
-    /// Copies of the first issuer's key files cannot be used.
-    KeyCopies,
-    /// The copy of the first issuer's accounts cannot be used.
-    AccountCopies,
     /// The HSM, or a key in it, is not usable.
     Hsm,
     /// The quota counts cannot be written.
     Counts,
     /// Accounts have a tier that is not in the configuration.
     Terms,
-    /// This issuer's share of a quota is less than one token.
-    Share,
     /// The authorizer does not answer, or its answers are invalid.
     Authorizer,
     /// The machine's clock contradicts the files.
@@ -92,7 +84,7 @@ impl Health {
 
     fn show(&self, present: &BTreeMap<Fault, String>) {
         let reasons = present.values().cloned().collect::<Vec<_>>().join("; ");
-        let refuses = [Fault::NoKey, Fault::NoSigner, Fault::NoAccounts];
+        let refuses = [Fault::NoKey, Fault::NoSigner];
         if refuses.iter().any(|fault| present.contains_key(fault)) {
             self.gate.set_not_ready(reasons);
         } else if present.is_empty() {
@@ -122,15 +114,11 @@ impl Fault {
     const fn over(self) -> &'static str {
         match self {
             Self::NoKey => "a token key is in use again",
-            Self::NoAccounts => "the first issuer's accounts are here",
             Self::NextKey => "the next token key is there again",
-            Self::KeyCopies => "the copies of the first issuer's key files can be used again",
-            Self::AccountCopies => "the copy of the first issuer's accounts can be used again",
             Self::NoSigner => "the token keys in use sign again",
             Self::Hsm => "the HSM and its keys are in order again",
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
-            Self::Share => "this issuer's share of every quota is a token at least again",
             Self::Authorizer => "the authorizer answers again, or was reconfigured",
             Self::Clock => "the clock agrees with the files again",
             Self::Overload => "the signers answer most requests again",

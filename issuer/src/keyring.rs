@@ -1,6 +1,5 @@
 //! The keys in use, as requests read them, and the task that rotates them.
 
-use crate::accounts::LOOK_EVERY;
 use crate::catalogue::ISSUER_SIGNS_UNTIL;
 use crate::control::{KeyRequest, Line, Refused};
 use crate::directory::{Document, Imprint};
@@ -19,6 +18,8 @@ use tokio::time::timeout;
 
 /// Maximum time between two checks of the keys: the clock may be set, or the machine may sleep.
 const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Interval of looks at the keys that other issuers change, too.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a failure to make a key.
 const RETRY: Duration = Duration::from_secs(10);
 /// Interval at which readiness checks the HSM.
@@ -77,11 +78,6 @@ impl Keyring {
         self.rescheduled.notify_one();
     }
 
-    /// Wakes the task to check for new copies, when an operator requests a reload.
-    pub(crate) fn look_now(&self) {
-        self.rescheduled.notify_one();
-    }
-
     /// Returns the key of this type with this truncated id, if it signs at `now`.
     pub(crate) fn signer(
         &self,
@@ -123,7 +119,7 @@ impl Keyring {
         health: &Health,
     ) {
         self.report(&store, Ok(()), health);
-        let most = if store.follows().is_some() { LOOK_EVERY } else { MAX_WAIT };
+        let most = if store.is_shared() { LOOK_EVERY } else { MAX_WAIT };
         let mut longest = most;
         loop {
             let now = UnixSeconds::now();
@@ -150,7 +146,6 @@ impl Keyring {
     fn report(&self, store: &KeyStore, rotated: Result<(), KeysError>, health: &Health) {
         let now = UnixSeconds::now();
         health.set(Fault::Clock, store.clock_fault(now));
-        health.set(Fault::KeyCopies, store.copy_fault());
         let until = self.issues_until(now);
         gauge!(ISSUER_SIGNS_UNTIL).set(until.map_or(0.0, |until| until.0 as f64));
         let none =
@@ -166,12 +161,7 @@ impl Keyring {
         let every = RETRY.as_secs();
         health.raise(
             Fault::NextKey,
-            match error {
-                KeysError::NotCopied { .. } => format!("{error}{tail}"),
-                error => {
-                    format!("the next token key cannot be made: {error}. It is tried every {every} s{tail}")
-                }
-            },
+            format!("the next token key cannot be made: {error}. It is tried every {every} s{tail}"),
         );
     }
 

@@ -10,28 +10,27 @@ mod changes;
 pub(crate) mod control;
 mod error;
 mod files;
-mod follow;
 pub(crate) mod in_hsm;
 mod set_aside;
+mod shelf;
 
 use crate::config::Keys;
+use crate::database::postgres::Server;
 use crate::hsm::Hsm;
 use crate::rotation::{self, Lifetime, Phase, Schedule};
 use at_rest::{AtRest, Made, Read, Stale, load};
 pub(crate) use error::KeysError;
-use files::{FileName, check_distinct, colliding, content, key_files};
+use files::{FileName, check_distinct, colliding};
 pub(crate) use files::{KeyPhase, TokenKey, lives, view};
-pub(crate) use follow::examine_copies;
-use in_hsm::Begun;
 use postern_daemon::files::{DataDir, DataDirError, exposed_mode};
 use postern_daemon::utc;
 use postern_token::key_file::is_encrypted;
 use postern_token::{TokenKeyId, TokenType, UnixSeconds};
 use set_aside::{Aside, Why};
-use std::path::{Path, PathBuf};
+pub(crate) use shelf::Shelf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
 /// Attempts to make a key with a distinct truncated id. At worst one key in 16 collides with one of 16 others, so that this many
 /// collisions in a row do not happen by chance.
@@ -48,47 +47,83 @@ struct Revoked {
     until: UnixSeconds,
 }
 
-/// The copies that a store follows.
-#[derive(Debug)]
-struct Follows {
-    directory: PathBuf,
-    /// The fault of the copies at the last check.
-    fault: Option<String>,
-}
-
 /// The keys of one issuer, and the directory they are kept in. Everything here blocks: on the disk, and for tens to
 /// hundreds of milliseconds when a key is made.
 #[derive(Debug)]
 pub(crate) struct KeyStore {
     directory: DataDir,
+    shelf: Shelf,
     at_rest: AtRest,
     keys: Vec<TokenKey>,
     stale: Vec<Stale>,
     /// Keys revoked before the start and since. They stay in memory, and are named even if the directory is lost.
     revoked: Vec<Revoked>,
-    /// The copies of the followed issuer's keys, if this issuer is a follower.
-    follows: Option<Follows>,
     has_looked_for_orphans: bool,
 }
 
 impl KeyStore {
-    /// Opens `directory`, which is created if missing, and reads every key in it. A key that cannot be read is an error:
-    /// making a new one in its place would silently void every token in circulation.
+    #[cfg(test)]
     pub(crate) fn open(directory: &Path, at_rest: AtRest) -> Result<Self, KeysError> {
-        Self::of(open_directory(directory)?, at_rest)
+        Self::of(open_directory(directory)?, at_rest, None)
     }
 
-    /// Opens the store in a directory that is already open.
-    pub(crate) fn of(directory: DataDir, at_rest: AtRest) -> Result<Self, KeysError> {
+    /// Reads every key in a directory that is already open, or in the database of `server`. A key that cannot be read is an
+    /// error: making a new one in its place would silently void every token in circulation.
+    pub(crate) fn of(
+        directory: DataDir,
+        at_rest: AtRest,
+        server: Option<Arc<Server>>,
+    ) -> Result<Self, KeysError> {
         if let Some(mode) = exposing_mode(directory.path()) {
             tracing::warn!(
                 "the key directory {} is open to other users (mode {mode:04o}): run chmod 700 on it",
                 directory.path().display()
             );
         }
-        let (keys, stale) = read(directory.path(), &at_rest)?;
-        let revoked = read_revoked(directory.path())?;
-        Ok(Self { directory, at_rest, keys, stale, revoked, follows: None, has_looked_for_orphans: false })
+        let shelf = Shelf::of(&directory, server)?;
+        let (keys, stale) = read(&shelf, &at_rest)?;
+        let revoked = read_revoked(&shelf)?;
+        Ok(Self { directory, shelf, at_rest, keys, stale, revoked, has_looked_for_orphans: false })
+    }
+
+    /// `true` if other issuers may change the keys.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.shelf.is_shared()
+    }
+
+    /// Runs `change` on the present keys while no other issuer changes any.
+    fn exclusively<T, E: From<KeysError>>(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.shelf.hold()?;
+        let changed = match self.look_again() {
+            Ok(()) => change(self),
+            Err(error) => Err(error.into()),
+        };
+        self.shelf.release();
+        changed
+    }
+
+    /// Reads what other issuers have changed.
+    fn look_again(&mut self) -> Result<(), KeysError> {
+        if !self.is_shared() {
+            return Ok(());
+        }
+        let mut keys = Vec::new();
+        for path in self.shelf.key_files()? {
+            let Some(name) = FileName::parse(&path) else { return Err(KeysError::Name { path }) };
+            let known = self.keys.iter().find(|key| FileName::of(key).is_of_same_key(&name));
+            let key = match known {
+                Some(known) => TokenKey { signing: known.signing.clone(), life: name.life },
+                None => load(&self.shelf, &path, &self.at_rest)?.key,
+            };
+            check_distinct(&keys, &key, &path)?;
+            keys.push(key);
+        }
+        self.revoked = read_revoked(&self.shelf)?;
+        self.keys = keys;
+        Ok(())
     }
 
     pub(crate) fn keys(&self) -> &[TokenKey] {
@@ -110,15 +145,16 @@ impl KeyStore {
         self.directory.path()
     }
 
-    /// Makes the keys that are due at `now`, or imports those of the first issuer, and drops expired ones.
+    /// Makes the keys that are due at `now`, and drops expired ones.
     pub(crate) fn rotate(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
+        self.exclusively(|store| store.rotate_alone(schedule, now))
+    }
+
+    fn rotate_alone(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
         self.recall(now);
         self.drop_expired(now);
-        if let Some(copies) = self.follows().map(Path::to_owned) {
-            return self.take_up(&copies, schedule, now);
-        }
         if let Some(in_hsm) = &self.at_rest.in_hsm {
-            in_hsm.tidy(self.directory.path(), &mut self.has_looked_for_orphans);
+            in_hsm.tidy(&self.shelf, &mut self.has_looked_for_orphans);
         }
         self.make_due(schedule, now, &[])
     }
@@ -151,15 +187,14 @@ impl KeyStore {
     fn make(&mut self, token_type: TokenType, life: Lifetime) -> Result<(), KeysError> {
         let aside = self.may_come_back();
         for _ in 0..MAX_ATTEMPTS {
-            let Made { signing, content, begun } = self.at_rest.make(self.directory.path(), token_type)?;
+            let Made { signing, content, begun } = self.at_rest.make(&self.shelf, token_type)?;
             if colliding(&self.keys, &signing).is_some() || colliding(&aside, &signing).is_some() {
-                begun.into_iter().for_each(Begun::discard);
+                begun.into_iter().for_each(|begun| begun.discard(&self.shelf));
                 continue; // a request names its key by one byte (RFC 9578, section 6.1)
             }
             let key = TokenKey { signing: Arc::new(signing), life };
-            let path = self.directory.join(FileName::of(&key).text);
-            self.at_rest.write(path, &content)?;
-            begun.into_iter().for_each(Begun::keep);
+            self.at_rest.write(&self.shelf, &self.shelf.join(FileName::of(&key).text), &content)?;
+            begun.into_iter().for_each(|begun| begun.keep(&self.shelf));
             let [from, until, end] =
                 [life.not_before, life.issue_until, life.not_after].map(|time| utc::rfc3339(time.0));
             tracing::info!(
@@ -180,7 +215,7 @@ impl KeyStore {
         self.keys = keys;
         for key in over {
             let name = FileName::of(&key).text;
-            match set_aside::rename(self.directory.path(), &name, &Why::Expired.mark(&name, now)) {
+            match self.shelf.rename(&name, &Why::Expired.mark(&name, now)) {
                 Ok(()) => tracing::info!("token key {:?} has left: its time is over", key.signing.id()),
                 Err(error) => tracing::warn!(
                     "the key file {name} cannot be set aside: {error}; its time is over, and it is not used any more"
@@ -191,28 +226,29 @@ impl KeyStore {
 
     /// Returns expired keys that are set aside, which return if a clock that is ahead is set right.
     fn may_come_back(&self) -> Vec<TokenKey> {
-        let files = set_aside::all(self.directory.path()).unwrap_or_default();
+        let files = set_aside::all(&self.shelf).unwrap_or_default();
         let expired = files.into_iter().filter(|aside| aside.why == Why::Expired);
         expired
             .filter_map(|aside| {
-                self.at_rest.read(&aside.original, content(&aside.path).ok()?).ok().map(|read| read.key)
+                self.at_rest
+                    .read(&aside.original, self.shelf.content(&aside.path).ok()?)
+                    .ok()
+                    .map(|read| read.key)
             })
             .collect()
     }
 
     /// Restores keys that were set aside because the clock was ahead, and have not expired.
     fn recall(&mut self, now: UnixSeconds) {
-        // A follower's keys are the first issuer's, and so is what is in the HSM.
-        let release = |Aside { path, original, .. }: &Aside| {
-            self.follows.is_some() || self.at_rest.release(path, original)
-        };
-        let back = set_aside::recall(self.directory.path(), now, release);
+        let release =
+            |Aside { path, original, .. }: &Aside| self.at_rest.release(&self.shelf, path, original);
+        let back = set_aside::recall(&self.shelf, now, release);
         let back = back.unwrap_or_else(|error| {
             tracing::warn!("the key files that were set aside cannot be looked through: {error}");
             Vec::new()
         });
         for path in back {
-            match load(&path, &self.at_rest).map(|read| read.key) {
+            match load(&self.shelf, &path, &self.at_rest).map(|read| read.key) {
                 Ok(key) if colliding(&self.keys, &key.signing).is_none() => {
                     tracing::warn!(
                         "token key {:?} is back: it left while the clock was ahead, and its time is not over",
@@ -236,16 +272,17 @@ impl KeyStore {
     /// Encrypts files that are plain or under an earlier passphrase. Every key has been read before, so that a wrong passphrase
     /// changes no file.
     pub(crate) fn encrypt(&mut self) -> Result<(), KeysError> {
+        self.exclusively(Self::encrypt_alone)
+    }
+
+    fn encrypt_alone(&mut self) -> Result<(), KeysError> {
         let Some(passphrases) = &self.at_rest.passphrases else { return Ok(()) };
         let mut renewed = 0;
         for stale in std::mem::take(&mut self.stale) {
-            self.at_rest.renew(stale)?;
+            self.at_rest.renew(&self.shelf, stale)?;
             renewed += 1;
         }
-        let directory = self.directory.path();
-        for Aside { path, original, .. } in
-            set_aside::all(directory).map_err(KeysError::unreadable(directory))?
-        {
+        for Aside { path, original, .. } in set_aside::all(&self.shelf)? {
             match self.encrypt_aside(&path, &original, passphrases.earlier.is_empty()) {
                 Ok(is_renewed) => renewed += usize::from(is_renewed),
                 Err(error) => {
@@ -265,27 +302,30 @@ impl KeyStore {
 
     /// Encrypts a key file that is set aside, whose name was `original`. Returns `true` if it was rewritten.
     fn encrypt_aside(&self, path: &Path, original: &Path, only_plain: bool) -> Result<bool, KeysError> {
-        let content = std::fs::read(path).map(Zeroizing::new).map_err(KeysError::unreadable(path))?;
+        let content = self.shelf.read(path).map_err(KeysError::unreadable(path))?;
         if only_plain && is_encrypted(&content) {
             return Ok(false);
         }
         let Read { plain, is_current, .. } = self.at_rest.read(original, content)?;
         if !is_current {
-            self.at_rest.renew(Stale { path: path.to_owned(), plain })?;
+            self.at_rest.renew(&self.shelf, Stale { path: path.to_owned(), plain })?;
         }
         Ok(!is_current)
     }
 
     /// Returns the fault of the clock, if files were written later than its present time.
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
-        let mut files = key_files(self.directory.path()).unwrap_or_default();
+        let mut files = match self.is_shared() {
+            true => Vec::new(),
+            false => self.shelf.key_files().unwrap_or_default(),
+        };
         files.push(self.directory.join(crate::accounts::FILE_NAME));
         set_aside::clock_fault(&files, now)
     }
 }
 
 /// Opens the directory, waiting briefly while a command (`postern issuer account`) holds the lock.
-fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
+pub(crate) fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
     let deadline = Instant::now() + COMMAND_PATIENCE;
     loop {
         match DataDir::open(directory) {
@@ -301,14 +341,17 @@ fn open_directory(directory: &Path) -> Result<DataDir, DataDirError> {
 pub(crate) fn inspect(keys: &Keys) -> Result<(), KeysError> {
     let at_rest = AtRest::of(keys)?;
     // The first start creates the directory.
-    if keys.directory.exists() { read(&keys.directory, &at_rest).map(drop) } else { Ok(()) }
+    if !keys.directory.exists() {
+        return Ok(());
+    }
+    read(&Shelf::Directory(keys.directory.clone()), &at_rest).map(drop)
 }
 
-/// Reads every key in `directory`. Also returns the files that are not as this issuer writes them.
-fn read(directory: &Path, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>), KeysError> {
+/// Reads every key of a shelf. Also returns the files that are not as this issuer writes them.
+fn read(shelf: &Shelf, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>), KeysError> {
     let (mut keys, mut stale) = (Vec::new(), Vec::new());
-    for path in key_files(directory)? {
-        let Read { key, plain, is_current } = load(&path, at_rest)?;
+    for path in shelf.key_files()? {
+        let Read { key, plain, is_current } = load(shelf, &path, at_rest)?;
         check_distinct(&keys, &key, &path)?;
         keys.push(key);
         if !is_current {
@@ -318,10 +361,9 @@ fn read(directory: &Path, at_rest: &AtRest) -> Result<(Vec<TokenKey>, Vec<Stale>
     Ok((keys, stale))
 }
 
-/// Returns the keys that were revoked before this start.
-fn read_revoked(directory: &Path) -> Result<Vec<Revoked>, KeysError> {
-    let aside = set_aside::all(directory).map_err(KeysError::unreadable(directory))?.into_iter();
-    let revoked = aside.filter_map(|aside| {
+/// Returns the keys that were revoked before.
+fn read_revoked(shelf: &Shelf) -> Result<Vec<Revoked>, KeysError> {
+    let revoked = set_aside::all(shelf)?.into_iter().filter_map(|aside| {
         let id = aside.why.revoked_id()?.to_owned();
         Some(Revoked { id, until: aside.name.life.not_after })
     });

@@ -5,8 +5,8 @@
 //! accounts, addresses or bytes of requests.
 //!
 //! `issue` handles a token request; `answer` is the table of refusals. `rotation` computes the lifetimes of keys, `keys` keeps
-//! their files, `hsm` uses those in an HSM, and `keyring` provides all to requests. `accounts` holds who may request tokens, `quota` how many, and `share`
-//! this issuer's part of that. `control` takes operators' commands. `signing` is the CPU pool, in whose `fair_queue` accounts
+//! their files, `hsm` uses those in an HSM, and `keyring` provides all to requests. `accounts` holds who may request tokens, `quota`
+//! how many, and `database` both, and the keys of several issuers. `control` takes operators' commands. `signing` is the CPU pool, in whose `fair_queue` accounts
 //! take turns. `recorder` keeps the counts, `page` shows them, and `reload` applies SIGHUP. `openapi` describes the interface for
 //! authors of clients, and `representation` is a document that is served to everyone. There is no CORS: web pages must not reach
 //! an issuer that may be open to loopback.
@@ -17,6 +17,7 @@ pub mod catalogue;
 mod check;
 pub mod config;
 pub mod control;
+mod database;
 mod directory;
 mod examine;
 mod health;
@@ -32,7 +33,6 @@ mod reload;
 mod representation;
 mod rotation;
 mod server;
-mod share;
 mod signing;
 
 pub use check::StartError;
@@ -40,8 +40,8 @@ pub use config::{Config, JoinConfig};
 pub use examine::{certificates, examine};
 pub use quota::{Burst, Quota};
 pub use reload::FIXED;
-pub use share::Share;
 
+use accounts::store::Store;
 use accounts::{Accounts, Configured};
 use control::Control;
 use directory::Imprint;
@@ -174,7 +174,6 @@ impl Issuer {
             (parts.accounts.clone(), parts.keyring.clone(), parts.recorder.clone());
         let (health, hsm, shutdown) = (parts.health.clone(), parts.hsm.clone(), process.shutdown);
         tracing::info!("the issuer listens on {local}");
-        accounts.report_awaited(&health);
         health.started();
         parts.certificate.start();
         if let Some(reloader) = reloader {
@@ -185,7 +184,6 @@ impl Issuer {
             () = shutdown.stopped() => {}
             () = keyring.run(store, commanded, &health) => {}
             () = accounts.clone().keep_saving(&health, &recorder) => {}
-            () = accounts.follow(&health) => {}
             () = control.serve(&accounts, &commands) => {}
             () = health.watch_overload(&recorder) => {}
             () = keyring.watch_hsm(hsm.clone(), &health) => {}
@@ -211,7 +209,10 @@ impl std::fmt::Debug for Issuer {
 pub fn check(config: &Config) -> Result<(), StartError> {
     check_without_keys(config)?;
     keys::inspect(&config.keys)?;
-    Ok(accounts::store::inspect(&config.keys.directory)?)
+    match config.accounts.database {
+        None => Ok(accounts::store::inspect(&config.keys.directory)?),
+        Some(_) => Ok(()), // `doctor` connects
+    }
 }
 
 /// Returns warnings about the environment of an issuer with this configuration that do not prevent a start, a sentence each:
@@ -224,15 +225,18 @@ pub fn remarks(config: &Config) -> Vec<String> {
 /// Opens the state on disk, and reads keys and accounts.
 fn open_state(config: &Config) -> Result<(KeyStore, Arc<Keyring>, Arc<Accounts>), StartError> {
     let (schedule, now) = (config.keys.schedule()?, UnixSeconds::now());
-    let mut store = KeyStore::open(&config.keys.directory, AtRest::of(&config.keys)?)?;
+    let mut store = KeyStore::of(
+        keys::open_directory(&config.keys.directory).map_err(KeysError::from)?,
+        AtRest::of(&config.keys)?,
+        config.server()?,
+    )?;
     store.encrypt()?;
-    store.follow(config.follows());
-    let accounts = Arc::new(Accounts::open(Configured::of(config), store.directory())?);
+    let accounts = Store::of(config, store.directory())?;
+    let accounts = Arc::new(Accounts::open(Configured::of(config), accounts)?);
     if let Some(hsm) = store.hsm() {
         hsm.start();
     }
     match store.rotate(&schedule, now) {
-        Err(KeysError::NotCopied { .. }) => {} // a follower waits for its copies, and reports it
         // The directory is served without the HSM, too; `Keyring::run` tries again.
         Err(error) if error.is_of_hsm() => tracing::error!("a token key cannot be made: {error}"),
         rotated => rotated?,

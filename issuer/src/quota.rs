@@ -3,9 +3,8 @@
 
 mod meter;
 
-pub(crate) use meter::{Charge, Meter, NoCharge, Spent, Usage, Writing};
+pub(crate) use meter::{Change, Changed, Charge, Meter, NoCharge, Spent, Usage, Writing};
 
-use crate::share::Share;
 use parking_lot::Mutex;
 use postern_config::{ConfigDuration, text_value};
 use postern_daemon::bucket::Bucket;
@@ -41,11 +40,6 @@ impl Quota {
 
     pub(crate) fn period(self) -> ConfigDuration {
         self.period
-    }
-
-    /// Returns the quota that an issuer with this share gives.
-    pub(crate) fn shared(self, share: Share) -> Self {
-        Self { tokens: share.of(self.tokens), ..self }
     }
 
     /// Returns the length of the period in seconds.
@@ -124,16 +118,14 @@ pub(crate) struct Pace {
 
 #[derive(Debug, Default)]
 struct State {
-    /// A limit, and this issuer's share of it.
-    limit: Option<(Burst, Share)>,
+    limit: Option<Burst>,
     bucket: Bucket,
 }
 
 impl Pace {
-    /// Sets another limit, or none. A share of a burst is one token at least.
-    pub(crate) fn set(&self, limit: Option<Burst>, share: Share) {
+    /// Sets another limit, or none.
+    pub(crate) fn set(&self, limit: Option<Burst>) {
         let state = &mut *self.state.lock();
-        let limit = limit.map(|limit| (limit, share));
         if state.limit != limit {
             *state = State { limit, bucket: Bucket::default() };
         }
@@ -142,9 +134,9 @@ impl Pace {
     /// Takes up to `most_wanted` tokens. The error is the time until the next token.
     pub(crate) fn take(&self, now: Instant, most_wanted: u64) -> Result<u64, Duration> {
         let State { limit, bucket } = &mut *self.state.lock();
-        let Some((limit, share)) = limit else { return Ok(most_wanted) };
-        let rate = f64::from(limit.tokens_per_second.get()) * share.ratio();
-        let most = share.of(limit.burst_tokens.get().into()).max(1) as f64;
+        let Some(limit) = limit else { return Ok(most_wanted) };
+        let [rate, most] =
+            [limit.tokens_per_second, limit.burst_tokens].map(|number| f64::from(number.get()));
         bucket.take(rate, most, most_wanted, now)
     }
 }
@@ -156,7 +148,7 @@ mod tests {
     fn pace(rate: u32, burst: u32) -> Pace {
         let [tokens_per_second, burst_tokens] = [rate, burst].map(|number| NonZeroU32::new(number).unwrap());
         let pace = Pace::default();
-        pace.set(Some(Burst { tokens_per_second, burst_tokens }), Share::WHOLE);
+        pace.set(Some(Burst { tokens_per_second, burst_tokens }));
         pace
     }
 
@@ -187,20 +179,9 @@ mod tests {
         let (pace, start) = (pace(1, 1), Instant::now());
         assert!(pace.take(start, 1).is_ok() && pace.take(start, 1).is_err());
         let same = pace.state.lock().limit;
-        pace.set(same.map(|(limit, _)| limit), Share::WHOLE);
+        pace.set(same);
         assert!(pace.take(start, 1).is_err());
-        pace.set(None, Share::WHOLE);
+        pace.set(None);
         assert!((0..100).all(|_| pace.take(start, 1).is_ok()));
-    }
-
-    #[test]
-    fn a_share_of_a_burst_is_one_token_at_least_and_that_of_a_rate_is_exact() {
-        let (pace, start) = (pace(1, 5), Instant::now());
-        let whole = pace.state.lock().limit.unwrap().0;
-        pace.set(Some(whole), "1/4".parse().unwrap());
-        assert_eq!(pace.take(start, 5), Ok(1));
-        assert_eq!(pace.take(start, 5), Err(Duration::from_secs(4)));
-        pace.set(Some(whole), "1/2".parse().unwrap());
-        assert_eq!(pace.take(start, 5), Ok(2));
     }
 }

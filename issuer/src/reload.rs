@@ -27,12 +27,11 @@ use tokio::task::spawn_blocking;
 const OTHER_SOCKETS: &str = "the sockets are bound at the start";
 
 /// The keys that need a restart.
-pub const FIXED: [Fixed; 7] = [
+pub const FIXED: [Fixed; 6] = [
     Fixed { key: "listen.address", why: OTHER_SOCKETS },
     Fixed { key: "listen.admin", why: OTHER_SOCKETS },
     Fixed { key: "keys.directory", why: "it holds the keys and accounts" },
-    Fixed { key: "group.follow", why: "following begins at the start" },
-    Fixed { key: "group.name", why: "metrics have it from the start" },
+    Fixed { key: "accounts", why: "the database is opened at the start" },
     Fixed { key: "keys.passphrase_file", why: "key files are encrypted at the start" },
     Fixed { key: "keys.pkcs11", why: "the module is loaded at the start" },
 ];
@@ -162,13 +161,11 @@ impl Reloading {
                 });
                 let Ok((back, reading)) = reading.await else { return }; // the runtime is shutting down
                 reloader = back;
-                self.accounts.look_now();
-                self.keyring.look_now();
                 let Some(reading) = reading else {
                     self.accounts.forget_answers();
                     continue;
                 };
-                match self.apply(reading.config.clone(), &shutdown) {
+                match self.apply(reading.config.clone(), &shutdown).await {
                     Ok(()) => reloader.applied(reading),
                     Err(error) => reloader.refused(&error.to_string()),
                 }
@@ -178,7 +175,7 @@ impl Reloading {
     }
 
     /// Applies a configuration. Steps that can fail come first, so that a failure changes nothing.
-    fn apply(&mut self, mut new: Config, shutdown: &Shutdown) -> Result<(), StartError> {
+    async fn apply(&mut self, mut new: Config, shutdown: &Shutdown) -> Result<(), StartError> {
         keep_signed(&mut new.tls, self.signed.as_ref())?;
         let (old, schedule) = (&self.config, new.keys.schedule()?);
         let before = self.settings.load_full();
@@ -189,8 +186,10 @@ impl Reloading {
         };
         let mut present = Present::of(&new, before.descriptors, pool, before.request_paths.clone())?;
         let authorizer = authorizer(&new, &self.health, &self.recorder)?;
-        let configured = Configured::of(&new);
-        self.accounts.take_up_configured(&configured)?;
+        let (configured, accounts) = (Arc::new(Configured::of(&new)), self.accounts.clone());
+        let writing = configured.clone();
+        let written = spawn_blocking(move || accounts.take_up_authorizer(&writing));
+        written.await.map_err(|_| StartError::Interrupted)??;
         self.accounts.set_authorizer(authorizer);
         self.health.clear(Fault::Authorizer); // a fault of the previous authorizer
         if let Some(tls) = tls {

@@ -166,12 +166,6 @@ fn successor_due(current: &Lifetime, schedule: &Schedule) -> UnixSeconds {
     current.issue_until.saturating_sub(schedule.publish_ahead)
 }
 
-/// `true` if no key is in use, or if half of `publish_ahead` is over without a successor.
-pub(crate) fn is_overdue(keys: &[Lifetime], schedule: &Schedule, now: UnixSeconds) -> bool {
-    let is_late = |current: &Lifetime| now >= current.issue_until.saturating_sub(schedule.publish_ahead / 2);
-    current(keys, now).is_none_or(|current| is_late(&current) && !has_successor(&current, keys))
-}
-
 /// `true` if some key takes over when `current` stops, or before.
 fn has_successor(current: &Lifetime, keys: &[Lifetime]) -> bool {
     keys.iter().any(|key| key.is_current(current.issue_until))

@@ -2,8 +2,8 @@
 
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::doctor::{Findings, name_server};
-use crate::support::group::Group;
 use crate::support::memcached::{Memcached, listening, spawn};
+use crate::support::postgres::{Postgres, issuer_in};
 use crate::support::process::{Ended, Postern, command, run};
 use crate::support::root;
 use crate::support::tls::Authority;
@@ -231,31 +231,19 @@ async fn certificates_of_this_side_and_of_the_other_are_judged_alike() {
     Findings::of(&issuer_file).has("look", "certificate", "server.pem ends at ");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copies_that_a_follower_cannot_take_up_are_named() {
-    let group = Group::new("1/2", "1/2", "");
-    Findings::of(&group.follower).has("bad", "copies", "token key of type 2");
-    let first = Daemon::ready("issuer", &group.first).await;
-    group.copy();
-    let found = Findings::of(&group.follower);
+#[test]
+fn a_database_that_is_away_is_named_and_one_that_is_there_too() {
+    let (mut server, home) = (Postgres::start(&[]), TempDir::new().unwrap());
+    let config = issuer_in(&server, home.path(), "issuer", "");
+    let found = Findings::of(&config);
     found.has_nothing_bad();
-    found.has("well", "copies", "has token keys that can be taken up: 1");
-    found.has("well", "copies", "has accounts of ");
-
-    let key = std::fs::read_dir(group.copies()).unwrap().flatten().map(|entry| entry.path());
-    let key = key.into_iter().find(|path| path.extension().is_some_and(|end| end == "p8")).unwrap();
-    let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-    mode(&key, 0o644);
-    mode(&group.copies().join("accounts.sqlite"), 0o640);
-    let found = Findings::of(&group.follower);
-    found.has("bad", "copies", "run chmod 600 on it");
-    found.has("bad", "copies", "accounts.sqlite can be read by other users (mode 640)");
-    mode(&group.copies().join("accounts.sqlite"), 0o600);
-    std::fs::remove_file(group.copies().join("accounts.secret")).unwrap();
-    Findings::of(&group.follower).has("bad", "copies", "the first issuer's secret of API keys is not there");
-    std::fs::remove_dir_all(group.copies()).unwrap();
-    Findings::of(&group.follower).has("bad", "copies", "(group.follow) cannot be read: ");
-    first.process.terminate().assert_stopped();
+    found.has("well", "database", "(accounts.database) answers");
+    server.kill();
+    Findings::of(&config).has(
+        "bad",
+        "database",
+        "cannot be used: error connecting to server: Connection refused",
+    );
 }
 
 #[test]

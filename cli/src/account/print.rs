@@ -7,10 +7,10 @@ use postern_client::join::Join;
 use postern_config::Secret;
 use postern_daemon::files::private_file;
 use postern_daemon::utc;
+use postern_issuer::Burst;
 use postern_issuer::control::{
-    AccountChange, AccountView, CertificateView, Here, KeptIn, Line, TierTerm, TokenKeyView, UsageRow,
+    AccountChange, AccountView, CertificateView, KeptIn, Line, TierTerm, TokenKeyView, UsageRow,
 };
-use postern_issuer::{Burst, Quota};
 use postern_token::UnixSeconds;
 use serde_json::json;
 use std::fs::File;
@@ -141,7 +141,7 @@ impl<W: Write> Printer<W> {
     }
 
     fn account(&mut self, account: &AccountView) -> io::Result<()> {
-        let AccountView { name, kept_in, enabled, terms, of_tier, here, keys, certificates, usage } = account;
+        let AccountView { name, kept_in, enabled, terms, of_tier, keys, certificates, usage } = account;
         if self.accounts > 0 && !(keys.is_empty() && certificates.is_empty() && usage.is_empty()) {
             writeln!(self.out)?;
         }
@@ -153,7 +153,6 @@ impl<W: Write> Printer<W> {
                 Some(quota) => write!(self.out, "  {quota}{}", whose(TierTerm::Quota))?,
                 None => write!(self.out, "  no quota, for the configuration does not have its tier")?,
             }
-            here.as_ref().map_or(Ok(()), |here| self.here(here))?;
             if let Some(Burst { tokens_per_second, burst_tokens }) = terms.burst {
                 let whose = whose(TierTerm::Burst);
                 write!(self.out, "  {tokens_per_second}/s, {burst_tokens} at once{whose}")?;
@@ -179,17 +178,6 @@ impl<W: Write> Printer<W> {
         }
         certificates.iter().try_for_each(|certificate| self.certificate(certificate))?;
         usage.iter().try_for_each(|row| self.usage(row))
-    }
-
-    fn here(&mut self, here: &Here) -> io::Result<()> {
-        let Here { share, quota, next } = here;
-        let nothing =
-            |quota: &Quota| if quota.tokens() == 0 { "nothing".to_owned() } else { quota.to_string() };
-        write!(self.out, "  of which this issuer gives {} (share {share})", nothing(quota))?;
-        match next {
-            Some(next) => write!(self.out, ", from the next period on {}", nothing(next)),
-            None => Ok(()),
-        }
     }
 
     fn certificate(&mut self, certificate: &CertificateView) -> io::Result<()> {

@@ -8,7 +8,6 @@ use super::api_key::KeyDigest;
 use super::configured::Allowance;
 use super::records::Terms;
 use crate::quota::{Meter, Pace, Quota};
-use crate::share::SharesInForce;
 use parking_lot::Mutex;
 use postern_config::ConfigDuration;
 use postern_daemon::fair_queue::Claim;
@@ -85,7 +84,7 @@ pub(crate) enum NoAccount {
     Unanswered,
     /// The question was not sent to the authorizer: too many keys that it has not allowed before arrived at once.
     Crowded,
-    /// The accounts cannot be read, or have not been copied from the first issuer yet.
+    /// The accounts cannot be read.
     Unreadable,
 }
 
@@ -100,7 +99,6 @@ pub(crate) struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Active {
     state: Mutex<State>,
-    shares: SharesInForce,
 }
 
 #[derive(Debug, Default)]
@@ -148,10 +146,6 @@ impl Holder {
 }
 
 impl Active {
-    pub(crate) fn new(shares: SharesInForce) -> Self {
-        Self { state: Mutex::default(), shares }
-    }
-
     /// Returns the account of a credential if it is in memory, and resets its idle time.
     pub(crate) fn get(&self, credential: &Credential) -> Option<(Arc<Holder>, Standing)> {
         let state = self.state.lock();
@@ -179,9 +173,9 @@ impl Active {
         }
         state.drop_credential(&credential); // the authorizer may have moved it to this account from another one
         let name: Arc<str> = found.name.into();
-        let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name, &self.shares));
+        let resident = state.by_name.entry(name.clone()).or_insert_with(|| Resident::new(name));
         resident.holder.meter.set_quota(allowance.quota);
-        resident.holder.pace.set(allowance.burst, self.shares.load().configured());
+        resident.holder.pace.set(allowance.burst);
         resident.holder.turns.store(allowance.turns.get(), Ordering::Relaxed);
         resident.holder.idle.store(0, Ordering::Relaxed);
         if resident.credentials.len() >= MOST_CREDENTIALS {
@@ -248,12 +242,12 @@ impl State {
 }
 
 impl Resident {
-    fn new(name: Arc<str>, shares: &SharesInForce) -> Self {
+    fn new(name: Arc<str>) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let holder = Holder {
             name,
             number: COUNT.fetch_add(1, Ordering::Relaxed),
-            meter: Arc::new(Meter::new(Quota::new(0, ConfigDuration::secs(1)), shares.clone())),
+            meter: Arc::new(Meter::new(Quota::new(0, ConfigDuration::secs(1)))),
             pace: Pace::default(),
             turns: AtomicU32::new(0),
             is_queued: AtomicBool::new(false),

@@ -3,10 +3,9 @@
 //! A key is stored in the same form as an issuer's own keys, with the day of its latest approval. A key beyond the limit, or
 //! unused for [`KEPT_DAYS`], counts as unknown: its question waits for a turn, which by itself refuses no request.
 
-use super::database::{rows, run};
+use crate::database::{Connection, Result, values};
 use parking_lot::Mutex;
 use postern_token::UnixSeconds;
-use rusqlite::{Connection, params};
 use std::collections::HashMap;
 
 /// Largest number of remembered keys, about 4 MB.
@@ -28,16 +27,17 @@ struct State {
 }
 
 /// Loads the keys from the database, and deletes those that are too old or too many.
-pub(super) fn read(connection: &Connection, now: UnixSeconds) -> rusqlite::Result<Allowed> {
-    let since = day(now).saturating_sub(KEPT_DAYS);
-    connection.execute("DELETE FROM keys_allowed_elsewhere WHERE day < ?1", params![since])?;
-    connection.execute(
+pub(super) fn read(connection: &Connection, now: UnixSeconds) -> Result<Allowed> {
+    let since = u64::from(day(now).saturating_sub(KEPT_DAYS));
+    connection.run("DELETE FROM keys_allowed_elsewhere WHERE day < ?1", values![since])?;
+    connection.run(
         "DELETE FROM keys_allowed_elsewhere WHERE key_hmac_sha256 IN
-             (SELECT key_hmac_sha256 FROM keys_allowed_elsewhere ORDER BY day DESC LIMIT -1 OFFSET ?1)",
-        params![MOST as u32],
+             (SELECT key_hmac_sha256 FROM keys_allowed_elsewhere ORDER BY day DESC
+              LIMIT 9223372036854775807 OFFSET ?1)",
+        values![MOST as u64],
     )?;
     let sql = "SELECT key_hmac_sha256, day FROM keys_allowed_elsewhere";
-    let days = rows(connection, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let days = connection.rows(sql, &[], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Allowed(Mutex::new(State { days: days.into_iter().collect(), unwritten: HashMap::new() })))
 }
 
@@ -77,14 +77,19 @@ impl Allowed {
     }
 }
 
-pub(super) fn write(connection: &Connection, changes: &[(Stored, Option<u32>)]) -> rusqlite::Result<()> {
-    changes.iter().try_for_each(|(key, day)| match day {
-        Some(day) => run(
-            connection,
-            "INSERT OR REPLACE INTO keys_allowed_elsewhere VALUES (?1, ?2)",
-            params![key, day],
-        ),
-        None => run(connection, "DELETE FROM keys_allowed_elsewhere WHERE key_hmac_sha256 = ?1", [key]),
+pub(super) fn write(connection: &Connection, changes: &[(Stored, Option<u32>)]) -> Result<()> {
+    changes.iter().try_for_each(|(key, day)| {
+        let changed = match day {
+            Some(day) => connection.run(
+                "INSERT INTO keys_allowed_elsewhere (key_hmac_sha256, day) VALUES (?1, ?2) \
+                 ON CONFLICT (key_hmac_sha256) DO UPDATE SET day = excluded.day",
+                values![key, u64::from(*day)],
+            ),
+            None => {
+                connection.run("DELETE FROM keys_allowed_elsewhere WHERE key_hmac_sha256 = ?1", values![key])
+            }
+        };
+        changed.map(drop)
     })
 }
 
@@ -108,8 +113,8 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_again_until_it_is_too_old() {
-        let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("schema.sql")).unwrap();
+        let connection = Connection::Sqlite(rusqlite::Connection::open_in_memory().unwrap());
+        connection.batch(crate::database::SCHEMA).unwrap();
         let allowed = read(&connection, on(100)).unwrap();
         (0..3).for_each(|number| allowed.add(key(number), on(100)));
         allowed.add(key(0), on(150));

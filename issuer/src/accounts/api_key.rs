@@ -75,10 +75,25 @@ impl KeySecret {
         if let Some(mode) = exposed_mode(&metadata) {
             return Err(AccountsError::Exposed { path: path.to_owned(), mode });
         }
+        let secret =
+            Self::parse(text.as_bytes()).ok_or_else(|| refused("it is not 64 hex digits".to_owned()))?;
+        Ok(Some(secret))
+    }
+
+    /// Reads the secret from its text, 64 hex digits; `None` for another one.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut secret = [0; 32];
-        hex::decode_to_slice(text.trim(), &mut secret)
-            .map_err(|_| refused("it is not 64 hex digits".to_owned()))?;
-        Ok(Some(Self::of(&secret)))
+        hex::decode_to_slice(text.trim_ascii(), &mut secret).ok()?;
+        Some(Self::of(&secret))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        hex::encode(self.secret) + "\n"
+    }
+
+    /// Generates a secret; `None` if the system gives no random bytes.
+    pub(crate) fn random() -> Option<Self> {
+        random::<32>().map(|secret| Self::of(&secret))
     }
 
     /// Generates a secret and writes it to `path`.
@@ -87,14 +102,15 @@ impl KeySecret {
             path: path.to_owned(),
             reason: "the system gives no random bytes".to_owned(),
         };
-        let secret = Self::of(&random::<32>().ok_or_else(none)?);
+        let secret = Self::random().ok_or_else(none)?;
         secret.write(path)?;
         Ok(secret)
     }
 
-    pub(crate) fn write(&self, path: &Path) -> Result<(), AccountsError> {
-        write_private(path, (hex::encode(self.secret) + "\n").as_bytes()).map_err(|error| {
-            AccountsError::Secret { path: path.to_owned(), reason: format!("it cannot be written ({error})") }
+    fn write(&self, path: &Path) -> Result<(), AccountsError> {
+        write_private(path, self.text().as_bytes()).map_err(|error| AccountsError::Secret {
+            path: path.to_owned(),
+            reason: format!("it cannot be written ({error})"),
         })
     }
 

@@ -17,7 +17,6 @@ use crate::config::AuthorizerConfig;
 use crate::health::{Fault, Health};
 use crate::quota::{Burst, Pace};
 use crate::recorder::Recorder;
-use crate::share::Share;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
@@ -110,7 +109,7 @@ impl Authorizer {
     ) -> Result<Self, ClientError> {
         let (pace, limit) =
             (Pace::default(), Burst { tokens_per_second: STRANGERS, burst_tokens: STRANGERS_AT_ONCE });
-        pace.set(Some(limit), Share::WHOLE);
+        pace.set(Some(limit));
         Ok(Self {
             http: http_client(config)?,
             config: config.clone(),

@@ -1,16 +1,14 @@
-//! Account settings in the configuration file: authorizer, group, usage, and tiers, whose terms many accounts share.
+//! Account settings in the configuration file: authorizer, usage, and tiers, whose terms many accounts share.
 //!
 //! The database has only the name of an account's tier, so a reload changes the quota of all accounts of a tier, ten or a
 //! million.
 
 use super::records::Terms;
-use crate::config::{Config, GroupConfig, Tier, UsageConfig};
+use crate::config::{Config, Tier, UsageConfig};
 use crate::quota::{Burst, Quota};
-use crate::share::Share;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::Path;
 
 /// Account settings of one reading of the configuration file.
 #[derive(Debug, Default)]
@@ -18,8 +16,6 @@ pub(crate) struct Configured {
     pub(super) tiers: Tiers,
     /// `true` if an authorizer may keep further accounts.
     pub(super) has_authorizer: bool,
-    /// The group of issuers that share their accounts.
-    pub(super) group: Option<GroupConfig>,
     pub(super) usage: UsageConfig,
 }
 
@@ -28,25 +24,8 @@ impl Configured {
         Self {
             tiers: Tiers::of(&config.tiers),
             has_authorizer: config.authorizer.is_some(),
-            group: config.group.clone(),
             usage: config.usage.clone(),
         }
-    }
-
-    /// Returns this issuer's share of every quota.
-    pub(super) fn share(&self) -> Share {
-        self.group.as_ref().map_or(Share::WHOLE, |group| group.share)
-    }
-
-    /// Lists the tiers with a quota above zero of which this issuer's share is zero.
-    pub(super) fn without_token(&self) -> Vec<String> {
-        let is_without = |tier: &&Tier| tier.quota.tokens() > 0 && self.share().of(tier.quota.tokens()) == 0;
-        self.tiers.iter().filter(is_without).map(|tier| format!("[[tiers]] {:?}", tier.name)).collect()
-    }
-
-    /// Returns the directory of the followed issuer's copies; `None` if this issuer follows none.
-    pub(super) fn follows(&self) -> Option<&Path> {
-        self.group.as_ref()?.follow.as_deref()
     }
 }
 
@@ -76,10 +55,6 @@ pub enum TierTerm {
 impl Tiers {
     pub(crate) fn of(tiers: &[Tier]) -> Self {
         Self(tiers.iter().map(|tier| (tier.name.clone(), tier.clone())).collect())
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Tier> {
-        self.0.values()
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

@@ -13,9 +13,8 @@ pub use super::records::{CertificateView, Terms};
 pub use super::usage::UsageRow;
 pub(crate) use crate::control::{Line, Refused};
 use crate::quota::{Burst, Quota};
-use crate::share::{Share, Shares};
 pub use backup::backup;
-pub(crate) use desk::{answer, not_here};
+pub(crate) use desk::answer;
 use postern_config::text_value;
 use postern_daemon::http::is_invisible;
 use postern_token::UnixSeconds;
@@ -117,13 +116,6 @@ pub enum AccountRequest {
         /// Only periods that end after this time.
         since: UnixSeconds,
     },
-}
-
-impl AccountRequest {
-    /// Returns `true` if the request changes accounts, which a follower refuses.
-    const fn is_change(&self) -> bool {
-        !matches!(self, Self::List | Self::Show { .. } | Self::Usage { .. })
-    }
 }
 
 /// A change of an optional value.
@@ -242,9 +234,6 @@ pub struct AccountView {
     /// Terms that come from the tier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of_tier: Vec<TierTerm>,
-    /// This issuer's part of the quota, if it is in a group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub here: Option<Here>,
     /// API keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<KeyView>,
@@ -254,27 +243,6 @@ pub struct AccountView {
     /// Usage, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usage: Vec<UsageRow>,
-}
-
-/// One issuer's part of an account's quota, in a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Here {
-    /// Share of the issuer in the present period.
-    pub share: Share,
-    /// Share of the quota, in whole tokens.
-    pub quota: Quota,
-    /// Share of the quota in the next period, if different.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<Quota>,
-}
-
-impl Here {
-    fn of(shares: &Shares, quota: Quota, now: UnixSeconds) -> Self {
-        let share = shares.of_period(quota.window(now));
-        let next = quota.shared(shares.configured());
-        let present = quota.shared(share);
-        Self { share, quota: present, next: (next != present).then_some(next) }
-    }
 }
 
 /// Place where an account is kept.
@@ -302,6 +270,6 @@ pub(crate) fn is_account_name(name: &str) -> bool {
 impl AccountView {
     fn bare(name: String, kept_in: KeptIn, enabled: bool) -> Self {
         let (of_tier, keys, certificates, usage) = Default::default();
-        Self { name, kept_in, enabled, terms: None, of_tier, here: None, keys, certificates, usage }
+        Self { name, kept_in, enabled, terms: None, of_tier, keys, certificates, usage }
     }
 }

@@ -1,12 +1,12 @@
-//! Creation, opening and checks of the database file, and its statements.
+//! Creation, opening and checks of the database file.
 //!
 //! SQLite with a write-ahead log and `synchronous = FULL`: committed data survives a power loss, and readers (this process,
 //! `sqlite3`, a backup) never wait for a writer. The issuer's lock on the directory makes it the only `postern` that writes.
 
+use crate::database::{Error, SCHEMA};
 use nix::unistd::geteuid;
 use postern_daemon::files::{exposed_mode, private_file, sync_name};
-use postern_token::UnixSeconds;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,6 @@ use std::time::Duration;
 pub(crate) const FILE_NAME: &str = "accounts.sqlite";
 /// SQLite's application id of the file: "Post".
 const APPLICATION_ID: u32 = 0x506f_7374;
-const SCHEMA: &str = include_str!("schema.sql");
 /// Version of [`SCHEMA`], in the file's `user_version`.
 const VERSION: u32 = 1;
 /// Longest wait for another program, such as `sqlite3`, to end its transaction.
@@ -53,8 +52,8 @@ pub enum AccountsError {
         "another program, such as sqlite3, has locked the database {path}: end its transaction (COMMIT or ROLLBACK)"
     )]
     Busy { path: PathBuf },
-    #[error("the copy {path} of the first issuer's accounts is not taken up: {reason}")]
-    Copy { path: PathBuf, reason: String },
+    #[error("cannot use the database {place} ([accounts] database): {reason}")]
+    Server { place: String, reason: String },
     #[error("cannot use the database {path}: {reason}. Free some space, or make the directory writable")]
     Unusable { path: PathBuf, reason: String },
     #[error(
@@ -75,6 +74,15 @@ impl AccountsError {
             }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { path },
             _ => Self::Unusable { path, reason },
+        }
+    }
+
+    /// Converts an error of a statement: `place` is the file of SQLite, or the server.
+    pub(crate) fn of_statement(place: &Path, error: &Error) -> Self {
+        match error {
+            Error::Sqlite(error) => Self::of(place, error),
+            Error::Unsure(error) if matches!(**error, Error::Sqlite(_)) => Self::of_statement(place, error),
+            other => Self::Server { place: place.display().to_string(), reason: other.to_string() },
         }
     }
 
@@ -227,48 +235,6 @@ pub(crate) fn check_pages(connection: &Connection, path: &Path) -> Result<(), Ac
         Ok(reason) => Err(AccountsError::Damaged { path: path.to_owned(), reason }),
         Err(error) => Err(AccountsError::of(path, &error)),
     }
-}
-
-// ---- Statements, which are prepared once ----
-
-/// Executes a statement that returns no rows.
-pub(super) fn run(connection: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<()> {
-    connection.prepare_cached(sql)?.execute(params).map(drop)
-}
-
-/// Returns the first row, if there is one.
-pub(super) fn first<T>(
-    connection: &Connection,
-    sql: &str,
-    params: impl Params,
-    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Option<T>> {
-    connection.prepare_cached(sql)?.query_row(params, read).optional()
-}
-
-/// Returns all rows.
-pub(super) fn rows<T>(
-    connection: &Connection,
-    sql: &str,
-    params: impl Params,
-    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    connection.prepare_cached(sql)?.query_map(params, read)?.collect()
-}
-
-/// Returns the time in a column, which may be NULL.
-pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<UnixSeconds>> {
-    let seconds: Option<i64> = row.get(column)?;
-    Ok(seconds.map(|seconds| UnixSeconds(natural(seconds))))
-}
-
-/// Converts to an integer of SQLite, saturating: no quota and no time exceeds its range.
-pub(super) fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(super) fn natural(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
 }
 
 #[cfg(test)]

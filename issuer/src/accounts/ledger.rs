@@ -1,17 +1,20 @@
 //! Recorded usage in the database, which is always ahead of the signed tokens.
 //!
-//! For each account, the database records an upper bound of the used tokens: the counted ones and a reservation
+//! For each account, the database records an upper bound of the used tokens: the counted ones and the reservations of all issuers
 //! ([`crate::quota`]). A request that needs more waits until a larger bound is on the disk. All waiting requests share one
 //! commit, of the changed rows, and a reservation is renewed before it is used up, so that few requests wait. After a crash the
-//! whole reservation counts as used: the account may lose it, and no token is issued beyond the quota. A stop writes the exact
-//! counts.
+//! whole reservation counts as used: the account may lose it, and no token is issued beyond the quota. A stop gives it back.
+//!
+//! A change whose commit is unknown is not made again: a reservation that it may have made counts as used, and one that it may
+//! have given back as well.
 
 use super::active::Holder;
 use super::database::AccountsError;
 use super::store::{PATIENCE, Store};
 use super::usage;
+use crate::database::Error;
 use crate::health::{Fault, Health};
-use crate::quota::{Charge, NoCharge, Spent, Writing};
+use crate::quota::{Changed, Charge, NoCharge, Spent, Writing};
 use parking_lot::Mutex;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
@@ -105,7 +108,7 @@ impl Ledger {
     pub(super) async fn due(&self, ticks: &mut Interval) -> Writing {
         let is_failing = *self.is_failing.borrow();
         tokio::select! {
-            // While the disk fails, ticks retry; requests do not.
+            // While the database fails, ticks retry; requests do not.
             () = self.wanted.notified(), if !is_failing => Writing::Reserve,
             _ = ticks.tick() => Writing::Settle,
         }
@@ -118,8 +121,8 @@ impl Ledger {
         // Requests from here on belong to the next turn.
         queued.iter().for_each(|holder| holder.is_queued.store(false, Ordering::Release));
         queued.extend(holders);
-        // Once each: a second look may give a lower figure than the first one reserved.
-        queued.sort_unstable_by_key(|holder| holder.number);
+        // Once each, and by name: all issuers lock rows in one order.
+        queued.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         queued.dedup_by_key(|holder| holder.number);
         let written = self.write_all(&queued, writing);
         if written.is_err() {
@@ -137,30 +140,38 @@ impl Ledger {
 
     fn write_all(&self, holders: &[Arc<Holder>], writing: Writing) -> Result<(), AccountsError> {
         self.store.with(|connection| {
+            connection.version()?; // while the database is away, nothing is given back
             for holder in holders {
-                if let Some(nothing) = holder.meter.unknown() {
-                    holder.meter.know(usage::read(connection, &holder.name, nothing)?);
+                if let Some(window) = holder.meter.unknown() {
+                    let used = usage::read(connection, &holder.name, window)?;
+                    holder.meter.know(window, used.unwrap_or_default(), UnixSeconds::now());
                 }
             }
             Ok(())
         })?;
-        let figures: Vec<_> = holders
-            .iter()
-            .flat_map(|holder| {
-                holder.meter.to_write(writing).into_iter().flatten().map(move |usage| (holder, usage))
-            })
-            .collect();
-        if figures.is_empty() {
+        let changes = |holder: &Arc<Holder>| {
+            let holder = holder.clone();
+            holder.meter.to_change(writing).into_iter().flatten().map(move |change| (holder.clone(), change))
+        };
+        let changes: Vec<_> = holders.iter().flat_map(changes).collect();
+        if changes.is_empty() {
             return Ok(());
         }
-        self.store.write(|transaction| {
-            for (holder, usage) in &figures {
-                usage::write(transaction, &holder.name, *usage)?;
-            }
-            Ok(())
-        })?;
-        figures.into_iter().for_each(|(holder, usage)| holder.meter.written(usage));
-        Ok(())
+        let written = self.store.transact(|connection| {
+            let each =
+                changes.iter().map(|(holder, change)| usage::change(connection, &holder.name, *change));
+            each.collect::<Result<Vec<_>, Error>>()
+        });
+        let now = UnixSeconds::now();
+        for (index, (holder, change)) in changes.into_iter().enumerate() {
+            let changed = match &written {
+                Ok(done) => Changed::Done { tokens: done[index].0, reserved: done[index].1 },
+                Err(Error::Unsure(_)) => Changed::Unsure,
+                Err(_) => Changed::Undone,
+            };
+            holder.meter.changed(change, changed, now);
+        }
+        written.map(drop).map_err(|error| self.store.error(&error))
     }
 
     /// Reports the result of a write to waiting requests and to the operator.

@@ -6,7 +6,7 @@
 use super::active::{Credential, Found, NoAccount, Standing};
 use super::records;
 use super::store::{PATIENCE, Store};
-use rusqlite::Connection;
+use crate::database::{Connection, Result};
 use std::io;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -72,12 +72,7 @@ impl Lookups {
 }
 
 /// Finds an account. The database takes precedence: settings of this issuer's operator override the authorizer's.
-fn find(
-    connection: &Connection,
-    store: &Store,
-    by: &By,
-    otherwise: Option<Found>,
-) -> rusqlite::Result<Option<Found>> {
+fn find(connection: &Connection, store: &Store, by: &By, otherwise: Option<Found>) -> Result<Option<Found>> {
     let stored = match by {
         By::Credential(Credential::ApiKey(digest)) => {
             let found = records::find_by_key(connection, &store.secret().stored(digest))?;

@@ -1,12 +1,10 @@
 //! Tables of accounts, of their keys, certificates and declarations, and of settings.
 
-use super::database::{first, natural, rows, run, time, whole};
+use crate::database::{Connection, Error, Result, Row, Value, values};
 use crate::quota::{Burst, Quota};
 use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_token::UnixSeconds;
-use rusqlite::types::Value;
-use rusqlite::{Connection, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -59,131 +57,109 @@ pub(crate) struct Record {
 const COLUMNS: &str = "accounts.id, name, enabled, quota_tokens, quota_period_seconds, rate_tokens_per_second, \
                        burst_tokens, tier, expires_at_unix";
 
-fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let number = |column: usize| {
-        let value: Option<i64> = row.get(column)?;
-        Ok::<_, rusqlite::Error>(
-            value.and_then(|value| NonZeroU32::new(u32::try_from(value).unwrap_or(u32::MAX))),
-        )
-    };
+fn record(row: &Row<'_>) -> Result<Record> {
+    let number = |column| Ok::<_, Error>(row.get::<Option<u32>>(column)?.and_then(NonZeroU32::new));
     let burst = Burst::of(number(5)?, number(6)?).flatten();
-    let (tokens, seconds): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
-    let period = |seconds| ConfigDuration(Duration::from_secs(natural(seconds)));
-    let quota = tokens.zip(seconds).map(|(tokens, seconds)| Quota::new(natural(tokens), period(seconds)));
+    let (tokens, seconds): (Option<u64>, Option<u64>) = (row.get(3)?, row.get(4)?);
+    let period = |seconds| ConfigDuration(Duration::from_secs(seconds));
+    let quota = tokens.zip(seconds).map(|(tokens, seconds)| Quota::new(tokens, period(seconds)));
     Ok(Record {
         id: row.get(0)?,
         name: row.get(1)?,
         enabled: row.get(2)?,
-        terms: Terms { quota, burst, tier: row.get(7)?, expires_at: time(row, 8)? },
+        terms: Terms { quota, burst, tier: row.get(7)?, expires_at: row.get(8)? },
     })
 }
 
 /// Finds the account of a stored key, and the key.
-pub(crate) fn find_by_key(
-    connection: &Connection,
-    stored: &[u8; 32],
-) -> rusqlite::Result<Option<(Record, KeyView)>> {
+pub(crate) fn find_by_key(connection: &Connection, stored: &[u8; 32]) -> Result<Option<(Record, KeyView)>> {
     let sql = format!(
         "SELECT {COLUMNS}, api_keys.id, retires_at_unix FROM api_keys JOIN accounts ON accounts.id = account_id \
          WHERE key_hmac_sha256 = ?1"
     );
-    first(connection, &sql, [stored], |row| {
-        Ok((record(row)?, KeyView { id: row.get(9)?, retires_at: time(row, 10)? }))
+    connection.first(&sql, values![stored], |row| {
+        Ok((record(row)?, KeyView { id: row.get(9)?, retires_at: row.get(10)? }))
     })
 }
 
 /// Finds the account of a client certificate.
-pub(crate) fn find_by_certificate(
-    connection: &Connection,
-    key: &PublicKeyDigest,
-) -> rusqlite::Result<Option<Record>> {
+pub(crate) fn find_by_certificate(connection: &Connection, key: &PublicKeyDigest) -> Result<Option<Record>> {
     let sql = format!(
         "SELECT {COLUMNS} FROM client_certificates JOIN accounts ON accounts.id = account_id WHERE public_key_sha256 = ?1"
     );
-    first(connection, &sql, [key.0], record)
+    connection.first(&sql, values![&key.0], record)
 }
 
-pub(crate) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<Record>> {
-    first(connection, &format!("SELECT {COLUMNS} FROM accounts WHERE name = ?1"), [name], record)
+pub(crate) fn find(connection: &Connection, name: &str) -> Result<Option<Record>> {
+    connection.first(&format!("SELECT {COLUMNS} FROM accounts WHERE name = ?1"), values![name], record)
 }
 
 /// Counts the accounts of each tier for which `is_known` returns `false`, except accounts that have their own quota.
 pub(crate) fn without_tier(
     connection: &Connection,
     is_known: impl Fn(&str) -> bool,
-) -> rusqlite::Result<Vec<(String, u64)>> {
+) -> Result<Vec<(String, u64)>> {
     // Steps from tier to tier in the index: a million accounts of a known tier do not require a million rows to be read.
     let next = "SELECT min(tier) FROM accounts WHERE quota_tokens IS NULL AND tier > ?1";
     let count = "SELECT count(*) FROM accounts WHERE quota_tokens IS NULL AND tier = ?1";
     let (mut found, mut last) = (Vec::new(), String::new());
     loop {
-        let tier = connection.prepare_cached(next)?.query_row([last], |row| row.get(0))?;
-        let Some(tier): Option<String> = tier else { return Ok(found) };
+        let tier = connection.first(next, values![last.as_str()], |row| row.get(0))?;
+        let Some(Some(tier)): Option<Option<String>> = tier else { return Ok(found) };
         if !is_known(&tier) {
-            let accounts = connection.prepare_cached(count)?.query_row([&tier], |row| row.get(0))?;
-            found.push((tier.clone(), natural(accounts)));
+            let accounts = connection.first(count, values![tier.as_str()], |row| row.get(0))?;
+            found.push((tier.clone(), accounts.unwrap_or_default()));
         }
         last = tier;
     }
 }
 
-/// Counts the accounts that have their own quota, from 1 to `most` tokens.
-pub(crate) fn with_at_most(connection: &Connection, most: u64) -> rusqlite::Result<u64> {
-    let sql = "SELECT count(*) FROM accounts WHERE quota_tokens BETWEEN 1 AND ?1";
-    connection.query_row(sql, [whole(most)], |row| row.get(0)).map(natural)
-}
-
 /// Calls `each` with every account, by name, until it fails.
-pub(crate) fn all<E: From<rusqlite::Error>>(
+pub(crate) fn all<E: From<Error>>(
     connection: &Connection,
     mut each: impl FnMut(Record) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut statement =
-        connection.prepare_cached(&format!("SELECT {COLUMNS} FROM accounts ORDER BY name"))?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        each(record(row)?)?;
-    }
-    Ok(())
+    let sql = format!("SELECT {COLUMNS} FROM accounts ORDER BY name");
+    connection.each(&sql, &[], |row| each(record(row)?))
 }
 
 /// Returns the column values of terms, in the order of the table.
 fn values(terms: &Terms) -> [Value; 6] {
     [
-        terms.quota.map(|quota| whole(quota.tokens())).into(),
-        terms.quota.map(|quota| whole(quota.seconds())).into(),
-        terms.burst.map(|burst| burst.tokens_per_second.get()).into(),
-        terms.burst.map(|burst| burst.burst_tokens.get()).into(),
-        terms.tier.clone().into(),
-        terms.expires_at.map(|time| whole(time.0)).into(),
+        terms.quota.map(Quota::tokens).into(),
+        terms.quota.map(Quota::seconds).into(),
+        terms.burst.map(|burst| u64::from(burst.tokens_per_second.get())).into(),
+        terms.burst.map(|burst| u64::from(burst.burst_tokens.get())).into(),
+        terms.tier.as_deref().into(),
+        terms.expires_at.into(),
     ]
 }
 
-pub(crate) fn insert(connection: &Connection, name: &str, terms: &Terms) -> rusqlite::Result<i64> {
+pub(crate) fn insert(connection: &Connection, name: &str, terms: &Terms) -> Result<i64> {
     let sql = "INSERT INTO accounts (name, quota_tokens, quota_period_seconds, rate_tokens_per_second, burst_tokens, tier, \
-               expires_at_unix) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    run(connection, sql, params_from_iter([Value::from(name.to_owned())].into_iter().chain(values(terms))))?;
-    Ok(connection.last_insert_rowid())
+               expires_at_unix) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING id";
+    let values: Vec<_> = [name.into()].into_iter().chain(values(terms)).collect();
+    Ok(connection.first(sql, &values, |row| row.get(0))?.unwrap_or_default())
 }
 
-pub(crate) fn update(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
+pub(crate) fn update(connection: &Connection, record: &Record) -> Result<()> {
     let Record { id, enabled, terms, .. } = record;
     let sql = "UPDATE accounts SET enabled = ?2, quota_tokens = ?3, quota_period_seconds = ?4, rate_tokens_per_second = ?5, \
                burst_tokens = ?6, tier = ?7, expires_at_unix = ?8 WHERE id = ?1";
-    let known = [Value::from(*id), Value::from(*enabled)];
-    run(connection, sql, params_from_iter(known.into_iter().chain(values(terms))))
+    let values: Vec<_> = [(*id).into(), (*enabled).into()].into_iter().chain(values(terms)).collect();
+    connection.run(sql, &values).map(drop)
 }
 
 /// Removes an account and its keys. Its usage stays, so that an account of the same name does not get a fresh quota.
-pub(crate) fn remove(connection: &Connection, id: i64) -> rusqlite::Result<()> {
-    run(connection, "DELETE FROM accounts WHERE id = ?1", [id])
+pub(crate) fn remove(connection: &Connection, id: i64) -> Result<()> {
+    connection.run("DELETE FROM accounts WHERE id = ?1", values![id]).map(drop)
 }
 
 // ---- Keys ----
 
-pub(crate) fn keys(connection: &Connection, id: i64) -> rusqlite::Result<Vec<KeyView>> {
+pub(crate) fn keys(connection: &Connection, id: i64) -> Result<Vec<KeyView>> {
     let sql = "SELECT id, retires_at_unix FROM api_keys WHERE account_id = ?1 ORDER BY id";
-    rows(connection, sql, [id], |row| Ok(KeyView { id: row.get(0)?, retires_at: time(row, 1)? }))
+    connection.rows(sql, values![id], |row| Ok(KeyView { id: row.get(0)?, retires_at: row.get(1)? }))
 }
 
 pub(crate) fn insert_key(
@@ -191,92 +167,83 @@ pub(crate) fn insert_key(
     account: i64,
     stored: &[u8; 32],
     made_elsewhere: bool,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     let sql = "INSERT INTO api_keys (account_id, key_hmac_sha256, made_elsewhere) VALUES (?1, ?2, ?3)";
-    run(connection, sql, params![account, stored, made_elsewhere])
+    connection.run(sql, values![account, stored, made_elsewhere]).map(drop)
 }
 
 /// Retires a key at `time`, unless it retires sooner.
-pub(crate) fn retire_key(connection: &Connection, key: i64, time: UnixSeconds) -> rusqlite::Result<()> {
-    let sql = "UPDATE api_keys SET retires_at_unix = min(ifnull(retires_at_unix, ?2), ?2) WHERE id = ?1";
-    run(connection, sql, params![key, whole(time.0)])
+pub(crate) fn retire_key(connection: &Connection, key: i64, time: UnixSeconds) -> Result<()> {
+    let sql = "UPDATE api_keys SET retires_at_unix = \
+               CASE WHEN retires_at_unix < ?2 THEN retires_at_unix ELSE ?2 END WHERE id = ?1";
+    connection.run(sql, values![key, time]).map(drop)
 }
 
-pub(crate) fn remove_key(connection: &Connection, key: i64) -> rusqlite::Result<()> {
-    run(connection, "DELETE FROM api_keys WHERE id = ?1", [key])
+pub(crate) fn remove_key(connection: &Connection, key: i64) -> Result<()> {
+    connection.run("DELETE FROM api_keys WHERE id = ?1", values![key]).map(drop)
 }
 
 /// Returns the stored forms of the keys that this issuer did not generate: those that a file declares.
-pub(crate) fn keys_made_elsewhere(connection: &Connection) -> rusqlite::Result<Vec<[u8; 32]>> {
-    rows(connection, "SELECT key_hmac_sha256 FROM api_keys WHERE made_elsewhere = 1", [], |row| row.get(0))
+pub(crate) fn keys_made_elsewhere(connection: &Connection) -> Result<Vec<[u8; 32]>> {
+    connection.rows("SELECT key_hmac_sha256 FROM api_keys WHERE made_elsewhere = 1", &[], |row| row.get(0))
 }
 
-pub(crate) fn has_keys(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.prepare("SELECT 1 FROM api_keys LIMIT 1")?.exists([])
+pub(crate) fn has_keys(connection: &Connection) -> Result<bool> {
+    Ok(connection.first("SELECT id FROM api_keys LIMIT 1", &[], |_| Ok(()))?.is_some())
 }
 
 // ---- Client certificates ----
 
-pub(crate) fn certificates(connection: &Connection, id: i64) -> rusqlite::Result<Vec<CertificateView>> {
+pub(crate) fn certificates(connection: &Connection, id: i64) -> Result<Vec<CertificateView>> {
     let sql = "SELECT id, public_key_sha256 FROM client_certificates WHERE account_id = ?1 ORDER BY id";
-    rows(connection, sql, [id], |row| {
+    connection.rows(sql, values![id], |row| {
         let public_key_sha256 = PublicKeyDigest(row.get(1)?).to_string();
         Ok(CertificateView { id: row.get(0)?, public_key_sha256 })
     })
 }
 
-pub(crate) fn insert_certificate(
-    connection: &Connection,
-    account: i64,
-    key: &PublicKeyDigest,
-) -> rusqlite::Result<()> {
+pub(crate) fn insert_certificate(connection: &Connection, account: i64, key: &PublicKeyDigest) -> Result<()> {
     let sql = "INSERT INTO client_certificates (account_id, public_key_sha256) VALUES (?1, ?2)";
-    run(connection, sql, params![account, key.0])
+    connection.run(sql, values![account, &key.0]).map(drop)
 }
 
-pub(crate) fn remove_certificate(connection: &Connection, certificate: i64) -> rusqlite::Result<()> {
-    run(connection, "DELETE FROM client_certificates WHERE id = ?1", [certificate])
+pub(crate) fn remove_certificate(connection: &Connection, certificate: i64) -> Result<()> {
+    connection.run("DELETE FROM client_certificates WHERE id = ?1", values![certificate]).map(drop)
 }
 
-pub(crate) fn has_certificates(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.prepare_cached("SELECT 1 FROM client_certificates LIMIT 1")?.exists([])
+pub(crate) fn has_certificates(connection: &Connection) -> Result<bool> {
+    Ok(connection.first("SELECT id FROM client_certificates LIMIT 1", &[], |_| Ok(()))?.is_some())
 }
 
 // ---- Accounts that a file declares ----
 
 /// Returns the identifiers and names of the declared accounts.
-pub(crate) fn declared(connection: &Connection) -> rusqlite::Result<Vec<(i64, String)>> {
+pub(crate) fn declared(connection: &Connection) -> Result<Vec<(i64, String)>> {
     let sql = "SELECT id, name FROM declared_accounts JOIN accounts ON id = account_id ORDER BY name";
-    rows(connection, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+    connection.rows(sql, &[], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// Returns the key that a file declared for an account: `None` without a declaration, `Some(None)` for a declaration without a
 /// key.
-pub(crate) fn declared_key(
-    connection: &Connection,
-    account: i64,
-) -> rusqlite::Result<Option<Option<[u8; 32]>>> {
+pub(crate) fn declared_key(connection: &Connection, account: i64) -> Result<Option<Option<[u8; 32]>>> {
     let sql = "SELECT key_hmac_sha256 FROM declared_accounts WHERE account_id = ?1";
-    first(connection, sql, [account], |row| row.get(0))
+    connection.first(sql, values![account], |row| row.get(0))
 }
 
-pub(crate) fn declare(
-    connection: &Connection,
-    account: i64,
-    stored: Option<&[u8; 32]>,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT OR REPLACE INTO declared_accounts (account_id, key_hmac_sha256) VALUES (?1, ?2)";
-    run(connection, sql, params![account, stored])
+pub(crate) fn declare(connection: &Connection, account: i64, stored: Option<&[u8; 32]>) -> Result<()> {
+    let sql = "INSERT INTO declared_accounts (account_id, key_hmac_sha256) VALUES (?1, ?2) \
+               ON CONFLICT (account_id) DO UPDATE SET key_hmac_sha256 = excluded.key_hmac_sha256";
+    connection.run(sql, values![account, stored]).map(drop)
 }
 
 // ---- Settings ----
 
-pub(crate) fn setting(connection: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
-    first(connection, "SELECT value FROM settings WHERE name = ?1", [name], |row| row.get(0))
+pub(crate) fn setting(connection: &Connection, name: &str) -> Result<Option<String>> {
+    connection.first("SELECT value FROM settings WHERE name = ?1", values![name], |row| row.get(0))
 }
 
-pub(crate) fn set(connection: &Connection, name: &str, value: &str) -> rusqlite::Result<()> {
-    let sql =
-        "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value";
-    run(connection, sql, [name, value])
+pub(crate) fn set(connection: &Connection, name: &str, value: &str) -> Result<()> {
+    let sql = "INSERT INTO settings (name, value) VALUES (?1, ?2) \
+               ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    connection.run(sql, values![name, value]).map(drop)
 }

@@ -3,16 +3,19 @@
 use super::api_key::{KeySecret, SECRET_FILE};
 use super::database::{self, AccountsError, FILE_NAME};
 use super::records;
-use arc_swap::{ArcSwap, Guard};
+use crate::StartError;
+use crate::config::Config;
+use crate::database::postgres::{Server, Session};
+use crate::database::{Connection, Error, Result};
+use crate::keys::control::shared_secret;
 use parking_lot::Mutex;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Setting with the fingerprint of the secret that the stored keys depend on.
 pub(super) const SECRET_CHECK: &str = "secret_check";
-/// Setting that the first account, authorizer or followed issuer creates, and nothing removes: removing the last account must
+/// Setting that the first account or authorizer creates, and nothing removes: removing the last account must
 /// not open the issuer to everyone.
 const NEEDS_ACCOUNT: &str = "tokens_need_an_account";
 
@@ -21,91 +24,90 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Store {
+    /// The file of SQLite, or the place of the server, for people.
     path: PathBuf,
-    secret: ArcSwap<KeySecret>,
+    secret: KeySecret,
     connection: Mutex<Connection>,
 }
 
 impl Store {
+    /// Opens the database of a configuration, or the one in `directory`, whose lock the caller holds.
+    pub(crate) fn of(config: &Config, directory: &Path) -> Result<Self, StartError> {
+        let Some(server) = config.server()? else { return Ok(Self::open(directory)?) };
+        let secret = shared_secret(server.clone(), &config.keys)?;
+        Ok(Self::shared(server, secret)?)
+    }
+
     /// Opens the database in `directory`, whose lock the caller holds, and creates it if it is missing. Blocks on the disk.
     pub(crate) fn open(directory: &Path) -> Result<Self, AccountsError> {
         let path = directory.join(FILE_NAME);
-        let connection = database::open(&path)?;
+        let connection = Connection::Sqlite(database::open(&path)?);
         let secret = open_secret(&connection, &path, &directory.join(SECRET_FILE))?;
-        Ok(Self { path, secret: ArcSwap::from_pointee(secret), connection: Mutex::new(connection) })
+        Ok(Self { path, secret, connection: Mutex::new(connection) })
+    }
+
+    /// Opens the database of `server`, whose API keys are under `secret`. Tokens need an account from then on: several issuers
+    /// are never open to everyone.
+    pub(crate) fn shared(server: Arc<Server>, secret: KeySecret) -> Result<Self, AccountsError> {
+        let path = PathBuf::from(&server.place);
+        let opened = Session::open(server).and_then(|connection| {
+            connection.transact(set_needs_account)?;
+            Ok(connection)
+        });
+        let connection = opened.map_err(|error| AccountsError::of_statement(&path, &error))?;
+        Ok(Self { path, secret, connection: Mutex::new(connection) })
     }
 
     /// Reads every page, so that damage is found at the start and not at a request of the account that it affects.
     pub(crate) fn check_pages(&self) -> Result<(), AccountsError> {
-        database::check_pages(&self.connection.lock(), &self.path)
+        match &*self.connection.lock() {
+            Connection::Sqlite(connection) => database::check_pages(connection, &self.path),
+            Connection::Postgres(_) => Ok(()),
+        }
     }
 
-    pub(crate) fn secret(&self) -> Guard<Arc<KeySecret>> {
-        self.secret.load()
-    }
-
-    /// Replaces the secret, while no key depends on the previous one.
-    pub(super) fn take_up_secret(&self, secret: KeySecret) -> Result<(), AccountsError> {
-        secret.write(&self.directory().join(SECRET_FILE))?;
-        self.with(|connection| records::set(connection, SECRET_CHECK, &secret.check()))?;
-        self.secret.store(Arc::new(secret));
-        Ok(())
-    }
-
-    pub(super) fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new("."))
+    pub(crate) fn secret(&self) -> &KeySecret {
+        &self.secret
     }
 
     /// Opens another connection, for reading.
     pub(crate) fn reader(&self) -> Result<Connection, AccountsError> {
-        database::open_to_read(&self.path)
+        match &*self.connection.lock() {
+            Connection::Sqlite(_) => Ok(Connection::Sqlite(database::open_to_read(&self.path)?)),
+            Connection::Postgres(session) => Ok(Connection::Postgres(Session::new(session.server.clone()))),
+        }
     }
 
     /// Runs `read` on the writer's connection.
-    pub(crate) fn with<T>(
-        &self,
-        read: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, AccountsError> {
-        read(&mut self.connection.lock()).map_err(|error| self.error(&error))
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T, AccountsError> {
+        read(&self.connection.lock()).map_err(|error| self.error(&error))
     }
 
-    /// Runs `change` in one transaction, like [`Store::transact`].
-    pub(crate) fn write<T>(
+    /// Runs `change` in one transaction, and waits for the previous writer ([`Connection::transact`]).
+    pub(crate) fn transact<T, E: From<Error>>(
         &self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, AccountsError> {
-        self.transact(change).map_err(|error| self.error(&error))
-    }
-
-    /// Runs `change` in one transaction: on the disk when this returns, or without effect. Waits for the previous writer.
-    pub(crate) fn transact<T, E: From<rusqlite::Error>>(
-        &self,
-        change: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
+        change: impl FnOnce(&Connection) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut connection = self.connection.lock();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let value = change(&transaction)?;
-        transaction.commit()?;
-        Ok(value)
+        self.connection.lock().transact(change)
     }
 
-    pub(crate) fn error(&self, error: &rusqlite::Error) -> AccountsError {
-        AccountsError::of(&self.path, error)
+    pub(crate) fn error(&self, error: &Error) -> AccountsError {
+        AccountsError::of_statement(&self.path, error)
     }
 }
 
 /// Returns `true` if tokens require an account.
-pub(crate) fn needs_account(connection: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn needs_account(connection: &Connection) -> Result<bool> {
     Ok(records::setting(connection, NEEDS_ACCOUNT)?.is_some())
 }
 
-pub(crate) fn set_needs_account(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn set_needs_account(connection: &Connection) -> Result<()> {
     if needs_account(connection)? { Ok(()) } else { records::set(connection, NEEDS_ACCOUNT, "1") }
 }
 
 /// Opens the secret. A lost secret is generated again only while no key depends on it.
 fn open_secret(connection: &Connection, path: &Path, file: &Path) -> Result<KeySecret, AccountsError> {
-    let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
+    let failed = |error: Error| AccountsError::of_statement(path, &error);
     let secret = match known_secret(connection, path, file)? {
         Some(secret) => secret,
         None => KeySecret::make(file)?,
@@ -123,7 +125,7 @@ fn known_secret(
     path: &Path,
     file: &Path,
 ) -> Result<Option<KeySecret>, AccountsError> {
-    let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
+    let failed = |error: Error| AccountsError::of_statement(path, &error);
     let refused = |reason: &str| AccountsError::Secret { path: file.to_owned(), reason: reason.to_owned() };
     let secret = KeySecret::read(file)?;
     if !records::has_keys(connection).map_err(failed)? {
@@ -143,7 +145,7 @@ pub(crate) fn inspect(directory: &Path) -> Result<(), AccountsError> {
     let (path, file) = (directory.join(FILE_NAME), directory.join(SECRET_FILE));
     database::inspect(&path)?;
     if has_database(&path) {
-        known_secret(&database::open_to_read(&path)?, &path, &file)?;
+        known_secret(&Connection::Sqlite(database::open_to_read(&path)?), &path, &file)?;
     } else {
         KeySecret::read(&file)?;
     }
@@ -162,6 +164,6 @@ pub(crate) fn has_accounts(directory: &Path) -> Result<bool, AccountsError> {
         return Ok(false);
     }
     database::inspect(&path)?;
-    let connection = database::open_to_read(&path)?;
-    needs_account(&connection).map_err(|error| AccountsError::of(&path, &error))
+    let connection = Connection::Sqlite(database::open_to_read(&path)?);
+    needs_account(&connection).map_err(|error| AccountsError::of_statement(&path, &error))
 }

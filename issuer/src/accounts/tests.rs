@@ -5,7 +5,7 @@ use super::control::{
     AccountChange, AccountRequest, AccountView, DeclaredAccount, Edit, KeptIn, KeyHash, Line, Refused, Terms,
 };
 use super::*;
-use crate::quota::{NoCharge, Usage};
+use crate::quota::{Change, NoCharge, Usage};
 use api_key::sha256;
 use http::HeaderMap;
 use http::HeaderValue;
@@ -15,7 +15,6 @@ use tempfile::TempDir;
 
 mod certificates;
 mod declared;
-mod follow;
 mod tiers;
 
 fn account(name: &str, key: &str, quota: &str) -> DeclaredAccount {
@@ -34,7 +33,7 @@ fn headers(values: &[&str]) -> HeaderMap {
 
 /// Opens accounts, and applies `declared` to them.
 fn open(declared: &[DeclaredAccount], directory: &TempDir) -> Accounts {
-    let accounts = Accounts::open(Configured::default(), directory.path()).unwrap();
+    let accounts = Accounts::open(Configured::default(), Store::open(directory.path()).unwrap()).unwrap();
     if !declared.is_empty() {
         apply(&accounts, declared).unwrap();
     }
@@ -259,7 +258,7 @@ async fn what_another_program_changes_in_the_database_counts_after_the_next_look
     assert_eq!(refusal(&accounts, &key).await, None, "it is in memory");
     let rename = |from: &str, to: &str| {
         let sql = format!("ALTER TABLE {from} RENAME TO {to}");
-        accounts.store.with(|connection| connection.execute_batch(&sql)).unwrap();
+        accounts.store.with(|connection| connection.batch(&sql)).unwrap();
     };
     rename("settings", "hidden");
     accounts.maintain_now(&mut maintenance).unwrap_err();
@@ -319,10 +318,8 @@ fn past_periods_are_merged_into_days_and_removed_in_time() {
     const DAY: u64 = 86_400;
     let directory = tempfile::tempdir().unwrap();
     let accounts = open(&[], &directory);
-    let row = |start: u64, period_seconds: u64, used: u64| Usage {
-        window_start: UnixSeconds(start),
-        period_seconds,
-        used,
+    let row = |start: u64, period_seconds: u64, tokens: u64| {
+        (Usage { window_start: UnixSeconds(start), period_seconds, used: 0 }, tokens)
     };
     let written = [
         row(0, DAY, 5),
@@ -334,7 +331,12 @@ fn past_periods_are_merged_into_days_and_removed_in_time() {
     ];
     accounts
         .store
-        .with(|connection| written.iter().try_for_each(|usage| usage::write(connection, "one", *usage)))
+        .with(|connection| {
+            written.iter().try_for_each(|(window, tokens)| {
+                let change = Change { window: *window, reserve: *tokens, give_back: 0, limit: u64::MAX };
+                usage::change(connection, "one", change).map(drop)
+            })
+        })
         .unwrap();
     let maintenance = |now: u64, kept_since: u64| {
         accounts

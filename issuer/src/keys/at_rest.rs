@@ -4,11 +4,11 @@
 //! start encrypts files that are plain or under another passphrase, one by one. If it is killed, the next start reads all files.
 
 use super::KeysError;
-use super::files::{TokenKey, content, named, read_secret};
+use super::Shelf;
+use super::files::{TokenKey, named};
 use super::in_hsm::{Begun, InHsm};
-use crate::config::Keys;
+use crate::config::{Keys, read_secret};
 use crate::hsm::{HsmError, KeyName};
-use postern_daemon::files::{replace_secret, write_private};
 use postern_token::key_file::{self, Passphrase, Reference, ReferenceError, is_encrypted};
 use postern_token::{SigningKey, TokenType};
 use std::borrow::Cow;
@@ -95,21 +95,29 @@ impl AtRest {
         if key_file::is_reference(path) {
             return self.refer(path, content);
         }
-        let passphrases = match &self.passphrases {
-            None if is_encrypted(&content) => {
-                return Err(KeysError::Encrypted { path: path.to_owned() });
-            }
-            Some(passphrases) if is_encrypted(&content) => passphrases,
-            of_plain => {
-                let key = parse(path, &content)?;
-                return Ok(Read { key, plain: content, is_current: of_plain.is_none() });
-            }
+        if !is_encrypted(&content) {
+            let key = parse(path, &content)?;
+            return Ok(Read { key, plain: content, is_current: self.passphrases.is_none() });
+        }
+        let (key, plain, is_current) = self.decrypt(path, &content, |plain| parse(path, plain))?;
+        Ok(Read { key, plain, is_current })
+    }
+
+    /// Decrypts and parses the content of a file. Also returns what was parsed, and `true` if the present passphrase decrypts it.
+    pub(super) fn decrypt<T>(
+        &self,
+        path: &Path,
+        content: &[u8],
+        parse: impl Fn(&[u8]) -> Result<T, KeysError>,
+    ) -> Result<(T, Zeroizing<Vec<u8>>, bool), KeysError> {
+        let Some(passphrases) = &self.passphrases else {
+            return Err(KeysError::Encrypted { path: path.to_owned() });
         };
         let each = [&passphrases.present].into_iter().chain(&passphrases.earlier).enumerate();
         for (index, passphrase) in each {
-            let Some(plain) = passphrase.decrypt(&content) else { continue };
-            match parse(path, &plain) {
-                Ok(key) => return Ok(Read { key, plain, is_current: index == 0 }),
+            let Some(plain) = passphrase.decrypt(content) else { continue };
+            match parse(&plain) {
+                Ok(parsed) => return Ok((parsed, plain, index == 0)),
                 Err(KeysError::Corrupt { .. }) => {} // a wrong passphrase that decrypted by chance
                 Err(error) => return Err(error),
             }
@@ -118,10 +126,10 @@ impl AtRest {
     }
 
     /// Makes a key, in the HSM or in memory, as configured for this type.
-    pub(super) fn make(&self, directory: &Path, token_type: TokenType) -> Result<Made, KeysError> {
+    pub(super) fn make(&self, shelf: &Shelf, token_type: TokenType) -> Result<Made, KeysError> {
         match &self.in_hsm {
             Some(in_hsm) if in_hsm.makes_keys && token_type == TokenType::BlindRsa2048 => {
-                let (signing, reference, begun) = in_hsm.make(directory)?;
+                let (signing, reference, begun) = in_hsm.make(shelf)?;
                 Ok(Made { signing, content: Zeroizing::new(reference.write()), begun: Some(begun) })
             }
             _ => {
@@ -149,11 +157,11 @@ impl AtRest {
     }
 
     /// Destroys the key that a file refers to which is about to be deleted. Returns `true` if the file may be deleted.
-    pub(super) fn release(&self, path: &Path, original: &Path) -> bool {
+    pub(super) fn release(&self, shelf: &Shelf, path: &Path, original: &Path) -> bool {
         if !key_file::is_reference(original) {
             return true;
         }
-        let Ok(text) = std::fs::read(path) else { return false }; // it may name a key
+        let Ok(text) = shelf.read(path) else { return false }; // it may name a key
         let Ok(reference) = Reference::parse(&text) else { return true }; // it names no key
         let Some(in_hsm) = &self.in_hsm else { return false };
         match in_hsm.hsm.destroy(&reference.id) {
@@ -186,18 +194,18 @@ impl AtRest {
     }
 
     /// Writes the file of a new key, encrypted if there is a passphrase.
-    pub(super) fn write(&self, path: PathBuf, plain: &[u8]) -> Result<(), KeysError> {
-        let content = match key_file::is_reference(&path) {
+    pub(super) fn write(&self, shelf: &Shelf, path: &Path, plain: &[u8]) -> Result<(), KeysError> {
+        let content = match key_file::is_reference(path) {
             true => plain.into(), // it contains no secret
             false => self.content(plain)?,
         };
-        write_private(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
+        shelf.write(path, &content).map_err(|source| KeysError::Unwritable { path: path.to_owned(), source })
     }
 
     /// Encrypts a file in place.
-    pub(super) fn renew(&self, Stale { path, plain }: Stale) -> Result<(), KeysError> {
+    pub(super) fn renew(&self, shelf: &Shelf, Stale { path, plain }: Stale) -> Result<(), KeysError> {
         let content = self.content(&plain)?;
-        replace_secret(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
+        shelf.replace(&path, &content).map_err(|source| KeysError::Unwritable { path, source })
     }
 }
 
@@ -206,8 +214,8 @@ fn parse(path: &Path, plain: &[u8]) -> Result<TokenKey, KeysError> {
 }
 
 /// Reads a key file.
-pub(super) fn load(path: &Path, at_rest: &AtRest) -> Result<Read, KeysError> {
-    at_rest.read(path, content(path)?)
+pub(super) fn load(shelf: &Shelf, path: &Path, at_rest: &AtRest) -> Result<Read, KeysError> {
+    at_rest.read(path, shelf.content(path)?)
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 //! between two of them leaves: a new key exists before an old one is removed.
 
 use super::control::{is_named, shown, unknown};
-use super::files::{FileName, TokenKey, check_distinct, content, lives};
+use super::files::{FileName, TokenKey, check_distinct, lives};
 use super::set_aside::{self, Aside, Why};
-use super::{KeyStore, KeysError, Revoked, view};
-use crate::accounts::control::not_here;
+use super::{KeyStore, Revoked, view};
 use crate::check::MAX_LIVE_KEYS;
 use crate::control::{KeyRequest, Line, Refused};
 use crate::rotation::{Phase, Schedule, Takeover};
@@ -26,10 +25,16 @@ impl KeyStore {
         schedule: &Schedule,
         now: UnixSeconds,
     ) -> Result<Vec<Line>, Refused> {
+        self.exclusively(|store| store.carry_out_alone(request, schedule, now))
+    }
+
+    fn carry_out_alone(
+        &mut self,
+        request: KeyRequest,
+        schedule: &Schedule,
+        now: UnixSeconds,
+    ) -> Result<Vec<Line>, Refused> {
         let is_list = request == KeyRequest::List;
-        if let Some(copies) = self.follows().filter(|_| !is_list) {
-            return Err(not_here(copies));
-        }
         let before: HashSet<_> = self.keys.iter().map(|key| key.signing.id()).collect();
         match request {
             KeyRequest::List => {}
@@ -44,7 +49,7 @@ impl KeyStore {
         let keys = view(&self.keys, now).into_iter().filter(|(key, _)| is_shown(key));
         let keys = keys.map(|(key, phase)| Line::TokenKey(shown(&key, phase)));
         let in_hsm = self.at_rest.in_hsm.as_ref().filter(|_| is_list);
-        let remarks = in_hsm.into_iter().flat_map(|in_hsm| in_hsm.orphans(self.directory.path()));
+        let remarks = in_hsm.into_iter().flat_map(|in_hsm| in_hsm.orphans(&self.shelf));
         Ok(keys.chain(remarks.map(Line::Remark)).collect())
     }
 
@@ -66,7 +71,7 @@ impl KeyStore {
                 )));
             }
         };
-        self.rotate(schedule, now)?; // from here on there is a key to succeed
+        self.rotate_alone(schedule, now)?; // from here on there is a key to succeed
         wanted.into_iter().try_for_each(|token_type| self.replace_one(token_type, ahead, schedule, now))
     }
 
@@ -92,7 +97,7 @@ impl KeyStore {
         for key in earlier.iter_mut().filter(shortened) {
             let shorter = TokenKey { signing: key.signing.clone(), life: takeover.shorten(key.life) };
             let (from, to) = (FileName::of(key).text, FileName::of(&shorter).text);
-            set_aside::rename(self.directory.path(), &from, &to).map_err(|error| {
+            self.shelf.rename(&from, &to).map_err(|error| {
                 Refused::runtime(format!(
                     "the successor is made, and takes over. The key file {from} cannot be given its new name {to}: {error}. Its key \
                      signs for agents that ask for it until its earlier end"
@@ -117,7 +122,7 @@ impl KeyStore {
         schedule: &Schedule,
         now: UnixSeconds,
     ) -> Result<(), Refused> {
-        self.rotate(schedule, now)?;
+        self.rotate_alone(schedule, now)?;
         let is_leaving = |key: &&TokenKey| id.is_none_or(|id| is_named(&key.signing.id().to_hex(), id));
         let leaving: Vec<TokenKey> = self.keys.iter().filter(is_leaving).cloned().collect();
         let retired = if revokes { self.retired(id, now)? } else { Vec::new() };
@@ -136,7 +141,7 @@ impl KeyStore {
             let name = FileName::of(&key).text;
             let ended = match revokes {
                 true => self.revoke_file(&key, &name, now),
-                false => set_aside::rename(self.directory.path(), &name, &Why::Retired.mark(&name, now)),
+                false => self.shelf.rename(&name, &Why::Retired.mark(&name, now)),
             };
             ended.map_err(|error| kept(&name, &error))?;
             let id = key.signing.id();
@@ -148,7 +153,7 @@ impl KeyStore {
         }
         // Last, because a file that cannot be read keeps no key in use.
         for Aside { path, original, .. } in retired {
-            let key = self.at_rest.read(&original, content(&path)?)?.key;
+            let key = self.at_rest.read(&original, self.shelf.content(&path)?)?.key;
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             self.revoke_file(&key, &name, now).map_err(|error| kept(&name, &error))?;
             tracing::warn!(
@@ -161,20 +166,18 @@ impl KeyStore {
 
     /// Returns the files of keys that were retired, not revoked, and have not expired.
     fn retired(&self, id: Option<&str>, now: UnixSeconds) -> Result<Vec<Aside>, Refused> {
-        let directory = self.directory.path();
         let is_meant = |Aside { why, name, .. }: &Aside| {
             let is_alive = now < name.life.not_after;
             *why == Why::Retired && is_alive && id.is_none_or(|id| is_named(&name.id, id))
         };
-        let aside = set_aside::all(directory).map_err(KeysError::unreadable(directory))?;
-        Ok(aside.into_iter().filter(is_meant).collect())
+        Ok(set_aside::all(&self.shelf)?.into_iter().filter(is_meant).collect())
     }
 
     /// Sets the file `name` aside as that of a revoked key, which the directory names from then on.
     fn revoke_file(&mut self, key: &TokenKey, name: &str, now: UnixSeconds) -> io::Result<()> {
         let id = key.signing.id().to_hex();
         let aside = Why::Revoked(id.clone()).mark(&FileName::of(key).text, now);
-        set_aside::rename(self.directory.path(), name, &aside)?;
+        self.shelf.rename(name, &aside)?;
         self.revoked.push(Revoked { id, until: key.life.not_after });
         Ok(())
     }
@@ -198,8 +201,7 @@ impl KeyStore {
         if key.signing.is_elsewhere() {
             self.at_rest.find(content)?;
         }
-        let path = self.directory.join(FileName::of(&key).text);
-        self.at_rest.write(path, content)?;
+        self.at_rest.write(&self.shelf, &self.shelf.join(FileName::of(&key).text), content)?;
         tracing::info!("token key {:?} is imported, as an operator asked", key.signing.id());
         self.keys.push(key);
         Ok(())

@@ -1,16 +1,19 @@
 //! Operators' access to keys: answers to their requests, which `changes` carries out, and copies of key files.
 
-use super::at_rest::{AtRest, Read, load};
-use super::files::{FileName, KeyPhase, TokenKey, content, key_files};
-use super::{KeyStore, KeysError};
-use crate::Config;
+use super::at_rest::{AtRest, Read};
+use super::files::{FileName, KeyPhase, TokenKey};
+use super::{KeyStore, KeysError, Shelf};
+use crate::accounts::api_key::{KeySecret, SECRET_FILE};
 use crate::config::Keys;
 use crate::control::{KeyContent, KeyRequest, Line, Refused, TokenKeyView};
+use crate::database::postgres::Server;
+use crate::{Config, StartError};
 use postern_daemon::files::{DataDir, private_file, sync_name};
-use postern_token::UnixSeconds;
 use postern_token::key_file::{is_encrypted, is_reference};
+use postern_token::{SignError, UnixSeconds};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Maximum attempts to read a file, which a rotation may rename between finding and reading it.
@@ -18,13 +21,46 @@ const MOST_ATTEMPTS: usize = 5;
 
 /// Answers a request on the files of an issuer that is not running, as holding the lock proves.
 pub(crate) fn answer(lock: DataDir, config: &Config, request: KeyRequest) -> Result<Vec<Line>, Refused> {
-    let schedule = config
-        .keys
-        .schedule()
-        .map_err(|error| Refused { sentence: error.to_string(), code: error.exit_code() })?;
-    let mut store = KeyStore::of(lock, AtRest::of(&config.keys)?)?;
-    store.follow(config.follows());
+    let (schedule, server) = (config.keys.schedule()?, config.server()?);
+    let mut store = KeyStore::of(lock, AtRest::of(&config.keys)?, server)?;
     store.carry_out(request, &schedule, UnixSeconds::now())
+}
+
+/// Returns the secret of the API keys in the database of `server`, which is made if there is none. It is encrypted like a key.
+pub(crate) fn shared_secret(server: Arc<Server>, keys: &Keys) -> Result<KeySecret, StartError> {
+    // `Config::check` has refused a configuration without one.
+    let at_rest = AtRest::under(keys.passphrase_file.as_deref().unwrap_or(Path::new("")))?;
+    let shelf = Shelf::in_database(server)?;
+    shelf.hold()?;
+    let secret = secret_in(&shelf, &at_rest);
+    shelf.release();
+    Ok(secret?)
+}
+
+fn secret_in(shelf: &Shelf, at_rest: &AtRest) -> Result<KeySecret, KeysError> {
+    let path = shelf.join(SECRET_FILE);
+    let (unreadable, unwritable) = (KeysError::unreadable(&path), KeysError::unwritable(&path));
+    match shelf.read(&path) {
+        Ok(sealed) => {
+            let parse = |plain: &[u8]| {
+                let source = "it is not 64 hex digits".into();
+                KeySecret::parse(plain).ok_or(KeysError::Corrupt { path: path.clone(), source })
+            };
+            let (secret, plain, is_current) = at_rest.decrypt(&path, &sealed, parse)?;
+            if !is_current {
+                shelf.replace(&path, &at_rest.content(&plain)?).map_err(unwritable)?;
+            }
+            Ok(secret)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let secret = KeySecret::random().ok_or(KeysError::Generate(SignError::NoRandomness))?;
+            let text = secret.text();
+            let sealed = at_rest.content(text.as_bytes())?;
+            shelf.write(&path, &sealed).map_err(unwritable)?;
+            Ok(secret)
+        }
+        Err(error) => Err(unreadable(error)),
+    }
 }
 
 /// The content of a copy of a key file.
@@ -50,10 +86,14 @@ pub struct Exported {
 ///
 /// # Errors
 /// A sentence for the operator. An incomplete file at `target` is removed.
-pub fn export(keys: &Keys, id: &str, form: Form, target: &Path) -> Result<Exported, Refused> {
-    let at_rest = AtRest::of(keys)?;
+pub fn export(config: &Config, id: &str, form: Form, target: &Path) -> Result<Exported, Refused> {
+    let at_rest = AtRest::of(&config.keys)?;
+    let shelf = match config.server()? {
+        None => Shelf::Directory(config.keys.directory.clone()),
+        Some(server) => Shelf::in_database(server)?,
+    };
     for _ in 0..MOST_ATTEMPTS {
-        let path = find(&keys.directory, id)?;
+        let path = find(&shelf, id)?;
         if is_reference(&path) {
             return Err(Refused::runtime(format!(
                 "the private key of the token key {id} is in the HSM ([keys.pkcs11]) and cannot leave it: its backup is the HSM's own. \
@@ -61,7 +101,8 @@ pub fn export(keys: &Keys, id: &str, form: Form, target: &Path) -> Result<Export
                 path.display()
             )));
         }
-        let read = content(&path).and_then(|content| Ok((at_rest.read(&path, content.clone())?, content)));
+        let read =
+            shelf.content(&path).and_then(|content| Ok((at_rest.read(&path, content.clone())?, content)));
         match read {
             // A rotation has renamed the file.
             Err(KeysError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -76,9 +117,9 @@ pub fn export(keys: &Keys, id: &str, form: Form, target: &Path) -> Result<Export
 }
 
 /// Returns the file of the key whose id begins with `id`.
-fn find(directory: &Path, id: &str) -> Result<PathBuf, Refused> {
+fn find(shelf: &Shelf, id: &str) -> Result<PathBuf, Refused> {
     let named = |path: &PathBuf| FileName::parse(path).is_some_and(|name| is_named(&name.id, id));
-    key_files(directory).map_err(unreadable)?.into_iter().find(named).ok_or_else(|| unknown(id))
+    shelf.key_files().map_err(unreadable)?.into_iter().find(named).ok_or_else(|| unknown(id))
 }
 
 /// Converts an error for an operator who copies a key; the advice for a start does not apply.
@@ -150,7 +191,7 @@ pub fn to_import(path: &Path, keys: &Keys, passphrase_file: Option<&Path>) -> Re
         Some(file) => AtRest::under(file)?,
         None => AtRest::of(keys)?,
     };
-    let Read { plain, .. } = load(path, &at_rest)?;
+    let Read { plain, .. } = at_rest.read(path, super::files::content(path)?)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(KeyRequest::Import { name, content: KeyContent(hex::encode(&*plain)) })
 }

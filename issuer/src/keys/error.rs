@@ -2,7 +2,7 @@
 
 use crate::hsm::{HsmError, LoadError};
 use postern_daemon::files::DataDirError;
-use postern_token::{KeyError, SignError, TokenType};
+use postern_token::{KeyError, SignError};
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -75,15 +75,12 @@ pub enum KeysError {
     )]
     Collision { path: PathBuf, other: String },
     #[error(
-        "cannot read {path}, where the first issuer's key files are copied to ([group] follow): {source}; make it readable for the issuer's \
-         user"
+        "{path} is a token key of an issuer with a database of its own, and [accounts] database names another one, which does not have it: \
+         move its accounts and keys there (`postern issuer database migrate`), or the key files elsewhere, which voids their tokens"
     )]
-    Copies { path: PathBuf, source: io::Error },
-    #[error(
-        "the token key of type {token_type} to come is not among the copies in {directory}, and the first issuer should have made it by now ([keys] \
-         publish_ahead, rotate_every): copy its key files, and give both issuers the same times"
-    )]
-    NotCopied { directory: PathBuf, token_type: TokenType },
+    Left { path: PathBuf },
+    #[error("the token keys in the database cannot be used ({place}): {reason}")]
+    Database { place: PathBuf, reason: String },
     #[error("cannot make a token key: {0}")]
     Generate(SignError),
     #[error(
@@ -102,6 +99,10 @@ impl KeysError {
             io::ErrorKind::NotADirectory => DataDirError::Unusable { path: path.to_owned(), source }.into(),
             _ => Self::Unreadable { path: path.to_owned(), source },
         }
+    }
+
+    pub(super) fn unwritable(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Unwritable { path: path.to_owned(), source }
     }
 
     /// `true` if the error ends once the HSM works, so that it does not prevent a start.

@@ -5,8 +5,7 @@ use crate::rotation::{self, Lifetime, Phase};
 use postern_daemon::files::exposed_mode;
 use postern_token::{SigningKey, TokenType, UnixSeconds, key_file};
 use std::error::Error;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -97,20 +96,6 @@ impl FileName {
     }
 }
 
-/// Returns the key files of a directory, oldest first.
-pub(super) fn key_files(directory: &Path) -> Result<Vec<PathBuf>, KeysError> {
-    let unreadable = KeysError::unreadable(directory);
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(&unreadable)? {
-        let path = entry.map_err(&unreadable)?.path();
-        if key_file::token_type(&path).is_some() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
 /// Reads a key file. Fails if other users can read it, unless it is a reference, which holds no secret.
 pub(super) fn content(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     let unreadable = KeysError::unreadable(path);
@@ -134,15 +119,4 @@ pub(super) fn named<E: Into<Box<dyn Error + Send + Sync>>>(
         Ok(signing) if signing.id().short() != name.id => Err(KeysError::OtherKey { path }),
         Ok(signing) => Ok(TokenKey { signing: Arc::new(signing), life: name.life }),
     }
-}
-
-/// Reads a file that other users may not read. The error is the end of a sentence.
-pub(super) fn read_secret(file: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
-    let unreadable = |error| format!("cannot be read: {error}");
-    let mode = std::fs::metadata(file).map_err(unreadable)?.permissions().mode() & 0o777;
-    // The group's bits are ignored: those of systemd's credentials are the mask of an access list, and other mounts have a group.
-    if mode & 0o007 != 0 {
-        return Err(format!("is open to every user (mode {mode:04o}): run chmod 600 on it"));
-    }
-    std::fs::read(file).map(Zeroizing::new).map_err(unreadable)
 }

@@ -5,11 +5,9 @@
 //! first file is removed. After a crash that file leads to a key without a file, which is destroyed. A key that was set aside is
 //! destroyed just before its file is deleted: a crash in between leaves a file that refers to nothing.
 
-use super::files::{key_files, read_secret};
-use super::{KeysError, set_aside};
-use crate::config::{Keys, Pkcs11Config};
+use super::{KeysError, Shelf, set_aside};
+use crate::config::{Keys, Pkcs11Config, read_secret};
 use crate::hsm::{Hsm, KeyName, Options};
-use postern_daemon::files::{sync_name, write_private};
 use postern_token::key_file::{self, Reference};
 use postern_token::{SigningKey, TokenRequest, TokenType, spki_of_modulus};
 use std::collections::HashSet;
@@ -41,17 +39,17 @@ impl InHsm {
     }
 
     /// Makes a key, which is kept once [`Begun::keep`] is called.
-    pub(super) fn make(&self, directory: &Path) -> Result<(SigningKey, Reference, Begun), KeysError> {
+    pub(super) fn make(&self, shelf: &Shelf) -> Result<(SigningKey, Reference, Begun), KeysError> {
         let mut id = vec![0; ID_LEN];
         aws_lc_rs::rand::fill(&mut id)
             .map_err(|_| KeysError::Generate(postern_token::SignError::NoRandomness))?;
-        let path = directory.join(format!("{}.{BEGUN}", hex::encode(&id)));
-        write_private(&path, b"").map_err(|source| KeysError::Unwritable { path: path.clone(), source })?;
+        let path = shelf.join(format!("{}.{BEGUN}", hex::encode(&id)));
+        shelf.write(&path, b"").map_err(|source| KeysError::Unwritable { path: path.clone(), source })?;
         let begun = Begun { path, hsm: self.hsm.clone(), id: id.clone() };
         match self.generate(id) {
             Ok((signing, reference)) => Ok((signing, reference, begun)),
             Err(error) => {
-                begun.discard();
+                begun.discard(shelf);
                 Err(error)
             }
         }
@@ -77,24 +75,23 @@ impl InHsm {
 
     /// Destroys keys that were being made when the process died, and reports the other keys that no file refers to if this is
     /// the first time. Does nothing while the HSM does not answer.
-    pub(super) fn tidy(&self, directory: &Path, has_reported: &mut bool) {
+    pub(super) fn tidy(&self, shelf: &Shelf, has_reported: &mut bool) {
         if !self.hsm.is_ready() {
             return;
         }
-        if let Err(error) = self.destroy_begun(directory) {
+        if let Err(error) = self.destroy_begun(shelf) {
             tracing::warn!(
                 "keys that were being made in the HSM when the process died are not destroyed yet: {error}"
             );
         }
         if !std::mem::replace(has_reported, true) {
-            self.orphans(directory).iter().for_each(|orphan| tracing::warn!("{orphan}"));
+            self.orphans(shelf).iter().for_each(|orphan| tracing::warn!("{orphan}"));
         }
     }
 
-    fn destroy_begun(&self, directory: &Path) -> Result<(), Box<dyn Error>> {
-        let known = referred(directory)?;
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
+    fn destroy_begun(&self, shelf: &Shelf) -> Result<(), Box<dyn Error>> {
+        let known = referred(shelf)?;
+        for path in shelf.all()? {
             if path.extension().is_none_or(|extension| extension != BEGUN) {
                 continue;
             }
@@ -107,18 +104,18 @@ impl InHsm {
                     hex::encode(&id)
                 );
             }
-            std::fs::remove_file(&path)?;
+            shelf.remove(&path)?;
         }
         Ok(())
     }
 
     /// Returns a sentence for each private key of an issuer in the HSM that no file here refers to, or why they cannot be listed.
-    pub(super) fn orphans(&self, directory: &Path) -> Vec<String> {
+    pub(super) fn orphans(&self, shelf: &Shelf) -> Vec<String> {
         let found = match self.hsm.list() {
             Ok(found) => found,
             Err(error) => return vec![format!("what is in the HSM cannot be listed: {error}")],
         };
-        let known = match referred(directory) {
+        let known = match referred(shelf) {
             Ok(known) => known,
             Err(error) => {
                 return vec![format!("the key files that refer to the HSM cannot be read: {error}")];
@@ -130,7 +127,7 @@ impl InHsm {
                 format!(
                     "no file in {} refers to the private key with the CKA_ID {id} in the HSM. It signs nothing here. If it is not another \
                      issuer's, destroy it: pkcs11-tool --login --delete-object --type privkey --id {id}",
-                    directory.display()
+                    shelf.directory().display()
                 )
             })
             .collect()
@@ -139,13 +136,13 @@ impl InHsm {
 
 /// Returns the ids of all keys in the HSM that files refer to, including files that are set aside. Fails if one cannot be read:
 /// its key must not count as one without a file.
-fn referred(directory: &Path) -> Result<HashSet<Vec<u8>>, KeysError> {
-    let aside = set_aside::all(directory).map_err(KeysError::unreadable(directory))?.into_iter();
+fn referred(shelf: &Shelf) -> Result<HashSet<Vec<u8>>, KeysError> {
+    let aside = set_aside::all(shelf)?.into_iter();
     let aside = aside.filter(|aside| key_file::is_reference(&aside.original)).map(|aside| aside.path);
-    let live = key_files(directory)?.into_iter().filter(|path| key_file::is_reference(path));
+    let live = shelf.key_files()?.into_iter().filter(|path| key_file::is_reference(path));
     let mut ids = HashSet::new();
     for path in live.chain(aside) {
-        let text = std::fs::read(&path).map_err(KeysError::unreadable(&path))?;
+        let text = shelf.read(&path).map_err(KeysError::unreadable(&path))?;
         ids.extend(Reference::parse(&text).ok().map(|reference| reference.id));
     }
     Ok(ids)
@@ -172,16 +169,15 @@ pub(super) struct Begun {
 
 impl Begun {
     /// Destroys an unwanted key. If that fails, a later rotation destroys it.
-    pub(super) fn discard(self) {
+    pub(super) fn discard(self, shelf: &Shelf) {
         if self.hsm.destroy(&self.id).is_ok() {
-            self.keep();
+            self.keep(shelf);
         }
     }
 
     /// Ends the making of a key whose file is written.
-    pub(super) fn keep(self) {
-        let removed = std::fs::remove_file(&self.path).and_then(|()| sync_name(&self.path));
-        if let Err(error) = removed {
+    pub(super) fn keep(self, shelf: &Shelf) {
+        if let Err(error) = shelf.remove(&self.path) {
             tracing::warn!("{} cannot be removed: {error}; it does no harm", self.path.display());
         }
     }
@@ -202,7 +198,7 @@ pub(crate) fn remarks(keys: &Keys) -> Vec<String> {
         remarks.push("[keys.pkcs11] is of no use: [keys] types does not have 2, the one type whose keys can be in an HSM".to_owned());
     }
     let Ok(in_hsm) = InHsm::of(config) else { return remarks }; // a start reports why
-    let paths = key_files(&keys.directory).unwrap_or_default();
+    let paths = Shelf::Directory(keys.directory.clone()).key_files().unwrap_or_default();
     let references = paths.iter().filter(|path| key_file::is_reference(path));
     let references = references.filter_map(|path| Reference::parse(&std::fs::read(path).ok()?).ok());
     let names = references.filter_map(|reference| KeyName::of(&reference).ok()).collect();

@@ -6,10 +6,10 @@
 //! revoked key stays until the key would have ended, because the directory names the key until then.
 
 use super::files::FileName;
-use postern_daemon::files::sync_directory;
+use super::{KeysError, Shelf};
 use postern_daemon::utc;
 use postern_token::UnixSeconds;
-use std::io;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -23,31 +23,26 @@ const REVOKED: &str = ".revoked-";
 /// Time that files may be younger than the clock, on a disk that another machine writes to.
 const TOLERANCE: Duration = Duration::from_secs(120);
 
-/// Renames a file durably. A crash leaves it under one of the two names.
-pub(super) fn rename(directory: &Path, from: &str, to: &str) -> io::Result<()> {
-    std::fs::rename(directory.join(from), directory.join(to))?;
-    sync_directory(directory)
-}
-
 /// Restores the files that have not expired, and deletes those set aside long enough ago. `release` returns `true` if a file may
 /// be deleted.
 pub(super) fn recall(
-    directory: &Path,
+    shelf: &Shelf,
     now: UnixSeconds,
     release: impl Fn(&Aside) -> bool,
-) -> io::Result<Vec<PathBuf>> {
+) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let mut back = Vec::new();
-    for aside in all(directory)? {
+    for aside in all(shelf)? {
         let end = aside.name.life.not_after;
         let kept_until = match aside.why {
             Why::Revoked(_) => end,
             Why::Expired | Why::Retired => aside.since.saturating_add(KEPT),
         };
         if now < end && aside.why == Why::Expired {
-            std::fs::rename(&aside.path, &aside.original)?;
+            let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            shelf.rename(&name(&aside.path), &name(&aside.original))?;
             back.push(aside.original);
         } else if now >= kept_until && release(&aside) {
-            std::fs::remove_file(&aside.path)?;
+            shelf.remove(&aside.path)?;
         }
     }
     Ok(back)
@@ -92,15 +87,14 @@ impl Why {
     }
 }
 
-/// Returns the key files of a directory that are set aside.
-pub(super) fn all(directory: &Path) -> io::Result<Vec<Aside>> {
+/// Returns the key files that are set aside.
+pub(super) fn all(shelf: &Shelf) -> Result<Vec<Aside>, KeysError> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
+    for path in shelf.all().map_err(KeysError::unreadable(shelf.directory()))? {
         let Some(aside) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let Some((name, since, why)) = parse(aside) else { continue };
         let Ok(since) = since.parse().map(UnixSeconds) else { continue };
-        let original = directory.join(name);
+        let original = shelf.join(name);
         let Some(name) = FileName::parse(&original) else { continue };
         files.push(Aside { path, original, name, since, why });
     }

@@ -1,6 +1,7 @@
 use super::*;
 use postern_token::{SigningKey, TokenTypes};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const START: UnixSeconds = UnixSeconds(1_000_000);
@@ -16,7 +17,7 @@ fn ids(store: &KeyStore) -> Vec<String> {
 }
 
 fn only_file(directory: &Path) -> PathBuf {
-    let files = key_files(directory).unwrap();
+    let files = Shelf::Directory(directory.into()).key_files().unwrap();
     assert_eq!(files.len(), 1);
     files[0].clone()
 }
@@ -197,8 +198,8 @@ fn a_new_key_shares_no_truncated_id_with_one_that_may_come_back() {
 fn a_file_that_cannot_be_read_may_refer_to_a_key_in_the_hsm_and_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let original = directory.path().join("1-2-3-ab.pkcs11");
-    let at_rest = AtRest::default();
-    assert!(!at_rest.release(directory.path(), &original), "a directory cannot be read as a file");
+    let (at_rest, shelf) = (AtRest::default(), Shelf::Directory(directory.path().to_owned()));
+    assert!(!at_rest.release(&shelf, directory.path(), &original), "a directory cannot be read as a file");
     std::fs::write(&original, "no reference").unwrap();
-    assert!(at_rest.release(&original, &original));
+    assert!(at_rest.release(&shelf, &original, &original));
 }

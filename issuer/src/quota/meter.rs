@@ -1,21 +1,42 @@
 //! Counting, reserving and recording of an account's quota. Nothing here reads a clock.
 
 use super::Quota;
-use crate::share::{Share, SharesInForce};
 use parking_lot::Mutex;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Usage of one account in one window, as in the database.
+/// Usage of one account in one window, at all issuers that share the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// First second of the window.
     pub(crate) window_start: UnixSeconds,
     /// Length of the window in seconds.
     pub(crate) period_seconds: u64,
-    /// Tokens counted in the window.
+    /// Tokens counted in the window here, and all that other issuers have reserved.
     pub(crate) used: u64,
+}
+
+/// A change of the usage in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) window: Usage,
+    /// Tokens to reserve for this issuer, as far as the limit allows.
+    pub(crate) reserve: u64,
+    /// Tokens that were reserved for this issuer and are not needed.
+    pub(crate) give_back: u64,
+    pub(crate) limit: u64,
+}
+
+/// The result of a [`Change`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// The usage in the database, and how many tokens were reserved.
+    Done { tokens: u64, reserved: u64 },
+    /// The database is as before.
+    Undone,
+    /// The database has the change, or not: it is never made again, so that the quota has lost these tokens at worst.
+    Unsure,
 }
 
 impl Usage {
@@ -32,7 +53,7 @@ impl Usage {
     }
 }
 
-/// Bounds on the reservation ahead of need, which is 1/50 of this issuer's part of the quota. A crash costs an account up to that
+/// Bounds on the reservation ahead of need, which is 1/50 of the quota. A crash costs an account up to that
 /// much, since reserved tokens then count as used; the database is written once per reservation.
 const LEAST_RESERVED: u64 = 4;
 const MOST_RESERVED: u64 = 512;
@@ -46,16 +67,15 @@ pub(crate) struct Meter {
 #[derive(Debug)]
 struct Metered {
     quota: Quota,
-    shares: SharesInForce,
     usage: Usage,
     /// `true` once the window's usage has been read from the database. Nothing is counted before.
     is_known: bool,
-    /// Tokens of the window that the database counts as used, at least. No token beyond this number is signed.
+    /// Time of the latest figure from the database: of a spent quota, other issuers may have given some back since.
+    known_at: UnixSeconds,
+    /// Tokens of the window that the database counted as used, those reserved here included. No token beyond is signed.
     reserved: u64,
-    /// Figure in the database; `None` while a write is in progress, or after a failed one.
-    recorded: Option<u64>,
-    /// Exact figure of the previous window, if the database may still have its reservation.
-    ended: Option<Usage>,
+    /// What was left of the reservation in the previous window.
+    ended: Option<Change>,
     /// Tokens of requests that wait for the database.
     waiting: u64,
     /// `true` if a token was counted since the last look at the reservation.
@@ -78,8 +98,6 @@ pub(crate) enum Writing {
 pub(crate) struct Spent {
     /// Time until the next window: at least one second.
     pub(crate) retry_after: Duration,
-    /// `true` if this issuer's share of the quota is no token in this window.
-    pub(crate) is_without_share: bool,
 }
 
 /// The reason no token can be counted.
@@ -91,14 +109,13 @@ pub(crate) enum NoCharge {
 }
 
 impl Meter {
-    pub(crate) fn new(quota: Quota, shares: SharesInForce) -> Self {
+    pub(crate) fn new(quota: Quota) -> Self {
         let metered = Metered {
             quota,
-            shares,
             usage: Usage::default(),
             is_known: false,
+            known_at: UnixSeconds(0),
             reserved: 0,
-            recorded: None,
             ended: None,
             waiting: 0,
             is_active: false,
@@ -111,19 +128,22 @@ impl Meter {
         self.metered.lock().quota = quota;
     }
 
-    /// Counts up to `most` tokens before they are signed, as many as this issuer's share of the quota has left. Dropping the
-    /// charge takes them back.
+    /// Counts up to `most` tokens before they are signed, as many as the quota has left. Dropping the charge takes them
+    /// back.
     pub(crate) fn charge(self: &Arc<Self>, most: u64, now: UnixSeconds) -> Result<Charge, NoCharge> {
         let metered = &mut *self.metered.lock();
         if metered.usage.has_ended(metered.quota, now) {
             metered.begin_window(now);
         }
-        let limit = metered.limit();
-        let Metered { quota, usage, is_known, reserved, is_active, .. } = metered;
+        let Metered { quota, usage, is_known, known_at, reserved, is_active, .. } = metered;
+        let limit = quota.tokens();
         if usage.used >= limit {
+            if *known_at < now && usage.used == *reserved && limit > 0 {
+                *is_known = false;
+                return Err(NoCharge::Unreserved);
+            }
             let next = UnixSeconds(quota.window(now).0.saturating_add(quota.seconds()));
-            let is_without_share = limit == 0 && quota.tokens() > 0;
-            return Err(NoCharge::Spent(Spent { retry_after: now.until(next), is_without_share }));
+            return Err(NoCharge::Spent(Spent { retry_after: now.until(next) }));
         }
         let used = usage.used + most.min(limit - usage.used);
         if !*is_known || used > *reserved {
@@ -146,55 +166,57 @@ impl Meter {
         self.metered.lock().is_low()
     }
 
-    /// Returns the window, with no usage, that must be read from the database; [`Meter::know`] must follow.
+    /// Returns the window whose usage must be read from the database; [`Meter::know`] must follow.
     pub(crate) fn unknown(&self) -> Option<Usage> {
         let metered = self.metered.lock();
         (!metered.is_known && metered.usage.period_seconds > 0).then_some(metered.usage)
     }
 
     /// Accepts the usage of a window as read from the database. Tokens that a crash left reserved count as used.
-    pub(crate) fn know(&self, usage: Usage) {
+    pub(crate) fn know(&self, window: Usage, used: u64, now: UnixSeconds) {
         let metered = &mut *self.metered.lock();
-        if !metered.is_known && metered.usage.is_of_window(&usage) {
-            metered.usage.used = usage.used;
-            (metered.is_known, metered.reserved, metered.recorded) = (true, usage.used, Some(usage.used));
+        if !metered.is_known && metered.usage.is_of_window(&window) {
+            metered.usage.used = used;
+            (metered.is_known, metered.reserved, metered.known_at) = (true, used, now);
         }
     }
 
-    /// Returns the figures of the previous and the present window that the database lacks. [`Meter::written`] must follow for
-    /// each, once it is written.
-    pub(crate) fn to_write(&self, writing: Writing) -> [Option<Usage>; 2] {
+    /// Returns the changes of the previous and the present window. [`Meter::changed`] must follow for each.
+    pub(crate) fn to_change(&self, writing: Writing) -> [Option<Change>; 2] {
         let metered = &mut *self.metered.lock();
-        [metered.ended, metered.present_to_write(writing)]
+        [metered.ended.take(), metered.present_to_change(writing)]
     }
 
-    /// Records that the database has this figure, also after a power loss.
-    pub(crate) fn written(&self, usage: Usage) {
+    /// Accepts the result of a change, as of `now`.
+    pub(crate) fn changed(&self, change: Change, changed: Changed, now: UnixSeconds) {
         let metered = &mut *self.metered.lock();
-        if metered.ended == Some(usage) {
-            metered.ended = None;
-        } else if metered.usage.is_of_window(&usage) {
-            metered.reserved = metered.reserved.max(usage.used);
-            metered.recorded = Some(usage.used);
+        let is_present = metered.is_known && metered.usage.is_of_window(&change.window);
+        match changed {
+            Changed::Undone if is_present => metered.reserved += change.give_back,
+            Changed::Undone if change.give_back > 0 && metered.ended.is_none() => {
+                metered.ended = Some(change)
+            }
+            Changed::Undone | Changed::Unsure => {}
+            Changed::Done { tokens, reserved } if is_present => {
+                // The rest of the difference is of other issuers.
+                let left = metered.reserved.saturating_sub(metered.usage.used) + reserved;
+                metered.usage.used = tokens.saturating_sub(left);
+                (metered.reserved, metered.known_at) = (tokens, now);
+            }
+            Changed::Done { .. } => {}
         }
     }
 
-    /// Returns `true` if the database has the exact figures, so that the meter need not stay in memory.
+    /// Returns `true` if the database has nothing reserved for this meter, so that it need not stay in memory.
     pub(crate) fn is_settled(&self) -> bool {
-        let Metered { usage, is_known, reserved, recorded, ended, waiting, .. } = &*self.metered.lock();
-        let is_exact = !is_known || (usage.used == *reserved && *recorded == Some(usage.used));
-        is_exact && ended.is_none() && *waiting == 0
+        let Metered { usage, is_known, reserved, ended, waiting, .. } = &*self.metered.lock();
+        (!is_known || usage.used == *reserved) && ended.is_none() && *waiting == 0
     }
 
-    /// Returns the usage in the present window, and this issuer's part of the quota in it.
+    /// Returns the usage in the present window, and the quota.
     pub(crate) fn standing(&self, now: UnixSeconds) -> (u64, Quota) {
-        let metered = &*self.metered.lock();
-        let Metered { quota, usage, .. } = metered;
-        let (used, start) = match usage.has_ended(*quota, now) {
-            true => (0, quota.window(now)),
-            false => (usage.used, usage.window_start),
-        };
-        (used, quota.shared(metered.share_of(start)))
+        let Metered { quota, usage, .. } = &*self.metered.lock();
+        (if usage.has_ended(*quota, now) { 0 } else { usage.used }, *quota)
     }
 
     fn take_back(&self, window: &Usage, count: u64) {
@@ -212,15 +234,15 @@ impl Meter {
 
 impl Metered {
     fn begin_window(&mut self, now: UnixSeconds) {
-        if self.is_known && self.recorded != Some(self.usage.used) {
-            self.ended = Some(self.usage);
+        if self.is_known && self.left() > 0 {
+            self.ended = Some(self.change(0, self.left()));
         }
         self.usage =
             Usage { window_start: self.quota.window(now), period_seconds: self.quota.seconds(), used: 0 };
-        (self.is_known, self.reserved, self.recorded) = (false, 0, None);
+        (self.is_known, self.reserved) = (false, 0);
     }
 
-    fn present_to_write(&mut self, writing: Writing) -> Option<Usage> {
+    fn present_to_change(&mut self, writing: Writing) -> Option<Change> {
         if !self.is_known {
             return None;
         }
@@ -228,48 +250,39 @@ impl Metered {
         if writing == Writing::Settle {
             self.is_active = false;
         }
-        let used = match writing {
-            // The larger figure counts only once the database has it.
-            Writing::Reserve | Writing::Settle if is_needed && self.is_low() => self.more(),
-            // The smaller figure counts at once, even if the write fails.
-            Writing::Exact => self.settle(),
-            Writing::Settle if !is_needed => self.settle(),
-            Writing::Reserve | Writing::Settle => self.reserved,
-        };
-        if self.recorded == Some(used) {
-            return None;
+        match writing {
+            // The reservation counts only once the database has it.
+            Writing::Reserve | Writing::Settle if is_needed && self.is_low() => {
+                let wanted = self.waiting.saturating_add(self.ahead()).saturating_sub(self.left());
+                Some(self.change(wanted, 0)).filter(|change| change.reserve > 0)
+            }
+            Writing::Reserve => None,
+            Writing::Settle if is_needed => None,
+            // What is given back is not used from now on.
+            Writing::Settle | Writing::Exact => {
+                let left = self.left();
+                self.reserved -= left;
+                (left > 0).then(|| self.change(0, left))
+            }
         }
-        self.recorded = None; // after a failure, either figure may be in the database
-        Some(Usage { used, ..self.usage })
     }
 
-    fn settle(&mut self) -> u64 {
-        self.reserved = self.usage.used;
-        self.reserved
+    fn change(&self, reserve: u64, give_back: u64) -> Change {
+        Change { window: self.usage, reserve, give_back, limit: self.quota.tokens() }
     }
 
-    /// Returns this issuer's part of the quota in the present window.
-    fn limit(&self) -> u64 {
-        self.share_of(self.usage.window_start).of(self.quota.tokens())
-    }
-
-    fn share_of(&self, window: UnixSeconds) -> Share {
-        self.shares.load().of_period(window)
+    /// Returns the number of tokens that are reserved and not used.
+    fn left(&self) -> u64 {
+        self.reserved.saturating_sub(self.usage.used)
     }
 
     fn ahead(&self) -> u64 {
-        (self.limit() / 50).clamp(LEAST_RESERVED, MOST_RESERVED)
+        (self.quota.tokens() / 50).clamp(LEAST_RESERVED, MOST_RESERVED)
     }
 
     fn is_low(&self) -> bool {
-        let left = self.reserved.saturating_sub(self.usage.used);
-        self.is_known && self.reserved < self.limit() && (self.waiting > left || left <= self.ahead() / 2)
-    }
-
-    /// Returns a reservation for the waiting requests, and some tokens ahead.
-    fn more(&self) -> u64 {
-        let wanted = self.usage.used.saturating_add(self.waiting).saturating_add(self.ahead());
-        wanted.min(self.limit()).max(self.reserved)
+        let has_more = self.is_known && self.reserved < self.quota.tokens();
+        has_more && (self.waiting > self.left() || self.left() <= self.ahead() / 2)
     }
 }
 

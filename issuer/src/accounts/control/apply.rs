@@ -7,11 +7,11 @@ use super::{AccountChange, DeclaredAccount, KeyHash, Line, Terms};
 use crate::accounts::api_key::KeyDigest;
 use crate::accounts::records::{self, Record};
 use crate::accounts::store::set_needs_account;
+use crate::database::{Connection, Result as Read};
 use crate::quota::Burst;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
 use postern_token::UnixSeconds;
-use rusqlite::Transaction;
 use std::collections::HashSet;
 
 /// A validated declaration of an account.
@@ -104,7 +104,7 @@ impl Desk<'_> {
 
     /// Adds or changes the terms of one account, retires its previous key, and removes undeclared certificates. A file does not
     /// set `enabled`.
-    fn release(&self, transaction: &Transaction<'_>, wanted: &Wanted<'_>) -> Result<Released, Ended> {
+    fn release(&self, transaction: &Connection, wanted: &Wanted<'_>) -> Result<Released, Ended> {
         let Wanted { name, terms, key, certificates } = wanted;
         let known = records::find(transaction, name)?;
         let mut changed = Vec::new();
@@ -151,7 +151,7 @@ impl Desk<'_> {
     /// Gives an account the key and the certificates that it declares.
     fn take_up(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &Connection,
         wanted: &Wanted<'_>,
         Released { id, is_new, changed, key }: Released,
     ) -> Result<Option<AccountChange>, Ended> {
@@ -168,7 +168,7 @@ impl Desk<'_> {
     /// Makes a key valid for an account, unless another account has it. A retired one counts as a new key of the account.
     fn give_key(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &Connection,
         (id, name): (i64, &str),
         key: &[u8; 32],
     ) -> Result<(), Ended> {
@@ -190,7 +190,7 @@ impl Desk<'_> {
 }
 
 /// Removes accounts that an earlier file declared and this one does not; returns their names.
-fn remove_others(transaction: &Transaction<'_>, wanted: &[Wanted<'_>]) -> rusqlite::Result<Vec<String>> {
+fn remove_others(transaction: &Connection, wanted: &[Wanted<'_>]) -> Read<Vec<String>> {
     let names: HashSet<_> = wanted.iter().map(|account| account.name).collect();
     let mut others = records::declared(transaction)?;
     others.retain(|(_, name)| !names.contains(name.as_str()));
@@ -205,7 +205,7 @@ fn remove_others(transaction: &Transaction<'_>, wanted: &[Wanted<'_>]) -> rusqli
 
 /// Removes the account's certificates that are not `wanted`; returns `true` if these differ from those it had.
 fn release_certificates(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     id: i64,
     wanted: &[PublicKeyDigest],
 ) -> Result<bool, Ended> {

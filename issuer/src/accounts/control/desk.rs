@@ -1,17 +1,16 @@
 //! Execution of operators' requests, in a running issuer or on the files of one that does not run.
 
 use super::{AccountRequest, Edit, Line, MOST_NAME, Refused, is_account_name};
-use crate::Config;
 use crate::accounts::records::{self, KeyView, Record, Terms};
 use crate::accounts::store::{Store, set_needs_account};
 use crate::accounts::{Accounts, AccountsError, Configured};
+use crate::database::{Connection, Error};
+use crate::{Config, StartError};
 use postern_daemon::files::DataDir;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc::rfc3339;
 use postern_token::UnixSeconds;
-use rusqlite::Transaction;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -37,12 +36,18 @@ pub(crate) enum Ended {
     Refused(#[from] Refused),
     /// The operator's side closed the connection.
     Unread(#[from] io::Error),
-    Database(#[from] rusqlite::Error),
+    Database(#[from] Error),
 }
 
 impl From<AccountsError> for Ended {
     fn from(error: AccountsError) -> Self {
         Self::Refused(error.into())
+    }
+}
+
+impl From<StartError> for Refused {
+    fn from(error: StartError) -> Self {
+        Self { sentence: error.to_string(), code: error.exit_code() }
     }
 }
 
@@ -61,8 +66,8 @@ pub(crate) fn answer(
     config: &Config,
     request: AccountRequest,
     answer: Answer<'_>,
-) -> Result<io::Result<()>, AccountsError> {
-    let (store, configured) = (Store::open(lock.path())?, Configured::of(config));
+) -> Result<io::Result<()>, StartError> {
+    let (store, configured) = (Store::of(config, lock.path())?, Configured::of(config));
     let desk = Desk { store: &store, configured: &configured, running: None, now: UnixSeconds::now() };
     Ok(desk.answer(request, answer))
 }
@@ -88,9 +93,6 @@ impl Desk<'_> {
     }
 
     fn carry_out(&self, request: AccountRequest, answer: Answer<'_>) -> Result<(), Ended> {
-        if let Some(copies) = self.configured.follows().filter(|_| request.is_change()) {
-            return Err(not_here(copies).into());
-        }
         match request {
             AccountRequest::Add { name, terms, certificates } => {
                 self.add(&name, &terms, &certificates, answer)
@@ -240,7 +242,7 @@ impl Desk<'_> {
     fn change<T>(
         &self,
         name: &str,
-        change: impl FnOnce(&Transaction<'_>, Record) -> Result<T, Ended>,
+        change: impl FnOnce(&Connection, Record) -> Result<T, Ended>,
     ) -> Result<T, Ended> {
         let value = self.store.transact(|transaction| {
             let record = records::find(transaction, name)?.ok_or_else(|| missing(name))?;
@@ -254,7 +256,7 @@ impl Desk<'_> {
     /// valid keys, unless the new key `replaces_all`.
     pub(super) fn make_room(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &Connection,
         (id, name): (i64, &str),
         replaces_all: bool,
     ) -> Result<Vec<KeyView>, Ended> {
@@ -273,7 +275,7 @@ impl Desk<'_> {
         Ok(good)
     }
 
-    fn new_key(&self, transaction: &Transaction<'_>, account: i64) -> Result<String, Ended> {
+    fn new_key(&self, transaction: &Connection, account: i64) -> Result<String, Ended> {
         let no_bytes = || Refused::runtime("the system gives no random bytes for a key: try again");
         let key = self.store.secret().make_key().ok_or_else(no_bytes)?;
         let stored = self.store.secret().stored(&crate::accounts::api_key::sha256(key.as_bytes()));
@@ -334,18 +336,9 @@ pub(super) fn check_terms(name: &str, terms: &Terms) -> Result<(), Ended> {
     )))
 }
 
-/// Returns the refusal of a change at an issuer that follows another one.
-pub(crate) fn not_here(copies: &Path) -> Refused {
-    Refused::runtime(format!(
-        "this issuer follows the first one of its group and has what that one has: run this command at the first issuer, whose files are \
-         copied to {} ([group] follow). It counts here once the next copy has come",
-        copies.display()
-    ))
-}
-
 /// Adds a certificate to an account that does not have it yet.
 pub(super) fn insert_certificate(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     (account, name): (i64, &str),
     key: &PublicKeyDigest,
 ) -> Result<(), Ended> {

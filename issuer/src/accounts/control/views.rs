@@ -1,37 +1,26 @@
 //! Views of accounts for operators.
 
 use super::desk::{Answer, Desk, Ended, missing};
-use super::{AccountView, Here, KeptIn, Line, Terms};
+use super::{AccountView, KeptIn, Line, Terms};
 use crate::accounts::configured::Allowance;
 use crate::accounts::records::{self, Record};
-use crate::accounts::{AccountsError, usage};
+use crate::accounts::usage;
+use crate::database::{Connection, Result as Read};
 use crate::quota::Writing;
-use crate::share::Shares;
 use postern_token::UnixSeconds;
-use rusqlite::Connection;
 
 impl Desk<'_> {
     /// Lists all accounts on a separate connection, so that a long list blocks no request.
     pub(super) fn list(&self, answer: Answer<'_>) -> Result<(), Ended> {
-        let (reader, shares) = (self.store.reader()?, self.shares()?);
-        records::all(&reader, |record| Ok(answer(Line::Account(self.of_database(record, shares.as_ref())))?))
-    }
-
-    /// Returns this issuer's shares; `None` without a group.
-    fn shares(&self) -> Result<Option<Shares>, AccountsError> {
-        if self.configured.group.is_none() {
-            return Ok(None);
-        }
-        let joins = self.configured.follows().is_some();
-        self.store.shares(self.configured.share(), joins, self.now).map(|(shares, _)| Some(shares))
+        records::all(&self.store.reader()?, |record| Ok(answer(Line::Account(self.of_database(record)))?))
     }
 
     pub(super) fn show(&self, name: &str, answer: Answer<'_>) -> Result<(), Ended> {
         self.settle(Some(name));
-        let (reader, shares) = (self.store.reader()?, self.shares()?);
+        let reader = self.store.reader()?;
         let usage = usage::of_account(&reader, name, UnixSeconds(0))?;
         let view = match records::find(&reader, name)? {
-            Some(record) => self.with_credentials(&reader, record, shares.as_ref())?,
+            Some(record) => self.with_credentials(&reader, record)?,
             None if usage.is_empty() => return Err(missing(name)),
             None => {
                 let elsewhere = self.configured.has_authorizer;
@@ -72,24 +61,17 @@ impl Desk<'_> {
 
     pub(super) fn account(&self, record: Option<Record>, answer: Answer<'_>) -> Result<(), Ended> {
         let Some(record) = record else { return Ok(()) }; // removed concurrently
-        let shares = self.shares()?;
-        let view =
-            self.store.with(|connection| self.with_credentials(connection, record, shares.as_ref()))?;
+        let view = self.store.with(|connection| self.with_credentials(connection, record))?;
         Ok(answer(Line::Account(view))?)
     }
 
-    fn with_credentials(
-        &self,
-        connection: &Connection,
-        record: Record,
-        shares: Option<&Shares>,
-    ) -> rusqlite::Result<AccountView> {
+    fn with_credentials(&self, connection: &Connection, record: Record) -> Read<AccountView> {
         let (keys, certificates) =
             (records::keys(connection, record.id)?, records::certificates(connection, record.id)?);
-        Ok(AccountView { keys, certificates, ..self.of_database(record, shares) })
+        Ok(AccountView { keys, certificates, ..self.of_database(record) })
     }
 
-    fn of_database(&self, record: Record, shares: Option<&Shares>) -> AccountView {
+    fn of_database(&self, record: Record) -> AccountView {
         let Record { name, enabled, terms: own, .. } = record;
         let (terms, of_tier) = match self.configured.tiers.allowance(&own) {
             Some(Allowance { quota, burst, of_tier, .. }) => {
@@ -97,8 +79,7 @@ impl Desk<'_> {
             }
             None => (own, Vec::new()),
         };
-        let here = shares.zip(terms.quota).map(|(shares, quota)| Here::of(shares, quota, self.now));
         let bare = AccountView::bare(name, KeptIn::Database, enabled);
-        AccountView { terms: Some(terms), of_tier, here, ..bare }
+        AccountView { terms: Some(terms), of_tier, ..bare }
     }
 }

@@ -19,7 +19,7 @@ fn tier(name: &str, quota: &str, pace: Option<(u32, u32)>) -> Tier {
 fn with_tiers(accounts: &Accounts, tiers: &[Tier]) {
     let configured =
         Configured { tiers: super::super::configured::Tiers::of(tiers), ..Configured::default() };
-    accounts.replace(configured);
+    accounts.replace(configured.into());
 }
 
 fn of_tier(tier: &str) -> Terms {

@@ -1,9 +1,10 @@
 use super::super::control::{Exported, Form, export, to_import};
-use super::super::files::key_files;
 use super::super::{KeyStore, inspect, set_aside};
 use super::*;
+use crate::config::Config;
 use crate::control::{KeyRequest, Line};
 use crate::rotation::Schedule;
+use postern_daemon::files::write_private;
 use postern_token::{TokenType, TokenTypes, UnixSeconds};
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
@@ -43,7 +44,7 @@ impl Scene {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        key_files(&self.keys.directory).unwrap()
+        Shelf::Directory(self.keys.directory.clone()).key_files().unwrap()
     }
 
     fn contents(&self) -> Vec<Vec<u8>> {
@@ -168,7 +169,7 @@ fn files_that_are_set_aside_are_encrypted_too_and_come_back() {
     scene.passphrases(FIRST);
     let mut store = KeyStore::open(&scene.keys.directory, AtRest::of(&scene.keys).unwrap()).unwrap();
     store.encrypt().unwrap();
-    let aside = set_aside::all(&scene.keys.directory).unwrap();
+    let aside = set_aside::all(&Shelf::Directory(scene.keys.directory.clone())).unwrap();
     assert_eq!(aside.len(), 1);
     assert!(is_encrypted(&std::fs::read(&aside[0].path).unwrap()));
     store.rotate(&Schedule::TEST, START).unwrap();
@@ -185,7 +186,7 @@ fn copies_are_encrypted_or_plain_and_each_is_imported_under_another_passphrase()
     let copy = |form, name: &str| {
         let out = here.home.path().join(name);
         std::fs::create_dir(&out).unwrap();
-        export(&here.keys, &id.short(), form, &out).unwrap()
+        export(&Config::with_keys(&here.keys), &id.short(), form, &out).unwrap()
     };
     let sealed = copy(Form::AsItIs, "sealed");
     let plain = copy(Form::Plain, "plain");

@@ -1,9 +1,9 @@
 use super::super::at_rest::AtRest;
 use super::super::control::{Exported, Form, export, to_import};
-use super::super::files::key_files;
 use super::*;
-use crate::config::Keys;
+use crate::config::{Config, Keys};
 use crate::control::{KeyContent, TokenKeyView};
+use crate::keys::Shelf;
 use crate::rotation::{self, Lifetime};
 use std::fs::{read_dir, rename};
 use tempfile::TempDir;
@@ -211,7 +211,7 @@ fn an_exported_key_is_imported_elsewhere_once() {
     }
     let key = list(&mut store, START)[0].clone();
     let keys = Keys::under(here.path());
-    let export = |keys: &Keys, id| export(keys, id, Form::AsItIs, out.path());
+    let export = |keys: &Keys, id| export(&Config::with_keys(keys), id, Form::AsItIs, out.path());
     let Exported { path: copy, is_encrypted: false } = export(&keys, &key.id).unwrap() else {
         panic!("an encrypted copy of a plain file");
     };
@@ -257,7 +257,7 @@ fn what_a_start_would_refuse_is_not_imported() {
         let refused = asked(&mut store, request, START).unwrap_err();
         assert!(refused.sentence.contains(why), "{refused}");
     }
-    assert_eq!(key_files(home.path()).unwrap().len(), 1);
+    assert_eq!(Shelf::Directory(home.path().into()).key_files().unwrap().len(), 1);
 }
 
 #[test]

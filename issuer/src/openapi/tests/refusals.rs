@@ -12,7 +12,7 @@ use postern_daemon::serve::TurnedAway;
 use postern_token::{SignError, TokenType, Unavailable, WireError};
 use std::time::Duration;
 
-const SPENT: Spent = Spent { retry_after: Duration::from_secs(3_600), is_without_share: false };
+const SPENT: Spent = Spent { retry_after: Duration::from_secs(3_600) };
 
 /// The operations that answer with a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +119,7 @@ examples! {
     ];
     Refusal::NoKey(NoKey::NotYet) => ["upcoming_token_key" Requests Refusal::NoKey(NoKey::NotYet)];
     Refusal::NoToken(NoToken::Spent(_)) => [
-        "quota" Requests Refusal::NoToken(NoToken::Spent(SPENT)),
-        "quota_without_share" Requests Refusal::NoToken(NoToken::Spent(Spent { is_without_share: true, ..SPENT }))
+        "quota" Requests Refusal::NoToken(NoToken::Spent(SPENT))
     ];
     Refusal::NoToken(NoToken::TooFast { .. }) => [
         "rate" Requests Refusal::NoToken(NoToken::TooFast { retry_after: Duration::ZERO })

@@ -1,0 +1,444 @@
+//! PostgreSQL: where the server is, connections that come back, and TLS.
+//!
+//! A statement that gets no answer in time ends its connection, and so does a transaction that cannot be rolled back: what the
+//! server does with it then happens before it gives the locks of that connection to another one.
+
+use super::{Error, Result, SCHEMA, Value, values};
+use crate::config::{AccountsConfig, read_secret};
+use bytes::BytesMut;
+use futures_util::TryStreamExt;
+use postern_daemon::BoxFuture;
+use postern_daemon::tls::{ClientConfig, store_client_config};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::AbortHandle;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{Client, Statement};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// Longest wait for a connection to one host of the URL, and for an answer.
+const CONNECT: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(4);
+/// Pause after a connection that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The server ends a session that stops within a transaction or vanishes, so that another issuer gets its locks. Each commit is
+/// on the server's disk.
+const OPTIONS: &str = "-c idle_in_transaction_session_timeout=4s -c lock_timeout=3s -c synchronous_commit=on \
+     -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3";
+const LEAST_VERSION: &str = "140000";
+/// Advisory locks: the creation of the tables, and the merge of past usage. Changes of token keys have [`KEYS`].
+pub(crate) const TABLES: i64 = 0x506f_7374_0001;
+pub(crate) const KEYS: i64 = 0x506f_7374_0002;
+const VERSION: &str = "1";
+
+/// Drives the connections.
+static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(1).thread_name("database").enable_all().build()
+});
+
+/// The server of `[accounts] database`.
+#[derive(Debug)]
+pub(crate) struct Server {
+    config: tokio_postgres::Config,
+    password_file: Option<PathBuf>,
+    tls: Connector,
+    /// The database, for people.
+    pub(crate) place: String,
+}
+
+/// A connection that is made on demand. A failed one is not retried by itself: the caller knows what that would do twice.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) server: Arc<Server>,
+    live: RefCell<Option<Live>>,
+    retry_at: Cell<Option<Instant>>,
+    /// `true` while a lost connection must not be replaced: it has a transaction or a lock.
+    is_held: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Live {
+    client: Arc<Client>,
+    statements: HashMap<String, Statement>,
+    task: AbortHandle,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    /// Returns the server of a configuration; `None` for SQLite. The error is the end of a sentence.
+    pub(crate) fn of(accounts: &AccountsConfig) -> Result<Option<Arc<Self>>, String> {
+        let Some(url) = &accounts.database else { return Ok(None) };
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err("is not a URL such as \"postgres://postern@db.example/postern\"".to_owned());
+        }
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let (mut mode, mut roots, mut others) = ("verify-full", None, String::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sslmode", value)) => mode = value,
+                Some(("sslrootcert", value)) => roots = Some(PathBuf::from(value)),
+                _ => others += &format!("{}{pair}", if others.is_empty() { "?" } else { "&" }),
+            }
+        }
+        let parsed = format!("{base}{others}").parse::<tokio_postgres::Config>();
+        let mut config = parsed.map_err(|error| format!("cannot be used: {}", sentence(&error)))?;
+        if config.get_password().is_some() {
+            return Err(
+                "has a password, which others may read here: put it into a file ([accounts] password_file) or into PGPASSWORD"
+                    .to_owned(),
+            );
+        }
+        config.ssl_mode(match mode {
+            "disable" => SslMode::Disable,
+            "verify-full" => SslMode::Require,
+            other => {
+                return Err(format!(
+                    "has sslmode={other}, which does not check who answers: write verify-full, the default, with \
+                     sslrootcert=FILE for an authority of yours, or disable for a server on this machine"
+                ));
+            }
+        });
+        let tls = store_client_config(roots.as_deref(), None)
+            .map_err(|error| format!("cannot be used: {error}"))?;
+        let place = place(&config);
+        let options = [OPTIONS, config.get_options().unwrap_or_default()].join(" ");
+        config.options(options).application_name("postern issuer").connect_timeout(CONNECT);
+        config.tcp_user_timeout(ANSWER).keepalives_idle(ANSWER);
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        let password_file = accounts.password_file.clone();
+        Ok(Some(Arc::new(Self { config, password_file, tls: Connector(tls), place })))
+    }
+
+    fn password(&self) -> Result<Option<Vec<u8>>> {
+        let Some(file) = &self.password_file else {
+            return Ok(std::env::var("PGPASSWORD").ok().map(String::into_bytes));
+        };
+        let text = read_secret(file).map_err(|why| {
+            Error::Away(format!("the file {} ([accounts] password_file) {why}", file.display()))
+        })?;
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
+    }
+
+    async fn connect(&self) -> Result<Live> {
+        let mut config = self.config.clone();
+        if let Some(password) = self.password()? {
+            config.password(password);
+        }
+        let (client, connection) = config.connect(self.tls.clone()).await?;
+        let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        let live = Live { client: Arc::new(client), statements: HashMap::new(), task };
+        let what = "SELECT version(), current_setting('server_version_num'), current_setting('fsync')";
+        let row = live.client.query_one(what, &[]).await?;
+        let [version, number, fsync]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+        if !version.starts_with("PostgreSQL ") || version.contains("-YB-") || number < LEAST_VERSION {
+            return Err(Error::Away(format!("it is {version}, and only PostgreSQL from 14 on was tried")));
+        }
+        if fsync == "off" {
+            return Err(Error::Away(
+                "its fsync is off, so a crash would forget which tokens were issued: set fsync = on"
+                    .to_owned(),
+            ));
+        }
+        Ok(live)
+    }
+}
+
+fn place(config: &tokio_postgres::Config) -> String {
+    let host = |host: &Host| match host {
+        Host::Tcp(name) => name.clone(),
+        Host::Unix(path) => path.display().to_string(),
+    };
+    let hosts: Vec<_> = config.get_hosts().iter().map(host).collect();
+    format!("{}/{}", hosts.join(","), config.get_dbname().or(config.get_user()).unwrap_or_default())
+}
+
+impl Session {
+    /// Opens a session, and creates the tables if there are none.
+    pub(crate) fn open(server: Arc<Server>) -> Result<super::Connection> {
+        let connection = super::Connection::Postgres(Self::new(server));
+        connection.transact(|connection| {
+            connection.lock(TABLES)?;
+            let is_there = "SELECT 1 FROM information_schema.tables WHERE table_schema = current_schema() \
+                            AND table_name = 'settings'";
+            if connection.first(is_there, &[], |_| Ok(()))?.is_none() {
+                return connection.batch(&tables());
+            }
+            let version = "SELECT value FROM settings WHERE name = 'version'";
+            match connection.first(version, &[], |row| row.get::<String>(0))? {
+                Some(found) if found == VERSION => Ok(()),
+                found => Err(Error::Away(format!(
+                    "its tables are of version {}, and this postern knows version {VERSION} alone",
+                    found.as_deref().unwrap_or("0")
+                ))),
+            }
+        })?;
+        Ok(connection)
+    }
+
+    /// Creates a session that connects when it is used.
+    pub(crate) fn new(server: Arc<Server>) -> Self {
+        Self { server, live: RefCell::default(), retry_at: Cell::default(), is_held: Cell::new(false) }
+    }
+
+    pub(super) fn run(&self, sql: &str, values: &[Value]) -> Result<u64> {
+        let (client, statement) = self.statement(sql)?;
+        self.wait(async { Ok(client.execute_raw(&statement, values).await?) })
+    }
+
+    pub(super) fn each<E: From<Error>>(
+        &self,
+        sql: &str,
+        values: &[Value],
+        mut each: impl FnMut(&tokio_postgres::Row) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (client, statement) = self.statement(sql)?;
+        let stream = self.wait(async { Ok(client.query_raw(&statement, values).await?) })?;
+        let mut stream = std::pin::pin!(stream);
+        while let Some(row) = self.wait(async { Ok(stream.try_next().await?) })? {
+            each(&row)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn batch(&self, sql: &str) -> Result<()> {
+        let client = self.client()?;
+        self.wait(async { Ok(client.batch_execute(sql).await?) })
+    }
+
+    pub(super) fn begin(&self) -> Result<()> {
+        if self.is_held.replace(false) {
+            self.end(); // a panic has left a transaction
+        }
+        self.batch("BEGIN")?;
+        self.is_held.set(true);
+        Ok(())
+    }
+
+    pub(super) fn commit(&self) -> Result<()> {
+        let committed = self.batch("COMMIT");
+        self.is_held.set(false);
+        if committed.is_err() {
+            self.end();
+        }
+        committed
+    }
+
+    pub(super) fn rollback(&self) {
+        let is_undone = self.batch("ROLLBACK").is_ok();
+        self.is_held.set(false);
+        if !is_undone {
+            self.end();
+        }
+    }
+
+    /// Takes an advisory lock until [`Session::release`], or until the connection is lost; then every statement fails.
+    pub(crate) fn hold(&self, lock: i64) -> Result<()> {
+        self.batch(&format!("SET idle_session_timeout = '30s'; SELECT pg_advisory_lock({lock})"))?;
+        self.is_held.set(true);
+        Ok(())
+    }
+
+    pub(crate) fn release(&self) {
+        let is_released = self.batch("SELECT pg_advisory_unlock_all(); RESET idle_session_timeout").is_ok();
+        self.is_held.set(false);
+        if !is_released {
+            self.end();
+        }
+    }
+
+    fn end(&self) {
+        drop(self.live.take());
+    }
+
+    fn client(&self) -> Result<Arc<Client>> {
+        if let Some(live) = &*self.live.borrow()
+            && !live.client.is_closed()
+        {
+            return Ok(live.client.clone());
+        }
+        if self.is_held.get() {
+            return Err(Error::Away("the connection to it was lost".to_owned()));
+        }
+        if self.retry_at.get().is_some_and(|at| Instant::now() < at) {
+            return Err(Error::Away("it could not be reached a moment ago".to_owned()));
+        }
+        let connected = self.wait(self.server.connect());
+        self.retry_at.set(connected.is_err().then(|| Instant::now() + PAUSE));
+        let live = connected?;
+        let client = live.client.clone();
+        self.live.replace(Some(live));
+        Ok(client)
+    }
+
+    /// Returns the prepared statement of `sql`.
+    fn statement(&self, sql: &str) -> Result<(Arc<Client>, Statement)> {
+        let client = self.client()?;
+        let known = self.live.borrow().as_ref().and_then(|live| live.statements.get(sql).cloned());
+        if let Some(known) = known {
+            return Ok((client, known));
+        }
+        let numbered = sql.replace('?', "$");
+        let made = self.wait(async { Ok(client.prepare(&numbered).await?) })?;
+        if let Some(live) = &mut *self.live.borrow_mut() {
+            live.statements.insert(sql.to_owned(), made.clone());
+        }
+        Ok((client, made))
+    }
+
+    /// Waits for an answer. Without one in time, nobody knows what the connection will still do: it is closed.
+    fn wait<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let runtime = RUNTIME.as_ref().map_err(|error| Error::Away(error.to_string()))?;
+        let answered = runtime.block_on(async { tokio::time::timeout(ANSWER, answer).await });
+        answered.unwrap_or_else(|_| {
+            self.end();
+            Err(Error::Away(format!("it has not answered for {} s", ANSWER.as_secs())))
+        })
+    }
+}
+
+impl super::Connection {
+    /// Takes an advisory lock until the end of the transaction. A transaction of SQLite is the only one.
+    pub(crate) fn lock(&self, lock: i64) -> Result<()> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(session) => {
+                session.each("SELECT pg_advisory_xact_lock(?1)", values![lock], |_| Ok(()))
+            }
+        }
+    }
+}
+
+/// Returns [`SCHEMA`] in PostgreSQL's types, and what only it has.
+fn tables() -> String {
+    let names = [
+        ("INTEGER PRIMARY KEY,", "BIGINT PRIMARY KEY GENERATED BY DEFAULT AS IDENTITY,"),
+        (" INTEGER", " BIGINT"),
+        (" BLOB", " BYTEA"),
+        (") STRICT, WITHOUT ROWID;", ");"),
+        (") STRICT;", ");"),
+    ];
+    let tables = SCHEMA.split("-- For people.").next().unwrap_or_default();
+    names.iter().fold(tables.to_owned(), |text, (from, to)| text.replace(from, to))
+        + include_str!("postgres.sql")
+}
+
+/// Describes an error with its cause: the crate's own text names only its kind.
+pub(super) fn sentence(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        (Some(error), _) => format!("{} (SQLSTATE {})", error.message(), error.code().code()),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+/// Reads a column.
+pub(super) fn value(row: &tokio_postgres::Row, column: usize) -> Result<Value> {
+    let of = row.columns().get(column).map(|column| column.type_());
+    Ok(match of {
+        Some(&Type::INT8) => row.try_get::<_, Option<i64>>(column)?.into(),
+        Some(&Type::INT4) => row.try_get::<_, Option<i32>>(column)?.map(i64::from).into(),
+        Some(&Type::TEXT) => row.try_get::<_, Option<&str>>(column)?.into(),
+        Some(&Type::BYTEA) => row.try_get::<_, Option<&[u8]>>(column)?.into(),
+        _ => return Err(Error::Column(column)),
+    })
+}
+
+impl ToSql for Value {
+    fn to_sql(
+        &self,
+        of: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Integer(number) => number.to_sql(of, out),
+            Self::Text(text) => text.to_sql(of, out),
+            Self::Blob(bytes) => bytes.to_sql(of, out),
+        }
+    }
+
+    fn accepts(of: &Type) -> bool {
+        [Type::INT8, Type::TEXT, Type::BYTEA].contains(of)
+    }
+
+    to_sql_checked!();
+}
+
+// ---- TLS ----
+
+#[derive(Clone, Debug)]
+struct Connector(Arc<ClientConfig>);
+
+struct Named(TlsConnector, ServerName<'static>);
+
+struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Connector {
+    type Stream = Encrypted<S>;
+    type TlsConnect = Named;
+    type Error = tokio_rustls::rustls::pki_types::InvalidDnsNameError;
+
+    fn make_tls_connect(&mut self, host: &str) -> Result<Named, Self::Error> {
+        // A Unix socket has no name and no TLS: the name is not used.
+        let host = if host.is_empty() { "localhost" } else { host };
+        Ok(Named(TlsConnector::from(self.0.clone()), ServerName::try_from(host.to_owned())?))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Named {
+    type Stream = Encrypted<S>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Encrypted<S>>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        Box::pin(async move { self.0.connect(self.1, stream).await.map(Encrypted) })
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
+    }
+}
