@@ -34,12 +34,12 @@ const CONSEQUENCES: &str = "agents get new ones. The key is not listed any more 
                       another name. Remove copies of a key of type 5 or 1 from the gateways' [issuer] secrets.";
 
 pub(crate) fn backup(to: &Path, config: &Path) -> Result<(), Failure> {
-    let keys = load(config)?.keys.directory;
-    control::backup(&keys, to).map_err(refused)?;
+    let config = load(config)?;
+    control::backup(&config, to).map_err(refused)?;
     print_line(format_args!(
         "{} has every account and its usage. The secret of their API keys is not in it: keep a copy of {} elsewhere.",
         to.display(),
-        keys.join("accounts.secret").display()
+        config.keys.directory.join("accounts.secret").display()
     ))
 }
 

@@ -7,12 +7,14 @@ use super::control::{
 use super::*;
 use crate::quota::{Change, NoCharge, Usage};
 use api_key::sha256;
+use both_engines::store;
 use http::HeaderMap;
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
+mod both_engines;
 mod certificates;
 mod declared;
 mod tiers;
@@ -33,7 +35,7 @@ fn headers(values: &[&str]) -> HeaderMap {
 
 /// Opens accounts, and applies `declared` to them.
 fn open(declared: &[DeclaredAccount], directory: &TempDir) -> Accounts {
-    let accounts = Accounts::open(Configured::default(), Store::open(directory.path()).unwrap()).unwrap();
+    let accounts = Accounts::open(Configured::default(), store(directory.path())).unwrap();
     if !declared.is_empty() {
         apply(&accounts, declared).unwrap();
     }

@@ -6,7 +6,7 @@
 use super::{Error, Result, SCHEMA, Value, values};
 use crate::config::{AccountsConfig, read_secret};
 use bytes::BytesMut;
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use postern_daemon::BoxFuture;
 use postern_daemon::tls::{ClientConfig, store_client_config};
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -31,6 +31,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// Longest wait for a connection to one host of the URL, and for an answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(4);
+/// Rows that are read at a time.
+const ROWS: usize = 256;
 /// Pause after a connection that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The server ends a session that stops within a transaction or vanishes, so that another issuer gets its locks. Each commit is
@@ -199,8 +201,8 @@ impl Session {
     }
 
     pub(super) fn run(&self, sql: &str, values: &[Value]) -> Result<u64> {
-        let (client, statement) = self.statement(sql)?;
-        self.wait(async { Ok(client.execute_raw(&statement, values).await?) })
+        let ((client, statement), values) = (self.statement(sql)?, values.to_vec());
+        self.wait(async move { Ok(client.execute_raw(&statement, values).await?) })
     }
 
     pub(super) fn each<E: From<Error>>(
@@ -209,18 +211,26 @@ impl Session {
         values: &[Value],
         mut each: impl FnMut(&tokio_postgres::Row) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (client, statement) = self.statement(sql)?;
-        let stream = self.wait(async { Ok(client.query_raw(&statement, values).await?) })?;
-        let mut stream = std::pin::pin!(stream);
-        while let Some(row) = self.wait(async { Ok(stream.try_next().await?) })? {
-            each(&row)?;
+        let ((client, statement), values) = (self.statement(sql)?, values.to_vec());
+        let mut stream =
+            self.wait(async move { Ok(Box::pin(client.query_raw(&statement, values).await?)) })?;
+        loop {
+            let read = async move {
+                let rows: Vec<_> = stream.as_mut().take(ROWS).try_collect().await?;
+                Ok((rows, stream))
+            };
+            let (rows, rest) = self.wait(read)?;
+            rows.iter().try_for_each(&mut each)?;
+            if rows.len() < ROWS {
+                return Ok(());
+            }
+            stream = rest;
         }
-        Ok(())
     }
 
     pub(super) fn batch(&self, sql: &str) -> Result<()> {
-        let client = self.client()?;
-        self.wait(async { Ok(client.batch_execute(sql).await?) })
+        let (client, sql) = (self.client()?, sql.to_owned());
+        self.wait(async move { Ok(client.batch_execute(&sql).await?) })
     }
 
     pub(super) fn begin(&self) -> Result<()> {
@@ -280,7 +290,8 @@ impl Session {
         if self.retry_at.get().is_some_and(|at| Instant::now() < at) {
             return Err(Error::Away("it could not be reached a moment ago".to_owned()));
         }
-        let connected = self.wait(self.server.connect());
+        let server = self.server.clone();
+        let connected = self.wait(async move { server.connect().await });
         self.retry_at.set(connected.is_err().then(|| Instant::now() + PAUSE));
         let live = connected?;
         let client = live.client.clone();
@@ -296,21 +307,26 @@ impl Session {
             return Ok((client, known));
         }
         let numbered = sql.replace('?', "$");
-        let made = self.wait(async { Ok(client.prepare(&numbered).await?) })?;
+        let preparing = client.clone();
+        let made = self.wait(async move { Ok(preparing.prepare(&numbered).await?) })?;
         if let Some(live) = &mut *self.live.borrow_mut() {
             live.statements.insert(sql.to_owned(), made.clone());
         }
         Ok((client, made))
     }
 
-    /// Waits for an answer. Without one in time, nobody knows what the connection will still do: it is closed.
-    fn wait<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Waits for an answer, in any context. Without one in time, nobody knows what the connection will still do: it is closed.
+    fn wait<T: Send + 'static>(&self, answer: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let runtime = RUNTIME.as_ref().map_err(|error| Error::Away(error.to_string()))?;
-        let answered = runtime.block_on(async { tokio::time::timeout(ANSWER, answer).await });
-        answered.unwrap_or_else(|_| {
-            self.end();
-            Err(Error::Away(format!("it has not answered for {} s", ANSWER.as_secs())))
-        })
+        let (sender, answered) = mpsc::sync_channel(1);
+        runtime.spawn(async move { drop(sender.send(tokio::time::timeout(ANSWER, answer).await)) });
+        match answered.recv() {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(_)) | Err(_) => {
+                self.end();
+                Err(Error::Away(format!("it has not answered for {} s", ANSWER.as_secs())))
+            }
+        }
     }
 }
 

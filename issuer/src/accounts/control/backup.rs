@@ -1,6 +1,7 @@
 //! Backup of the database while it is in use.
 
 use super::Refused;
+use crate::Config;
 use crate::accounts::AccountsError;
 use crate::accounts::database::{self, FILE_NAME};
 use postern_daemon::files::private_file;
@@ -8,13 +9,18 @@ use rusqlite::params;
 use std::io;
 use std::path::Path;
 
-/// Writes the present state of the database in `directory` to `target`, a new file (mode 0600), and reads every page of the
+/// Writes the present state of the SQLite database to `target`, a new file (mode 0600), and reads every page of the
 /// copy. The issuer may run, and is not blocked. The secret of the API keys is another file, and not included.
 ///
 /// # Errors
 /// A sentence for the operator. An incomplete `target` is removed.
-pub fn backup(directory: &Path, target: &Path) -> Result<(), Refused> {
-    let path = directory.join(FILE_NAME);
+pub fn backup(config: &Config, target: &Path) -> Result<(), Refused> {
+    if config.accounts.database.is_some() {
+        return Err(Refused::usage(
+            "the accounts are in PostgreSQL ([accounts] database): copy it with pg_dump",
+        ));
+    }
+    let path = config.keys.directory.join(FILE_NAME);
     let unusable = |path: &Path, reason: &str| AccountsError::Unusable {
         path: path.to_owned(),
         reason: reason.to_owned(),
