@@ -1,9 +1,9 @@
-//! Commands `postern issuer account`, `key`, `usage` and `backup`.
+//! Commands `postern issuer account`, `key`, `usage`, `migrate` and `backup`.
 
 mod print;
 
 use crate::args::{
-    AccountCommand, Change, Joining, KeyCommand, NewAccount, One, Output, Pace, UsageArgs, UsageFormat,
+    AccountCommand, Change, Joining, KeyCommand, NewAccount, One, Output, Pace, Place, UsageArgs, UsageFormat,
 };
 use crate::daemon::environment;
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc;
 use postern_issuer::control::{
-    self, AccountRequest, AccountsFile, Edit, Exported, KeyRequest, Line, Refused, Request, Terms,
+    self, AccountRequest, AccountsFile, Edit, Exported, KeyRequest, Line, MigrateTo, Refused, Request, Terms,
 };
 use postern_issuer::{Burst, Config, JoinConfig};
 use postern_token::UnixSeconds;
@@ -32,6 +32,16 @@ const NOW: &str = "A gateway refuses its tokens once it has fetched the director
 /// Further effects of retiring a key.
 const CONSEQUENCES: &str = "agents get new ones. The key is not listed any more and signs nothing; its file is kept for a week at least, under \
                       another name. Remove copies of a key of type 5 or 1 from the gateways' [issuer] secrets.";
+
+pub(crate) fn migrate(to: Place, config: &Path) -> Result<(), Failure> {
+    let config = load(config)?;
+    let to = match to {
+        Place::Postgres => MigrateTo::Postgres,
+        Place::Sqlite => MigrateTo::Sqlite,
+    };
+    let accounts = control::migrate(&config, to).map_err(refused)?;
+    print_line(format_args!("Moved: {accounts} accounts, their usage, and the token keys."))
+}
 
 pub(crate) fn backup(to: &Path, config: &Path) -> Result<(), Failure> {
     let config = load(config)?;

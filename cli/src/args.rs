@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) use {
     issuer::{
         AccountCommand, Change, Issuer, IssuerCommand, Joining, KeyCommand, NewAccount, One, Output, Pace,
-        UsageArgs, UsageFormat,
+        Place, UsageArgs, UsageFormat,
     },
     servers::{Doctor, EgressQuestion, Init, Question, Server, Status, Up},
 };

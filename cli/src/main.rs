@@ -83,6 +83,7 @@ fn run_servers(command: args::Servers) -> Result<(), Failure> {
             IssuerCommand::Account(command) => account::run(command),
             IssuerCommand::Key(command) => account::key(command),
             IssuerCommand::Usage(args) => account::usage(args),
+            IssuerCommand::Migrate { to, daemon } => account::migrate(to, &daemon.config),
             IssuerCommand::Backup { to, daemon } => account::backup(&to, &daemon.config),
         },
         Servers::Issuer(Issuer { config: Some(config), self_signed, .. }) => {

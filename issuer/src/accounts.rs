@@ -43,7 +43,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 pub(crate) use configured::Configured;
 pub(crate) use database::AccountsError;
-pub(crate) use database::{FILE_NAME, check_directory, own_user};
+pub(crate) use database::{FILE_NAME, check_directory, open as open_database, own_user};
+pub(crate) use store::set_needs_account;
 
 #[derive(Debug)]
 pub(crate) struct Accounts {

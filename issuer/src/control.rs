@@ -11,6 +11,7 @@ pub use crate::accounts::control::{
     KeyHash, Terms, TierTerm, UsageRow, backup,
 };
 pub use crate::keys::control::{Exported, Form, export, to_import};
+pub use crate::keys::migrate::{MigrateTo, migrate};
 use postern_daemon::exit;
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};

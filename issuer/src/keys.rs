@@ -11,6 +11,7 @@ pub(crate) mod control;
 mod error;
 mod files;
 pub(crate) mod in_hsm;
+pub(crate) mod migrate;
 mod set_aside;
 mod shelf;
 

@@ -175,17 +175,18 @@ async fn without_the_database_issuers_give_what_is_reserved_and_then_503_and_go_
     let (mut server, _home, configs) = two("");
     let key = add(&configs[0], "alice", &format!("5000/{PERIOD}"));
     let [one, other] = started(&configs).await;
-    mint(&one, &key).assert_stopped(); // reserves a fiftieth
+    let request = crate::support::accounts::token_request(&one, &key).await;
+    let send = async || request.try_clone().unwrap().send().await.unwrap();
+    assert_eq!(send().await.status(), 200); // reserves a fiftieth
     server.kill();
     for _ in 0..20 {
-        mint(&one, &key).assert_stopped();
+        assert_eq!(send().await.status(), 200);
     }
     one.readyz(200, &["quota counts cannot be written"]).await;
     other.readyz(200, &["quota counts cannot be written"]).await;
-    let request = crate::support::accounts::token_request(&one, &key).await;
     let mut given = 21;
     let refused = loop {
-        let answer = request.try_clone().unwrap().send().await.unwrap();
+        let answer = send().await;
         match answer.status().as_u16() {
             200 => given += 1,
             _ => break answer,
@@ -196,10 +197,7 @@ async fn without_the_database_issuers_give_what_is_reserved_and_then_503_and_go_
     assert!((21..=101).contains(&given), "{given}");
     assert!(issuer(&configs[0], &["account", "list"]).code != Some(0));
     server.launch();
-    eventually("tokens are given again", || async {
-        (request.try_clone().unwrap().send().await.unwrap().status() == 200).then_some(())
-    })
-    .await;
+    eventually("tokens are given again", || async { (send().await.status() == 200).then_some(()) }).await;
     mint(&other, &key).assert_stopped();
     let used: u64 = server.sql("SELECT tokens FROM usage")[0].parse().unwrap();
     assert!(used >= given + 2);
@@ -243,6 +241,35 @@ async fn a_change_of_an_account_counts_at_every_issuer_within_seconds() {
     for issuer in [one, other] {
         issuer.process.terminate().assert_stopped();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_issuer_with_files_moves_into_the_database_and_back_with_its_keys_accounts_and_usage() {
+    let (server, home) = (Postgres::start(&[]), TempDir::new().unwrap());
+    let shared = issuer_in(&server, home.path(), "one", "types = [2, 5]");
+    let text = std::fs::read_to_string(&shared).unwrap();
+    let files = home.path().join("files.toml");
+    std::fs::write(&files, text.split("[accounts]").next().unwrap()).unwrap();
+    let key = add(&files, "alice", &format!("5/{PERIOD}"));
+    let issuer = Daemon::ready("issuer", &files).await;
+    let before = directory(&issuer).await;
+    mint(&issuer, &key).assert_stopped();
+    issuer.process.terminate().assert_stopped();
+    super::issuer(&shared, &[]).assert_failed(70, &["postern issuer migrate --to postgres"]);
+    for to in ["postgres", "sqlite", "postgres"] {
+        said(&shared, &["migrate", "--to", to]);
+        let config = if to == "sqlite" { &files } else { &shared };
+        let issuer = Daemon::ready("issuer", config).await;
+        assert_eq!(directory(&issuer).await, before, "{to}");
+        mint(&issuer, &key).assert_stopped();
+        add(config, &format!("new-{to}-{}", issuer.address.port()), "1/1d");
+        issuer.process.terminate().assert_stopped();
+    }
+    let issuer = Daemon::ready("issuer", &shared).await;
+    mint(&issuer, &key).assert_stopped();
+    mint(&issuer, &key).assert_failed(70, &["429", "quota is spent"]);
+    super::issuer(&shared, &["migrate", "--to", "sqlite"]).assert_failed(70, &["stop it"]);
+    issuer.process.terminate().assert_stopped();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,6 +32,14 @@ pub(crate) enum IssuerCommand {
     Key(KeyCommand),
     /// Print how many tokens each account got in each period
     Usage(UsageArgs),
+    /// Move accounts, usage and token keys of a stopped issuer into its [accounts] database, or back into files
+    Migrate {
+        /// Where to
+        #[arg(long)]
+        to: Place,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Copy the database of accounts to a new file, while the issuer runs or not
     Backup {
         /// The new file
@@ -39,6 +47,14 @@ pub(crate) enum IssuerCommand {
         #[command(flatten)]
         daemon: Daemon,
     },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Place {
+    /// The PostgreSQL of [accounts] database
+    Postgres,
+    /// Files in [keys] directory
+    Sqlite,
 }
 
 #[derive(Debug, Subcommand)]

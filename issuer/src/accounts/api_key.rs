@@ -107,7 +107,7 @@ impl KeySecret {
         Ok(secret)
     }
 
-    fn write(&self, path: &Path) -> Result<(), AccountsError> {
+    pub(crate) fn write(&self, path: &Path) -> Result<(), AccountsError> {
         write_private(path, self.text().as_bytes()).map_err(|error| AccountsError::Secret {
             path: path.to_owned(),
             reason: format!("it cannot be written ({error})"),

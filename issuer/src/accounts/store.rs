@@ -31,11 +31,13 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database of a configuration, or the one in `directory`, whose lock the caller holds.
+    /// Opens the database of a configuration, where tokens need an account from then on, or the one in `directory`, whose lock the caller holds.
     pub(crate) fn of(config: &Config, directory: &Path) -> Result<Self, StartError> {
         let Some(server) = config.server()? else { return Ok(Self::open(directory)?) };
         let secret = shared_secret(server.clone(), &config.keys)?;
-        Ok(Self::shared(server, secret)?)
+        let store = Self::shared(server, secret)?;
+        store.transact(set_needs_account).map_err(|error| store.error(&error))?;
+        Ok(store)
     }
 
     /// Opens the database in `directory`, whose lock the caller holds, and creates it if it is missing. Blocks on the disk.
@@ -46,15 +48,10 @@ impl Store {
         Ok(Self { path, secret, connection: Mutex::new(connection) })
     }
 
-    /// Opens the database of `server`, whose API keys are under `secret`. Tokens need an account from then on: several issuers
-    /// are never open to everyone.
+    /// Opens the database of `server`, whose API keys are under `secret`.
     pub(crate) fn shared(server: Arc<Server>, secret: KeySecret) -> Result<Self, AccountsError> {
         let path = PathBuf::from(&server.place);
-        let opened = Session::open(server).and_then(|connection| {
-            connection.transact(set_needs_account)?;
-            Ok(connection)
-        });
-        let connection = opened.map_err(|error| AccountsError::of_statement(&path, &error))?;
+        let connection = Session::open(server).map_err(|error| AccountsError::of_statement(&path, &error))?;
         Ok(Self { path, secret, connection: Mutex::new(connection) })
     }
 

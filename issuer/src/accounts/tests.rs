@@ -212,7 +212,7 @@ async fn a_removed_account_is_unknown_and_comes_back_with_what_it_had_used() {
     let restarted = open(&[], &directory);
     assert!(!restarted.is_open());
     assert_eq!(charge(&restarted, &again).await, Some(false));
-    assert!(super::store::has_accounts(directory.path()).unwrap());
+    assert!(restarted.store.with(super::store::needs_account).unwrap());
 }
 
 #[tokio::test]

@@ -3,30 +3,26 @@
 //! A statement that gets no answer in time ends its connection, and so does a transaction that cannot be rolled back: what the
 //! server does with it then happens before it gives the locks of that connection to another one.
 
+mod tls;
+
 use super::{Error, Result, SCHEMA, Value, values};
 use crate::config::{AccountsConfig, read_secret};
 use bytes::BytesMut;
 use futures_util::{StreamExt, TryStreamExt};
-use postern_daemon::BoxFuture;
-use postern_daemon::tls::{ClientConfig, store_client_config};
+use postern_daemon::tls::store_client_config;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock, mpsc};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tls::Connector;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Longest wait for a connection to one host of the URL, and for an answer.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -396,65 +392,4 @@ impl ToSql for Value {
     }
 
     to_sql_checked!();
-}
-
-// ---- TLS ----
-
-#[derive(Clone, Debug)]
-struct Connector(Arc<ClientConfig>);
-
-struct Named(TlsConnector, ServerName<'static>);
-
-struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Connector {
-    type Stream = Encrypted<S>;
-    type TlsConnect = Named;
-    type Error = tokio_rustls::rustls::pki_types::InvalidDnsNameError;
-
-    fn make_tls_connect(&mut self, host: &str) -> Result<Named, Self::Error> {
-        // A Unix socket has no name and no TLS: the name is not used.
-        let host = if host.is_empty() { "localhost" } else { host };
-        Ok(Named(TlsConnector::from(self.0.clone()), ServerName::try_from(host.to_owned())?))
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Named {
-    type Stream = Encrypted<S>;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Encrypted<S>>>;
-
-    fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { self.0.connect(self.1, stream).await.map(Encrypted) })
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_read(cx, buffer)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
-    }
 }

@@ -76,7 +76,7 @@ pub enum KeysError {
     Collision { path: PathBuf, other: String },
     #[error(
         "{path} is a token key of an issuer with a database of its own, and [accounts] database names another one, which does not have it: \
-         move its accounts and keys there (`postern issuer database migrate`), or the key files elsewhere, which voids their tokens"
+         move its accounts and keys there (`postern issuer migrate --to postgres`), or the key files elsewhere, which voids their tokens"
     )]
     Left { path: PathBuf },
     #[error("the token keys in the database cannot be used ({place}): {reason}")]
