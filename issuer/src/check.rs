@@ -5,6 +5,7 @@ use crate::accounts::store::has_accounts;
 use crate::config::{
     AuthorizerConfig, ClientCertificates, Config, Directory, Keys, OPENAPI_PATH, Pkcs11Config, Tier,
 };
+use crate::database::postgres::Server;
 use crate::keys::KeysError;
 use crate::quota::Burst;
 use crate::rotation::Schedule;
@@ -19,6 +20,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of tokens in a batch: a larger one would hold memory for a body of more than a quarter of a mebibyte.
@@ -94,6 +96,11 @@ impl StartError {
 }
 
 impl Config {
+    /// Returns the server of the database; `None` for SQLite. Fails only if [`Config::check`] would.
+    pub(crate) fn server(&self) -> Result<Option<Arc<Server>>, StartError> {
+        Server::of(&self.accounts).map_err(|why| StartError::Config(format!("[accounts] database {why}")))
+    }
+
     /// Checks what the types cannot express. Reads the accounts database if the result depends on it.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let is_for_others = !self.listen.address.ip().is_loopback();

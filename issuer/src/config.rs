@@ -1,7 +1,5 @@
 //! The configuration of `postern issuer`.
 
-use crate::StartError;
-use crate::database::postgres::Server;
 use crate::quota::Quota;
 use postern_config::{Address, ConfigDuration, address};
 use postern_daemon::drain::DrainConfig;
@@ -16,7 +14,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// The path of the API description.
@@ -289,11 +286,6 @@ impl Config {
     #[cfg(test)]
     pub(crate) fn with_keys(keys: &Keys) -> Self {
         Self { keys: keys.clone(), ..Self::loopback(Listen::default().address, &keys.directory) }
-    }
-
-    /// Returns the server of the database; `None` for SQLite. Fails only if [`Config::check`] would.
-    pub(crate) fn server(&self) -> Result<Option<Arc<Server>>, StartError> {
-        Server::of(&self.accounts).map_err(|why| StartError::Config(format!("[accounts] database {why}")))
     }
 }
 

@@ -2,34 +2,21 @@
 //! same statements, with `?1` for the first value. Everything here blocks.
 
 pub(crate) mod postgres;
+mod value;
 
-use postern_token::UnixSeconds;
-use postgres::Session;
-use rusqlite::ToSql;
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use postgres::{Server, Session};
+use rusqlite::types::ValueRef;
+use std::sync::Arc;
+use value::FromValue;
+pub(crate) use value::{Error, Result, Value, values};
 
 /// The tables, as SQLite has them.
 pub(crate) const SCHEMA: &str = include_str!("database/schema.sql");
-
-/// An error of a statement.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error(transparent)]
-    Sqlite(#[from] rusqlite::Error),
-    /// PostgreSQL refused a statement.
-    #[error("{}", postgres::sentence(.0))]
-    Postgres(#[from] tokio_postgres::Error),
-    /// PostgreSQL cannot be reached, or does not answer.
-    #[error("{0}")]
-    Away(String),
-    #[error("column {0} has a value of another type")]
-    Column(usize),
-    /// A transaction may have been committed, or not.
-    #[error("{0}, and its last change may be in effect or not")]
-    Unsure(Box<Error>),
-}
-
-pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+/// Advisory locks: the creation of the tables, and the merge of past usage. Changes of token keys have [`KEYS`].
+pub(crate) const TABLES: i64 = 0x506f_7374_0001;
+pub(crate) const KEYS: i64 = 0x506f_7374_0002;
+/// Version of the tables.
+const VERSION: &str = "1";
 
 /// A connection, for one thread at a time.
 #[derive(Debug)]
@@ -38,21 +25,6 @@ pub(crate) enum Connection {
     Postgres(Session),
 }
 
-/// A value in a column.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
-    Null,
-    Integer(i64),
-    Text(String),
-    Blob(Vec<u8>),
-}
-
-/// Makes a list of [`Value`]s.
-macro_rules! values {
-    ($($value:expr),* $(,)?) => { &[$($crate::database::Value::from($value)),*] };
-}
-pub(crate) use values;
-
 /// A row of a result.
 pub(crate) enum Row<'a> {
     Sqlite(&'a rusqlite::Row<'a>),
@@ -60,6 +32,38 @@ pub(crate) enum Row<'a> {
 }
 
 impl Connection {
+    /// Connects to PostgreSQL, and creates the tables if there are none.
+    pub(crate) fn open(server: Arc<Server>) -> Result<Self> {
+        let connection = Self::Postgres(Session::new(server));
+        connection.transact(|connection| {
+            connection.lock(TABLES)?;
+            let is_there = "SELECT 1 FROM information_schema.tables WHERE table_schema = current_schema() \
+                            AND table_name = 'settings'";
+            if connection.first(is_there, &[], |_| Ok(()))?.is_none() {
+                return connection.batch(&tables());
+            }
+            let version = "SELECT value FROM settings WHERE name = 'version'";
+            match connection.first(version, &[], |row| row.get::<String>(0))? {
+                Some(found) if found == VERSION => Ok(()),
+                found => Err(Error::Away(format!(
+                    "its tables are of version {}, and this postern knows version {VERSION} alone",
+                    found.as_deref().unwrap_or("0")
+                ))),
+            }
+        })?;
+        Ok(connection)
+    }
+
+    /// Takes an advisory lock until the end of the transaction. A transaction of SQLite is the only one.
+    pub(crate) fn lock(&self, lock: i64) -> Result<()> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(session) => {
+                session.each("SELECT pg_advisory_xact_lock(?1)", values![lock], |_| Ok(()))
+            }
+        }
+    }
+
     /// Executes a statement that returns no rows. Returns the number of changed rows.
     pub(crate) fn run(&self, sql: &str, values: &[Value]) -> Result<u64> {
         match self {
@@ -173,8 +177,6 @@ impl Connection {
     }
 }
 
-// ---- Values ----
-
 impl Row<'_> {
     pub(crate) fn value(&self, column: usize) -> Result<Value> {
         match self {
@@ -187,7 +189,7 @@ impl Row<'_> {
                 }
                 ValueRef::Real(_) => return Err(Error::Column(column)),
             }),
-            Self::Postgres(row) => postgres::value(row, column),
+            Self::Postgres(row) => value::read(row, column),
         }
     }
 
@@ -196,122 +198,16 @@ impl Row<'_> {
     }
 }
 
-impl ToSql for Value {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match self {
-            Self::Null => ValueRef::Null,
-            Self::Integer(number) => ValueRef::Integer(*number),
-            Self::Text(text) => ValueRef::Text(text.as_bytes()),
-            Self::Blob(bytes) => ValueRef::Blob(bytes),
-        }))
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Integer(number)
-    }
-}
-
-/// Saturates: no quota and no time exceeds an `i64`.
-impl From<u64> for Value {
-    fn from(number: u64) -> Self {
-        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<bool> for Value {
-    fn from(is_true: bool) -> Self {
-        Self::Integer(is_true.into())
-    }
-}
-
-impl From<UnixSeconds> for Value {
-    fn from(time: UnixSeconds) -> Self {
-        time.0.into()
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<&[u8]> for Value {
-    fn from(bytes: &[u8]) -> Self {
-        Self::Blob(bytes.to_vec())
-    }
-}
-
-impl From<&[u8; 32]> for Value {
-    fn from(hash: &[u8; 32]) -> Self {
-        hash.as_slice().into()
-    }
-}
-
-impl<T: Into<Self>> From<Option<T>> for Value {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Self::Null, Into::into)
-    }
-}
-
-/// A type that a column is read as.
-pub(crate) trait FromValue: Sized {
-    fn from_value(value: Value) -> Option<Self>;
-}
-
-impl FromValue for i64 {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Integer(number) = value { Some(number) } else { None }
-    }
-}
-
-/// Reads negative numbers as 0.
-impl FromValue for u64 {
-    fn from_value(value: Value) -> Option<Self> {
-        i64::from_value(value).map(|number| Self::try_from(number).unwrap_or(0))
-    }
-}
-
-impl FromValue for u32 {
-    fn from_value(value: Value) -> Option<Self> {
-        u64::from_value(value).map(|number| Self::try_from(number).unwrap_or(Self::MAX))
-    }
-}
-
-impl FromValue for bool {
-    fn from_value(value: Value) -> Option<Self> {
-        i64::from_value(value).map(|number| number != 0)
-    }
-}
-
-impl FromValue for UnixSeconds {
-    fn from_value(value: Value) -> Option<Self> {
-        u64::from_value(value).map(UnixSeconds)
-    }
-}
-
-impl FromValue for String {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Text(text) = value { Some(text) } else { None }
-    }
-}
-
-impl FromValue for Vec<u8> {
-    fn from_value(value: Value) -> Option<Self> {
-        if let Value::Blob(bytes) = value { Some(bytes) } else { None }
-    }
-}
-
-impl FromValue for [u8; 32] {
-    fn from_value(value: Value) -> Option<Self> {
-        Vec::from_value(value)?.try_into().ok()
-    }
-}
-
-impl<T: FromValue> FromValue for Option<T> {
-    fn from_value(value: Value) -> Option<Self> {
-        if value == Value::Null { Some(None) } else { T::from_value(value).map(Some) }
-    }
+/// Returns [`SCHEMA`] in PostgreSQL's types, and what only it has.
+fn tables() -> String {
+    let names = [
+        ("INTEGER PRIMARY KEY,", "BIGINT PRIMARY KEY GENERATED BY DEFAULT AS IDENTITY,"),
+        (" INTEGER", " BIGINT"),
+        (" BLOB", " BYTEA"),
+        (") STRICT, WITHOUT ROWID;", ");"),
+        (") STRICT;", ");"),
+    ];
+    let tables = SCHEMA.split("-- For people.").next().unwrap_or_default();
+    names.iter().fold(tables.to_owned(), |text, (from, to)| text.replace(from, to))
+        + include_str!("database/postgres.sql")
 }

@@ -1,7 +1,8 @@
 //! Examines the environment of an issuer without starting it, for `postern doctor`.
 
 use crate::config::{AuthorizerConfig, Config};
-use crate::database::postgres::{Server, Session};
+use crate::database::Connection;
+use crate::database::postgres::Server;
 use crate::keys::exposing_mode;
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
@@ -62,7 +63,7 @@ fn open_directory(directory: &Path) -> Option<Finding> {
 /// Connects to the database of several issuers, as a start does.
 fn in_database(server: Arc<Server>) -> Finding {
     let place = server.place.clone();
-    match Session::open(server) {
+    match Connection::open(server) {
         Ok(_) => Finding::well("database", format!("{place} (accounts.database) answers")),
         Err(error) => Finding::bad(
             "database",

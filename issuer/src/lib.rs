@@ -41,7 +41,6 @@ pub use examine::{certificates, examine};
 pub use quota::{Burst, Quota};
 pub use reload::FIXED;
 
-use accounts::store::Store;
 use accounts::{Accounts, Configured};
 use control::Control;
 use directory::Imprint;
@@ -231,7 +230,7 @@ fn open_state(config: &Config) -> Result<(KeyStore, Arc<Keyring>, Arc<Accounts>)
         config.server()?,
     )?;
     store.encrypt()?;
-    let accounts = Store::of(config, store.directory())?;
+    let accounts = accounts::control::open_store(config, store.directory())?;
     let accounts = Arc::new(Accounts::open(Configured::of(config), accounts)?);
     if let Some(hsm) = store.hsm() {
         hsm.start();

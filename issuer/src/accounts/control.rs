@@ -14,7 +14,7 @@ pub use super::usage::UsageRow;
 pub(crate) use crate::control::{Line, Refused};
 use crate::quota::{Burst, Quota};
 pub use backup::backup;
-pub(crate) use desk::answer;
+pub(crate) use desk::{answer, open_store};
 use postern_config::text_value;
 use postern_daemon::http::is_invisible;
 use postern_token::UnixSeconds;

@@ -3,11 +3,8 @@
 use super::api_key::{KeySecret, SECRET_FILE};
 use super::database::{self, AccountsError, FILE_NAME};
 use super::records;
-use crate::StartError;
-use crate::config::Config;
 use crate::database::postgres::{Server, Session};
 use crate::database::{Connection, Error, Result};
-use crate::keys::control::shared_secret;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,15 +28,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database of a configuration, where tokens need an account from then on, or the one in `directory`, whose lock the caller holds.
-    pub(crate) fn of(config: &Config, directory: &Path) -> Result<Self, StartError> {
-        let Some(server) = config.server()? else { return Ok(Self::open(directory)?) };
-        let secret = shared_secret(server.clone(), &config.keys)?;
-        let store = Self::shared(server, secret)?;
-        store.transact(set_needs_account).map_err(|error| store.error(&error))?;
-        Ok(store)
-    }
-
     /// Opens the database in `directory`, whose lock the caller holds, and creates it if it is missing. Blocks on the disk.
     pub(crate) fn open(directory: &Path) -> Result<Self, AccountsError> {
         let path = directory.join(FILE_NAME);
@@ -51,7 +39,8 @@ impl Store {
     /// Opens the database of `server`, whose API keys are under `secret`.
     pub(crate) fn shared(server: Arc<Server>, secret: KeySecret) -> Result<Self, AccountsError> {
         let path = PathBuf::from(&server.place);
-        let connection = Session::open(server).map_err(|error| AccountsError::of_statement(&path, &error))?;
+        let connection =
+            Connection::open(server).map_err(|error| AccountsError::of_statement(&path, &error))?;
         Ok(Self { path, secret, connection: Mutex::new(connection) })
     }
 

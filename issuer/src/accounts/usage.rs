@@ -1,6 +1,6 @@
 //! The table of usage: the largest number of tokens that an account may have used in each period.
 
-use crate::database::{Connection, Error, Result, Row, postgres, values};
+use crate::database::{Connection, Error, Result, Row, TABLES, values};
 use crate::quota::{Change, Usage};
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ pub(crate) fn maintain(connection: &Connection, now: UnixSeconds, kept_since: Un
     let over = now.0.saturating_sub(MERGED_AFTER);
     let day_begins = over - over % DAY;
     connection.transact(|connection| {
-        connection.lock(postgres::TABLES)?; // one issuer at a time: rows must not be added twice
+        connection.lock(TABLES)?; // one issuer at a time: rows must not be added twice
         let chunk = |sql: &str, before: u64| connection.run(sql, values![before, CHUNK]);
         chunk(
             &format!(

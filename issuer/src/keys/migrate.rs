@@ -9,7 +9,6 @@ use crate::accounts::api_key::{KeySecret, SECRET_FILE};
 use crate::accounts::{FILE_NAME, open_database, set_needs_account};
 use crate::config::Config;
 use crate::control::Refused;
-use crate::database::postgres::Session;
 use crate::database::{Connection, Error, Value};
 use postern_daemon::files::{DataDir, sync_directory};
 use postern_token::UnixSeconds;
@@ -68,7 +67,7 @@ pub fn migrate(config: &Config, to: MigrateTo) -> Result<u64, Refused> {
     let path = lock.join(FILE_NAME);
     let [file, table] = [Shelf::Directory(lock.path().to_owned()), Shelf::in_database(server.clone())?];
     let sqlite = Connection::Sqlite(open_database(&path)?);
-    let postgres = Session::open(server.clone()).map_err(|error| Refused::runtime(error.to_string()))?;
+    let postgres = Connection::open(server.clone()).map_err(|error| Refused::runtime(error.to_string()))?;
     let failed = |error: Error| Refused::runtime(format!("nothing was moved: {error}"));
     let unwritten = |error: io::Error| Refused::runtime(format!("the token keys cannot be moved: {error}"));
     let secret = lock.join(SECRET_FILE);

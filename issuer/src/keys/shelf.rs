@@ -5,8 +5,8 @@
 
 use super::KeysError;
 use super::files::content;
-use crate::database::postgres::{KEYS, Server, Session};
-use crate::database::{Connection, Error, Value, values};
+use crate::database::postgres::Server;
+use crate::database::{Connection, Error, KEYS, Value, values};
 use postern_daemon::files::{DataDir, replace_secret, sync_directory, write_private};
 use postern_token::key_file;
 use std::io;
@@ -35,7 +35,7 @@ impl Shelf {
     /// Returns the table of the database of `server`, which is created if there is none.
     pub(crate) fn in_database(server: Arc<Server>) -> Result<Self, KeysError> {
         let place = PathBuf::from(&server.place).join("token_keys");
-        match Session::open(server) {
+        match Connection::open(server) {
             Ok(connection) => Ok(Self::Table(connection, place)),
             Err(error) => Err(KeysError::Database { place, reason: error.to_string() }),
         }

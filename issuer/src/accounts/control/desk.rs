@@ -5,12 +5,14 @@ use crate::accounts::records::{self, KeyView, Record, Terms};
 use crate::accounts::store::{Store, set_needs_account};
 use crate::accounts::{Accounts, AccountsError, Configured};
 use crate::database::{Connection, Error};
+use crate::keys::control::shared_secret;
 use crate::{Config, StartError};
 use postern_daemon::files::DataDir;
 use postern_daemon::tls::PublicKeyDigest;
 use postern_daemon::utc::rfc3339;
 use postern_token::UnixSeconds;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -60,6 +62,15 @@ impl From<AccountsError> for Refused {
 /// The receiver of an answer's lines.
 pub(crate) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
 
+/// Opens the database of a configuration, where tokens need an account from then on, or the one in `directory`, whose lock the
+/// caller holds.
+pub(crate) fn open_store(config: &Config, directory: &Path) -> Result<Store, StartError> {
+    let Some(server) = config.server()? else { return Ok(Store::open(directory)?) };
+    let store = Store::shared(server.clone(), shared_secret(server, &config.keys)?)?;
+    store.transact(set_needs_account).map_err(|error| store.error(&error))?;
+    Ok(store)
+}
+
 /// Answers a request on the files of an issuer that does not run, as `lock` proves.
 pub(crate) fn answer(
     lock: &DataDir,
@@ -67,7 +78,7 @@ pub(crate) fn answer(
     request: AccountRequest,
     answer: Answer<'_>,
 ) -> Result<io::Result<()>, StartError> {
-    let (store, configured) = (Store::of(config, lock.path())?, Configured::of(config));
+    let (store, configured) = (open_store(config, lock.path())?, Configured::of(config));
     let desk = Desk { store: &store, configured: &configured, running: None, now: UnixSeconds::now() };
     Ok(desk.answer(request, answer))
 }
