@@ -2,7 +2,7 @@
 
 use crate::config::{AuthorizerConfig, Config};
 use crate::database::Connection;
-use crate::database::postgres::Server;
+use crate::database::postgres::{Server, Session};
 use crate::keys::exposing_mode;
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
@@ -60,11 +60,11 @@ fn open_directory(directory: &Path) -> Option<Finding> {
     )
 }
 
-/// Connects to the database of several issuers, as a start does.
+/// Connects to the database of several issuers.
 fn in_database(server: Arc<Server>) -> Finding {
     let place = server.place.clone();
-    match Connection::open(server) {
-        Ok(_) => Finding::well("database", format!("{place} (accounts.database) answers")),
+    match Connection::Postgres(Session::new(server)).batch("SELECT 1") {
+        Ok(()) => Finding::well("database", format!("{place} (accounts.database) answers")),
         Err(error) => Finding::bad(
             "database",
             format!("{place} (accounts.database) cannot be used: {error}"),

@@ -24,6 +24,8 @@ use tokio_postgres::{Client, Statement};
 /// Longest wait for a connection to one host of the URL, and for an answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(4);
+/// Longest wait for a lock that another issuer holds while it makes keys.
+const LOCK: Duration = Duration::from_secs(16);
 /// Rows that are read at a time.
 const ROWS: usize = 256;
 /// Pause after a connection that failed.
@@ -227,7 +229,11 @@ impl Session {
 
     /// Takes an advisory lock until [`Session::release`], or until the connection is lost; then every statement fails.
     pub(crate) fn hold(&self, lock: i64) -> Result<()> {
-        self.batch(&format!("SET idle_session_timeout = '30s'; SELECT pg_advisory_lock({lock})"))?;
+        let client = self.client()?;
+        let sql = format!(
+            "SET idle_session_timeout = '60s'; SET lock_timeout = '15s'; SELECT pg_advisory_lock({lock}); RESET lock_timeout"
+        );
+        self.wait_for(LOCK, async move { Ok(client.batch_execute(&sql).await?) })?;
         self.is_held.set(true);
         Ok(())
     }
@@ -281,16 +287,24 @@ impl Session {
         Ok((client, made))
     }
 
-    /// Waits for an answer, in any context. Without one in time, nobody knows what the connection will still do: it is closed.
     fn wait<T: Send + 'static>(&self, answer: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        self.wait_for(ANSWER, answer)
+    }
+
+    /// Waits for an answer, in any context. Without one in time, nobody knows what the connection will still do: it is closed.
+    fn wait_for<T: Send + 'static>(
+        &self,
+        most: Duration,
+        answer: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         let runtime = RUNTIME.as_ref().map_err(|error| Error::Away(error.to_string()))?;
         let (sender, answered) = mpsc::sync_channel(1);
-        runtime.spawn(async move { drop(sender.send(tokio::time::timeout(ANSWER, answer).await)) });
+        runtime.spawn(async move { drop(sender.send(tokio::time::timeout(most, answer).await)) });
         match answered.recv() {
             Ok(Ok(answered)) => answered,
             Ok(Err(_)) | Err(_) => {
                 self.end();
-                Err(Error::Away(format!("it has not answered for {} s", ANSWER.as_secs())))
+                Err(Error::Away(format!("it has not answered for {} s", most.as_secs())))
             }
         }
     }
