@@ -5,11 +5,11 @@
 //! accounts, addresses or bytes of requests.
 //!
 //! `issue` handles a token request; `answer` is the table of refusals. `rotation` computes the lifetimes of keys, `keys` keeps
-//! their files, `hsm` uses those in an HSM, and `keyring` provides all to requests. `accounts` holds who may request tokens, `quota`
-//! how many, and `database` both, and the keys of several issuers. `control` takes operators' commands. `signing` is the CPU pool, in whose `fair_queue` accounts
-//! take turns. `recorder` keeps the counts, `page` shows them, and `reload` applies SIGHUP. `openapi` describes the interface for
-//! authors of clients, and `representation` is a document that is served to everyone. There is no CORS: web pages must not reach
-//! an issuer that may be open to loopback.
+//! their files, `hsm` uses those in an HSM, and `keyring` provides all to requests. `accounts` holds who may request tokens,
+//! `quota` how many, and `database` both, and the keys of several issuers. `control` takes operators' commands. `signing` is the
+//! CPU pool, in whose `fair_queue` accounts take turns. `recorder` keeps the counts, `page` shows them, and `reload` applies
+//! SIGHUP. `openapi` describes the interface for authors of clients, and `representation` is a document that is served to
+//! everyone. There is no CORS: web pages must not reach an issuer that may be open to loopback.
 
 mod accounts;
 mod answer;
