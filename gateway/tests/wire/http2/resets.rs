@@ -111,6 +111,9 @@ async fn a_token_whose_request_is_given_up_opens_one_tunnel_at_most() {
                     Point::Sent | Opened => {}
                 }
                 let opened = give_up(client, sent, point, by, &mut tunnel).await;
+                if is_spent == Some(false) {
+                    gateway.emptied().await; // else the check could go on before the gateway sees that the client left
+                }
                 gate.open().await;
                 gateway.emptied().await;
                 let (answer, again) = bystander.connect_with(echo.address, &[&token]).await.opened().await;
