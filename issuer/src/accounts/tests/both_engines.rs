@@ -27,6 +27,32 @@ pub(super) fn store(directory: &Path) -> Store {
     Store::shared(server(format!("{url}&options=-c%20search_path%3D{schema}")), secret).unwrap()
 }
 
+/// Each change reads the row, and writes it: without a lock on the row, one of two at once would be lost.
+#[test]
+fn issuers_that_reserve_at_once_reserve_the_quota_exactly() {
+    const ISSUERS: u64 = 4;
+    const CHANGES: u64 = 400;
+    const QUOTA: u64 = ISSUERS * CHANGES / 2;
+    let (postgres, directory) = (Postgres::start(&[]), TempDir::new().unwrap());
+    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
+    let server = Server::of(&config).unwrap().unwrap();
+    let secret = KeySecret::make(&directory.path().join(SECRET_FILE)).unwrap();
+    let _tables = Store::shared(server.clone(), secret).unwrap();
+    let window = Usage { window_start: UnixSeconds(0), period_seconds: 60, used: 0 };
+    let reserved = std::thread::scope(|scope| {
+        let issuer = || {
+            let connection = crate::database::Connection::Postgres(Session::new(server.clone()));
+            let change = Change { window, reserve: 1, give_back: 0, limit: QUOTA };
+            let reserve =
+                |_| connection.transact(|it| usage::change(it, "account", change)).map(|done| done.1);
+            (0..CHANGES).map(reserve).sum::<crate::database::Result<u64>>().unwrap()
+        };
+        let issuers: Vec<_> = (0..ISSUERS).map(|_| scope.spawn(issuer)).collect();
+        issuers.into_iter().map(|issuer| issuer.join().unwrap()).sum::<u64>()
+    });
+    assert_eq!(reserved, QUOTA);
+}
+
 #[test]
 fn the_tests_of_accounts_pass_over_postgresql() {
     let server = Postgres::start(&[]);
