@@ -1,7 +1,7 @@
 //! The challenge that tokens answer: its lifetime, and the file that keeps it for the next start.
 
 use super::beside::FileBeside;
-use postern_token::header::{Challenge, Quoting};
+use postern_token::header::Challenge;
 use postern_token::{ChallengeDigest, Mark, TokenChallenge, TokenKeyId};
 use std::path::Path;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl SavedChallenges {
         let text: String = kept
             .map(|(url, current)| {
                 let challenge = Challenge { max_age: None, ..current.challenge.clone() };
-                format!("gateway {url}\n{}\n", challenge.format(Quoting::Quoted))
+                format!("gateway {url}\n{}\n", challenge.format())
             })
             .collect();
         self.file.save(text).await;

@@ -2,7 +2,7 @@
 
 use super::issuer::Issuer;
 use parking_lot::Mutex;
-use postern_token::header::{Challenge, Presentation, Quoting, parse_authorization};
+use postern_token::header::{Challenge, Presentation, parse_authorization};
 use postern_token::{ChallengeDigest, Mark, SigningKey, Token, TokenChallenge, TokenType, VerifyingKey};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -291,8 +291,7 @@ impl Gateway {
         }
         let bytes = self.challenge.lock().serialize();
         let token_key = self.names_key.lock().then(|| self.key().public_key().to_vec());
-        let value =
-            Challenge { bytes, token_key, max_age: Some(*self.max_age.lock()) }.format(Quoting::Quoted);
+        let value = Challenge { bytes, token_key, max_age: Some(*self.max_age.lock()) }.format();
         let preamble = self.preamble.lock().clone();
         format!(
             "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: {preamble}{value}\r\n\

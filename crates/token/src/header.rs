@@ -94,16 +94,6 @@ pub fn format_authorization(token: &Token) -> String {
     format!("{SCHEME} token=\"{}\"", encode_base64url(token.as_bytes()))
 }
 
-/// Quotation marks around base64url values, which may contain `=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Quoting {
-    /// Quoted, as in RFC 9577's grammar.
-    #[default]
-    Quoted,
-    /// Unquoted, for clients of 2023 that reject quotation marks.
-    Bare,
-}
-
 /// One challenge of `Proxy-Authenticate: PrivateToken challenge="…", token-key="…", max-age=…` (RFC 9577, section 2.1.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
@@ -175,13 +165,12 @@ impl Challenge {
         Ok(found.into_iter().map(|challenge| challenge?.finish()).collect())
     }
 
-    /// Formats the header value, with padded base64url (RFC 9577, section 2.1.2).
-    pub fn format(&self, quoting: Quoting) -> String {
-        let mark = if quoting == Quoting::Quoted { "\"" } else { "" };
-        let mut value = format!("{SCHEME} challenge={mark}{}{mark}", encode_base64url(&self.bytes));
+    /// Formats the header value, with quoted, padded base64url (RFC 9577, section 2.1.2).
+    pub fn format(&self) -> String {
+        let mut value = format!("{SCHEME} challenge=\"{}\"", encode_base64url(&self.bytes));
         if let Some(key) = &self.token_key {
             // Writing to a string cannot fail.
-            let _ = write!(value, ", token-key={mark}{}{mark}", encode_base64url(key));
+            let _ = write!(value, ", token-key=\"{}\"", encode_base64url(key));
         }
         if let Some(seconds) = self.max_age {
             let _ = write!(value, ", max-age={seconds}");

@@ -1,6 +1,6 @@
 //! A token's life, and what is refused along the way.
 
-use postern_token::header::{Challenge, Presentation, Quoting, format_authorization, parse_authorization};
+use postern_token::header::{Challenge, Presentation, format_authorization, parse_authorization};
 use postern_token::*;
 
 fn key() -> SigningKey {
@@ -19,7 +19,7 @@ fn a_token_is_requested_signed_finalized_presented_and_verified() {
         token_key: Some(signing.public_key().to_vec()),
         max_age: Some(60),
     };
-    let value = offered.format(Quoting::Quoted);
+    let value = offered.format();
     let read = Challenge::parse_all(value.as_bytes()).unwrap();
     assert_eq!(read, [offered]);
 

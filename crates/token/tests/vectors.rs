@@ -3,7 +3,7 @@
 
 use crate::known::{FixedRng, hex, load, text};
 use base64::Engine as _;
-use postern_token::header::{Challenge, Presentation, Quoting, format_authorization, parse_authorization};
+use postern_token::header::{Challenge, Presentation, format_authorization, parse_authorization};
 use postern_token::*;
 use serde_json::Value;
 
@@ -115,8 +115,8 @@ fn headers_of_rfc_9577() {
             assert_eq!(read.bytes[..2], code.to_be_bytes());
             // Grease (type 0) is anything at all behind its type; the others are challenges.
             assert!(code == 0 || read.token_challenge().unwrap().issuer_name() == "issuer.example");
-            for quoting in [Quoting::Quoted, Quoting::Bare] {
-                let again = Challenge::parse_all(read.format(quoting).as_bytes()).unwrap();
+            for value in [read.format(), read.format().replace('"', "")] {
+                let again = Challenge::parse_all(value.as_bytes()).unwrap();
                 assert_eq!(&again, std::slice::from_ref(read));
             }
         }

@@ -3,7 +3,7 @@
 use crate::config::ChallengeConfig;
 use parking_lot::RwLock;
 use postern_spend::Marks;
-use postern_token::header::{Challenge, Quoting};
+use postern_token::header::Challenge;
 use postern_token::{
     ChallengeDigest, ChallengeError, Mark, MarkId, TokenChallenge, TokenKeyId, TokenType, TokenTypes,
     TrustedKey, UnixSeconds,
@@ -97,7 +97,7 @@ impl Offer {
             token_key: Some(key.key.public_key().to_vec()),
             max_age: Some(max_age.as_secs()),
         };
-        challenge.format(Quoting::Quoted)
+        challenge.format()
     }
 
     /// Serializes the challenge for tokens of a type, accepted or not: the store may still know keys of other types.
