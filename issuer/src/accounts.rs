@@ -295,8 +295,8 @@ impl Accounts {
 
     fn maintain_now(&self, maintenance: &mut Maintenance) -> Result<(), AccountsError> {
         let version = self.store.with(crate::database::Connection::version)?;
-        if maintenance.seen.is_some_and(|seen| seen != version) {
-            self.take_up_database()?; // another issuer or program has changed the database
+        if maintenance.seen != Some(version) {
+            self.take_up_database()?; // another issuer or program has changed the database, perhaps during the start
         }
         maintenance.seen = Some(version);
         self.write_allowed()?;

@@ -12,9 +12,10 @@ pub(crate) use value::{Error, Result, Value, values};
 
 /// The tables, as SQLite has them.
 pub(crate) const SCHEMA: &str = include_str!("database/schema.sql");
-/// Advisory locks: the creation of the tables, and the merge of past usage. Changes of token keys have [`KEYS`].
+/// Advisory locks: of the creation of the tables and the merge of past usage, of changes of token keys, and of accounts.
 pub(crate) const TABLES: i64 = 0x506f_7374_0001;
 pub(crate) const KEYS: i64 = 0x506f_7374_0002;
+pub(crate) const ACCOUNTS: i64 = 0x506f_7374_0003;
 /// Version of the tables.
 const VERSION: &str = "1";
 

@@ -56,9 +56,8 @@ const DEFAULT_FILTER: &str = "warn,postern=info";
 /// The default filter for `postern up`.
 const QUIET_FILTER: &str = "warn";
 
-/// A prefix of all crates of the DNS resolver.
-const RESOLVER: &str = "hickory";
-const RESOLVER_OFF: &str = ",hickory=off";
+/// Prefixes of crates that log what is private: the DNS resolver names of targets, the client of PostgreSQL accounts and keys.
+const PRIVATE: [&str; 2] = ["hickory", "tokio_postgres"];
 
 /// The target of access log lines. The configuration enables them, so a filter need not name them.
 const ACCESS: &str = "postern::access";
@@ -141,7 +140,8 @@ pub fn finish() {
 
 fn filter(rust_log: Option<&str>, default: &str) -> Result<Targets, LogError> {
     let text = rust_log.filter(|text| !text.is_empty()).unwrap_or(default);
-    let silence = if text.contains(RESOLVER) { "" } else { RESOLVER_OFF };
+    let silence: String =
+        PRIVATE.iter().filter(|name| !text.contains(**name)).map(|name| format!(",{name}=off")).collect();
     let access = if text.contains(ACCESS) { "" } else { ACCESS_ON };
     let all = format!("{text}{silence}{access}");
     let directives: Vec<&str> =

@@ -4,7 +4,7 @@ use super::api_key::{KeySecret, SECRET_FILE};
 use super::database::{self, AccountsError, FILE_NAME};
 use super::records;
 use crate::database::postgres::{Server, Session};
-use crate::database::{Connection, Error, Result};
+use crate::database::{ACCOUNTS, Connection, Error, Result};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,6 +75,17 @@ impl Store {
         change: impl FnOnce(&Connection) -> Result<T, E>,
     ) -> Result<T, E> {
         self.connection.lock().transact(change)
+    }
+
+    /// Changes accounts in one transaction, one at a time among all issuers: a change reads an account and writes all of it.
+    pub(crate) fn change<T, E: From<Error>>(
+        &self,
+        change: impl FnOnce(&Connection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.transact(|transaction| {
+            transaction.lock(ACCOUNTS)?;
+            change(transaction)
+        })
     }
 
     pub(crate) fn error(&self, error: &Error) -> AccountsError {

@@ -329,6 +329,7 @@ fn past_periods_are_merged_into_days_and_removed_in_time() {
         row(100 * DAY + 3_600, 3_600, 2),
         row(100 * DAY, DAY, 4),
         row(101 * DAY, 3_600, 8),
+        row(101 * DAY - 2 * 3_600, 7 * 3_600, 32),
         row(0, 36_500 * DAY, 16),
     ];
     accounts
@@ -351,10 +352,12 @@ fn past_periods_are_merged_into_days_and_removed_in_time() {
             .map(|row| (row.period_start.0 / DAY, row.period_seconds / 3_600, row.tokens))
             .collect::<Vec<_>>()
     };
-    let all = [(0, 24, 5), (0, 876_000, 16), (100, 1, 1), (100, 24, 4), (100, 1, 2), (101, 1, 8)];
+    let night = (100, 7, 32);
+    let all = [(0, 24, 5), (0, 876_000, 16), (100, 1, 1), (100, 24, 4), (100, 1, 2), night, (101, 1, 8)];
     assert_eq!(maintenance(101 * DAY + 3_599, 0), all, "meters may still write their last figure");
-    let merged = [(0, 24, 5), (0, 876_000, 16), (100, 24, 7), (101, 1, 8)];
-    assert_eq!(maintenance(101 * DAY + 3_600, 0), merged);
+    let merged = [(0, 24, 5), (0, 876_000, 16), (100, 24, 7), night, (101, 1, 8)];
+    assert_eq!(maintenance(101 * DAY + 3_600, 0), merged, "a period of seven hours is not over at one");
     assert_eq!(maintenance(101 * DAY + 3_601, 0), merged, "once");
-    assert_eq!(maintenance(101 * DAY + 3_602, 2 * DAY), [(0, 876_000, 16), (100, 24, 7), (101, 1, 8)]);
+    assert_eq!(maintenance(101 * DAY + 3_602, 2 * DAY), merged[1..]);
+    assert_eq!(maintenance(102 * DAY + 3_600, 2 * DAY), [(0, 876_000, 16), (100, 24, 39), (101, 24, 8)]);
 }

@@ -5,7 +5,7 @@ use crate::quota::{Change, Usage};
 use postern_token::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
-/// Length of a day in seconds. Shorter past periods are merged into their day.
+/// Length of a day in seconds. Shorter past periods are merged into the day of their start.
 const DAY: u64 = 86_400;
 /// Time from the end of a day until its periods are merged, in seconds: every meter has written its last figure by then.
 const MERGED_AFTER: u64 = 3_600;
@@ -44,7 +44,7 @@ pub(crate) fn change(connection: &Connection, account: &str, change: Change) -> 
             let sql = "INSERT INTO usage (period_start_unix, period_seconds, account, tokens) VALUES (?1, ?2, ?3, 0) \
                        ON CONFLICT (period_start_unix, period_seconds, account) DO NOTHING";
             connection.run(sql, key)?;
-            read(connection, account, window)?.unwrap_or_default()
+            read(connection, account, window)?.ok_or_else(removed)?
         }
     };
     let reserved = reserve.min(limit.saturating_sub(before));
@@ -52,9 +52,15 @@ pub(crate) fn change(connection: &Connection, account: &str, change: Change) -> 
     if tokens != before {
         let sql = "UPDATE usage SET tokens = ?4 WHERE period_start_unix = ?1 AND period_seconds = ?2 AND account = ?3";
         let values = values![window.window_start, window.period_seconds, account, tokens];
-        connection.run(sql, values)?;
+        if connection.run(sql, values)? == 0 {
+            return Err(removed());
+        }
     }
     Ok((tokens, reserved))
+}
+
+fn removed() -> Error {
+    Error::Away("another issuer has removed the usage of the present period: compare the clocks".to_owned())
 }
 
 /// Returns the usage of one account, oldest first. The table is ordered by period, so the query looks into each existing period:
@@ -105,7 +111,7 @@ fn row(row: &Row<'_>) -> Result<UsageRow> {
 /// may be more.
 pub(crate) fn maintain(connection: &Connection, now: UnixSeconds, kept_since: UnixSeconds) -> Result<bool> {
     const OLDEST: &str = "SELECT period_start_unix, period_seconds, account FROM usage \
-         WHERE period_seconds < 86400 AND period_start_unix < ?1 \
+         WHERE period_seconds < 86400 AND period_start_unix + period_seconds <= ?1 \
          ORDER BY period_start_unix, period_seconds, account LIMIT ?2";
     let over = now.0.saturating_sub(MERGED_AFTER);
     let day_begins = over - over % DAY;

@@ -21,6 +21,7 @@ const MOST_ATTEMPTS: usize = 5;
 
 /// Answers a request on the files of an issuer that is not running, as holding the lock proves.
 pub(crate) fn answer(lock: DataDir, config: &Config, request: KeyRequest) -> Result<Vec<Line>, Refused> {
+    config.check()?; // a database is given no key without a passphrase
     let (schedule, server) = (config.keys.schedule()?, config.server()?);
     let mut store = KeyStore::of(lock, AtRest::of(&config.keys)?, server)?;
     store.carry_out(request, &schedule, UnixSeconds::now())

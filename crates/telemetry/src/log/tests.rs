@@ -75,15 +75,15 @@ fn a_long_line_is_cut_when_it_is_repeated() {
 fn the_default_covers_every_crate_of_ours_and_quiets_the_rest() {
     assert_eq!(
         filter(None, DEFAULT_FILTER).unwrap().to_string(),
-        "postern::access=info,postern=info,hickory=off,warn"
+        "postern::access=info,tokio_postgres=off,postern=info,hickory=off,warn"
     );
     assert_eq!(
         filter(Some(""), DEFAULT_FILTER).unwrap().to_string(),
-        "postern::access=info,postern=info,hickory=off,warn"
+        "postern::access=info,tokio_postgres=off,postern=info,hickory=off,warn"
     );
     assert_eq!(
         filter(Some("debug"), QUIET_FILTER).unwrap().to_string(),
-        "postern::access=info,hickory=off,debug"
+        "postern::access=info,tokio_postgres=off,hickory=off,debug"
     );
 }
 

@@ -42,7 +42,7 @@ impl Desk<'_> {
     ) -> Result<(), Ended> {
         let wanted = declared.iter().map(|account| self.want(account)).collect::<Result<Vec<_>, _>>()?;
         check_unique(&wanted)?;
-        let changes = self.store.transact(|transaction| -> Result<_, Ended> {
+        let changes = self.store.change(|transaction| -> Result<_, Ended> {
             let removed = if prune { remove_others(transaction, &wanted)? } else { Vec::new() };
             let mut changes: Vec<_> =
                 removed.into_iter().map(|name| (name, AccountChange::Removed)).collect();

@@ -155,7 +155,7 @@ impl Desk<'_> {
         terms.tier.as_deref().map(|tier| self.check_tier(tier)).transpose()?;
         check_terms(name, terms)?;
         self.check_end(name, terms)?;
-        let key = self.store.transact(|transaction| -> Result<_, Ended> {
+        let key = self.store.change(|transaction| -> Result<_, Ended> {
             if records::find(transaction, name)?.is_some() {
                 return Err(refused(format!(
                     "there is an account {name:?} already: choose another name, or change it (`postern issuer account --help`)"
@@ -255,7 +255,7 @@ impl Desk<'_> {
         name: &str,
         change: impl FnOnce(&Connection, Record) -> Result<T, Ended>,
     ) -> Result<T, Ended> {
-        let value = self.store.transact(|transaction| {
+        let value = self.store.change(|transaction| {
             let record = records::find(transaction, name)?.ok_or_else(|| missing(name))?;
             change(transaction, record)
         })?;

@@ -4,6 +4,7 @@ use super::super::api_key::{KeySecret, SECRET_FILE};
 use super::*;
 use crate::config::AccountsConfig;
 use crate::database::postgres::{Server, Session};
+use crate::quota::Quota;
 use postern_testkit::postgres::Postgres;
 use std::path::Path;
 use std::process::Command;
@@ -51,6 +52,43 @@ fn issuers_that_reserve_at_once_reserve_the_quota_exactly() {
         issuers.into_iter().map(|issuer| issuer.join().unwrap()).sum::<u64>()
     });
     assert_eq!(reserved, QUOTA);
+}
+
+/// A change reads an account and writes all of it.
+#[test]
+fn issuers_that_change_an_account_at_once_lose_no_change() {
+    let (postgres, directory) = (Postgres::start(&[]), TempDir::new().unwrap());
+    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
+    let server = Server::of(&config).unwrap().unwrap();
+    let path = directory.path().join(SECRET_FILE);
+    let secret = KeySecret::make(&path).unwrap();
+    let open = |secret| Accounts::open(Configured::default(), Store::shared(server.clone(), secret).unwrap());
+    let (one, other) = (open(secret).unwrap(), open(KeySecret::read(&path).unwrap().unwrap()).unwrap());
+    apply(&one, &[account("alice", "key", "1/1d")]).unwrap();
+    for round in 2..60_u64 {
+        let (enabled, quota): (bool, Quota) = (round % 2 == 0, format!("{round}/1d").parse().unwrap());
+        let name = || "alice".to_owned();
+        let change = AccountRequest::Change {
+            name: name(),
+            quota: Edit::Set(quota),
+            burst: Edit::Keep,
+            tier: Edit::Keep,
+            expires_at: Edit::Keep,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| ask(&one, AccountRequest::SetEnabled { name: name(), enabled }).unwrap());
+            scope.spawn(|| ask(&other, change).unwrap());
+        });
+        let lines = ask(&one, AccountRequest::Show { name: name() }).unwrap();
+        let view =
+            lines.iter().find_map(|line| if let Line::Account(view) = line { Some(view) } else { None });
+        let view = view.unwrap();
+        assert_eq!(
+            (view.enabled, view.terms.as_ref().unwrap().quota),
+            (enabled, Some(quota)),
+            "round {round}"
+        );
+    }
 }
 
 #[test]
