@@ -140,7 +140,8 @@ async fn dial(
     };
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
     forward::paid(body);
-    let resolver = worker.resolver.of(&settings.resolver);
+    // The present one: with that of an older generation the worker would build it again.
+    let resolver = worker.resolver.of(&worker.core.generation.load().settings.resolver);
     let onward = Onward {
         policy: &settings.policy,
         resolver: &resolver,

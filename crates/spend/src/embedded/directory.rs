@@ -141,10 +141,19 @@ impl Directory {
         written.map(drop)
     }
 
+    /// Returns `true` if the tombstone of an epoch is all that is left of it.
+    pub(super) fn is_retired(&self, key: TokenKeyId) -> bool {
+        !self.records(key).exists() && fs::metadata(self.tombstone(key)).is_ok_and(|file| file.len() == 0)
+    }
+
+    fn tombstone(&self, key: TokenKeyId) -> PathBuf {
+        self.path.join(format!("{}.retired", key.to_hex()))
+    }
+
     /// Turns the records of an epoch into its tombstone: first renames the file durably, then frees its space. So one of the two
     /// exists at every moment, also after a crash. Idempotent: a call completes an interrupted one.
     pub(crate) fn retire(&self, key: TokenKeyId) -> Result<(), StoreError> {
-        let (records, tombstone) = (self.records(key), self.path.join(format!("{}.retired", key.to_hex())));
+        let (records, tombstone) = (self.records(key), self.tombstone(key));
         match fs::rename(&records, &tombstone) {
             // Renamed by an earlier call, or removed from outside: the key is refused either way.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -163,7 +172,7 @@ impl Directory {
     }
 
     /// Makes names durable: a rename is on disk only after its directory is synced.
-    fn sync(&self) -> Result<(), StoreError> {
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
         self.handle.sync_all().on("sync", &self.path)
     }
 

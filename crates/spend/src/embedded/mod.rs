@@ -104,8 +104,13 @@ impl Embedded {
     pub fn open(directory: &Path, fsync: Fsync) -> Result<Self, StoreError> {
         let (directory, (live, retired)) = Directory::take(directory)?;
         let mut epochs = Epochs::default();
+        if !retired.is_empty() {
+            directory.sync()?;
+        }
         for key in retired {
-            directory.retire(key)?;
+            if !directory.is_retired(key) {
+                directory.retire(key)?;
+            }
             epochs.retired.insert(key);
         }
         for key in live.into_iter().filter(|key| !epochs.retired.contains(key)) {

@@ -331,7 +331,7 @@ impl SharedStore {
     }
 
     /// Returns `Ok` if each client has a majority of replicas that is up, and verdicts are expected. A client without
-    /// connections refuses every request, whatever the others have: a pool serves no request before it is warm. A store that was
+    /// connections refuses every request, whatever the others have. A store that was
     /// found not to serve is seen by the watch, from the moment at which it can again, before it serves: its marks may be gone.
     pub(super) fn serves(&self) -> Result<(), Unknown> {
         self.intact()?;

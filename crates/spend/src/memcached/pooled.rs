@@ -10,8 +10,9 @@
 //! | [`Connector::is_valid`] | a connection that ended, or received an extra reply, while it was idle is used |
 //! | [`Pooled::turns`] | bb8 serves some waiters while others starve |
 //! | [`refill`] | bb8 tries to connect once, so a recovered store goes unnoticed |
+//! | [`Silence`] | bb8 hands out each connection to a frozen server, and a token is lost on each |
 
-use super::endpoint::{Connected, Endpoint};
+use super::endpoint::{Connected, Endpoint, is_answer, reads};
 use super::protocol::{Command, Failure, Reply, Value, exptime};
 use super::serial::SerialConnection;
 use super::stats::Counters;
@@ -28,9 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf, join};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::{JoinHandle, unconstrained};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// The pause between looks for missing connections.
 const REFILL: Duration = Duration::from_millis(250);
@@ -45,6 +46,7 @@ pub(crate) struct Pooled {
     counters: Arc<Counters>,
     /// The last attempt to connect failed.
     fails: Arc<AtomicBool>,
+    silence: Arc<Silence>,
     refill: JoinHandle<()>,
 }
 
@@ -66,9 +68,15 @@ impl Pooled {
             .retry_connection(false)
             .build_unchecked(Connector { endpoint: Arc::clone(endpoint), fails: Arc::clone(&fails) });
         let turns = Arc::new(Semaphore::new(size));
-        let refill = tokio::spawn(refill(pool.clone(), Arc::clone(&turns), size));
+        let silence = Arc::new(Silence::default());
+        let refill = tokio::spawn(refill(
+            pool.clone(),
+            (Arc::clone(&turns), size),
+            Arc::clone(&silence),
+            endpoint.options.timeout,
+        ));
         let (endpoint, counters) = (Arc::clone(endpoint), Arc::clone(counters));
-        Self { pool, turns, size, endpoint, checkout_timeout, counters, fails, refill }
+        Self { pool, turns, size, endpoint, checkout_timeout, counters, fails, silence, refill }
     }
 
     /// Sends all commands in one write. Returns after the last reply.
@@ -85,14 +93,18 @@ impl Pooled {
         let answered = timeout(options.timeout, noting.connection.exchange(commands)).await;
         answered.unwrap_or(Err(Unknown::TimedOut)).map_err(|reason| {
             self.endpoint.failed(reason);
+            if reason == Unknown::TimedOut {
+                self.silence.begin();
+            }
             Failure::Sent(reason)
         })
     }
 
-    /// Returns `true` if there is a connection, or one can be expected: callers that give up end theirs. A frozen server has none
-    /// soon, as each exchange without an answer ends its own, and no new one is proven.
+    /// Returns `true` if the server answered last, and there is a connection, or one can be expected: callers that give up end
+    /// theirs.
     pub(crate) fn is_up(&self) -> bool {
-        !self.fails.load(Ordering::Relaxed) || self.pool.state().connections > 0
+        !self.silence.is_on.load(Ordering::Relaxed)
+            && (!self.fails.load(Ordering::Relaxed) || self.pool.state().connections > 0)
     }
 
     /// Returns the number of connections in use, and its maximum.
@@ -124,14 +136,43 @@ impl Drop for Pooled {
     }
 }
 
-/// Connects again where connections are missing: bb8 tries once, and later only if a connection is asked for.
-async fn refill(pool: bb8::Pool<Connector>, turns: Arc<Semaphore>, size: usize) {
+/// The time from an exchange without an answer until the next answer: the kernel of a frozen server keeps its connections open,
+/// and each of them would cost a token.
+#[derive(Default)]
+struct Silence {
+    is_on: AtomicBool,
+    begun: Notify,
+}
+
+impl Silence {
+    fn begin(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+        self.begun.notify_one();
+    }
+}
+
+/// Connects again where connections are missing: bb8 tries once, and later only if a connection is asked for. Ends the silence
+/// with an answer on an idle connection or a new one: a server at its limit of connections accepts none.
+async fn refill(
+    pool: bb8::Pool<Connector>,
+    (turns, size): (Arc<Semaphore>, usize),
+    silence: Arc<Silence>,
+    patience: Duration,
+) {
     loop {
-        sleep(REFILL).await;
-        if (pool.state().connections as usize) < size
-            && let Ok(_turn) = turns.try_acquire()
-        {
-            _ = timeout(REFILL, pool.get()).await; // which asks for all that are missing
+        _ = timeout(REFILL, silence.begun.notified()).await;
+        let is_silent = silence.is_on.load(Ordering::Relaxed);
+        if !is_silent && (pool.state().connections as usize) >= size {
+            continue;
+        }
+        let Ok(_turn) = turns.try_acquire() else { continue };
+        // Without an idle connection this asks for a new one, and with fewer connections than wanted for all that are missing.
+        let Ok(Ok(mut connection)) = timeout(REFILL, pool.get()).await else { continue };
+        if is_silent {
+            let answered = timeout(patience, connection.exchange(reads().each_ref())).await;
+            if answered.is_ok_and(|replies| replies.is_ok_and(|replies| is_answer(&replies))) {
+                silence.is_on.store(false, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -130,7 +130,7 @@ impl Pipeline {
         let mut queue = self.queue.lock();
         let is_slow =
             queue.sent.front().is_some_and(|oldest| at.saturating_duration_since(oldest.since) > slow);
-        let read = Read { at, tcp: if is_slow { facts() } else { None } };
+        let read = Read { at, slow, tcp: if is_slow { facts() } else { None } };
         while used < bytes.len() {
             let Some(length) = queue.deliver(&bytes[used..], read, woken)? else { break };
             used += length;

@@ -131,9 +131,13 @@ impl Marking {
         self.loss.replace(loss).is_none_or(|before| loss.void > before.void)
     }
 
-    /// Forgets the loss because the mark is whole again, as after another memory had answered for a while. Returns `true` if
-    /// there was a loss.
-    pub(super) fn heals(&mut self) -> bool {
+    /// Forgets the loss because the mark is whole at the `answering` replicas, as after another memory had answered for a while.
+    /// Returns `true` if there was a loss. It stays while fewer replicas answer than when it was seen: the one that has it may be
+    /// away.
+    pub(super) fn heals(&mut self, answering: usize) -> bool {
+        if self.loss.is_some_and(|loss| answering < loss.answering) {
+            return false;
+        }
         (self.without, self.incomplete, self.tried) = (None, None, None);
         self.loss.take().is_some()
     }

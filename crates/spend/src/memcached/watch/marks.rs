@@ -86,7 +86,7 @@ impl Rounds {
         let all: Vec<_> = Bucket::all().collect();
         let found = self.losses(&id, if looks_at_all { &all } else { &due }).await;
         if found.torn.is_empty() {
-            if found.is_whole && looks_at_all && marking.heals() {
+            if found.is_whole && looks_at_all && marking.heals(found.answering) {
                 self.store.marked.set_torn(key, 0, Default::default());
                 tracing::info!(token_key = %key.short(), "the double-spend store knows the mark again, in every bucket");
             }

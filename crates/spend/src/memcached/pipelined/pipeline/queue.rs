@@ -200,7 +200,8 @@ impl Queue {
             replies[pending.position] = reply;
         }
         answer.read.get_or_insert(read.at);
-        (answer.written, answer.tcp) = (pending.written, read.tcp);
+        let is_slow = read.at.saturating_duration_since(pending.since) > read.slow;
+        (answer.written, answer.tcp) = (pending.written, read.tcp.filter(|_| is_slow));
         Ok(self.settle(pending.exchange))
     }
 
@@ -236,10 +237,12 @@ impl Queue {
     }
 }
 
-/// A read from the connection: its time, and the facts about the connection if the oldest command has waited for long.
+/// A read from the connection: its time, and the facts about the connection if the oldest command has waited for longer than
+/// `slow`.
 #[derive(Clone, Copy)]
 pub(super) struct Read {
     pub(super) at: Instant,
+    pub(super) slow: Duration,
     pub(super) tcp: Option<TcpFacts>,
 }
 
