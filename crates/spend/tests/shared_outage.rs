@@ -4,7 +4,7 @@ use crate::support::{
     PATIENCE, Relay, Server, begun, client, epoch, eventually, fresh, marked, options, pipelined, ports,
     transports,
 };
-use postern_spend::memcached::{Client, Memcached, Options, Transport};
+use postern_spend::memcached::{Client, Memcached, Options, Replicas, Transport};
 use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
 use postern_token::{Mark, SpentKey, UnixSeconds};
 use std::io::ErrorKind;
@@ -178,6 +178,40 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
         println!("{name}: in use {:?} after the thaw", thawed.elapsed());
         assert_eq!(spend(&client, &key, &epoch).await, Ok(Spend::AlreadySpent), "{name}");
         assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Ok(Spend::Admitted), "{name}");
+    }
+}
+
+/// Each of a pool's connections to it would cost a token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_endpoint_beside_another_one_costs_few_tokens() {
+    for (name, transport) in transports() {
+        let server = Server::tcp(&[]);
+        let relay = Relay::to(server.port());
+        let addresses = vec![relay.address(), server.address()];
+        let options = Options { replicas: Replicas::One(addresses), ..brisk(&server, transport) };
+        let store = Memcached::open(options).unwrap();
+        let (client, epoch) = begun(&store).await;
+        eventually(name, || async {
+            store.health().endpoints.iter().all(|it| it.connections > 0).then_some(())
+        })
+        .await;
+        let mut used = JoinSet::new(); // as many at once as the pool has connections
+        for _ in 0..200 {
+            let client = client.clone();
+            used.spawn(async move { spend(&client, &fresh(&epoch), &epoch).await });
+        }
+        used.join_all().await;
+        let thaw = relay.freeze();
+        let mut lost = 0;
+        for _ in 0..200 {
+            lost += usize::from(spend(&client, &fresh(&epoch), &epoch).await.is_err());
+        }
+        assert!(lost <= 3, "{name}: {lost}");
+        drop(thaw);
+        eventually(name, || async {
+            store.health().endpoints.iter().all(|it| it.failure.is_none()).then_some(())
+        })
+        .await;
     }
 }
 

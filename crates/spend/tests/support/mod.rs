@@ -25,7 +25,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Relay {
     port: u16,
     connections: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
-    _end: tokio::sync::oneshot::Sender<()>,
+    freezing: tokio::sync::mpsc::UnboundedSender<std::sync::mpsc::Receiver<()>>,
 }
 
 impl Relay {
@@ -46,7 +46,7 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (end, ended) = tokio::sync::oneshot::channel();
+        let (freezing, mut frozen) = tokio::sync::mpsc::unbounded_channel::<std::sync::mpsc::Receiver<()>>();
         let connections = Arc::new(Mutex::new(Vec::new()));
         let relays = Arc::clone(&connections);
         thread::spawn(move || {
@@ -60,14 +60,26 @@ impl Relay {
                 }
             };
             runtime.block_on(async {
-                tokio::select! { _ = ended => {}, () = accepting => {} }
+                let freezing = async {
+                    while let Some(thawed) = frozen.recv().await {
+                        _ = thawed.recv(); // the thread of all connections
+                    }
+                };
+                tokio::select! { () = freezing => {}, () = accepting => {} }
             });
         });
-        Self { port, connections, _end: end }
+        Self { port, connections, freezing }
     }
 
     pub fn address(&self) -> Address {
         format!("127.0.0.1:{}", self.port).parse().unwrap()
+    }
+
+    /// Stops the relay until the returned sender is dropped: its kernel still accepts connections and bytes.
+    pub fn freeze(&self) -> std::sync::mpsc::Sender<()> {
+        let (thaw, thawed) = std::sync::mpsc::channel();
+        self.freezing.send(thawed).unwrap();
+        thaw
     }
 
     /// Closes the connections that are open now, whatever is on its way.
