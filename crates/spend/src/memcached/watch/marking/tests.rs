@@ -89,6 +89,14 @@ async fn the_first_mark_of_a_key_follows_no_other() {
     assert_eq!(known, [id], "it is one mark, by whichever number");
 }
 
+/// The replica that has the loss may be the one that is away.
+#[test]
+fn a_loss_stays_while_fewer_replicas_answer_than_when_it_was_seen() {
+    let mut marking = torn(0);
+    assert!(!marking.heals(2) && marking.has_loss());
+    assert!(marking.heals(3) && !marking.has_loss());
+}
+
 #[test]
 fn every_witness_is_read_in_its_turn() {
     let mut marking = Marking::default();
