@@ -12,6 +12,7 @@ use postern_daemon::tls::store_client_config;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Statement};
 
-/// Longest wait for a connection to one host of the URL, and for an answer.
+/// Longest wait for a connection to one address, and for an answer, to which a connection to one host of the URL belongs as well.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(4);
 /// Longest wait for a lock that another issuer holds while it makes keys.
@@ -34,7 +35,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// on the server's disk.
 const OPTIONS: &str = "-c idle_in_transaction_session_timeout=4s -c lock_timeout=3s -c synchronous_commit=on \
      -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3";
-const LEAST_VERSION: &str = "140000";
+/// What the server then shows.
+const IDLE_TIMEOUT: &str = "4s";
+const LEAST_VERSION: u32 = 140_000;
 /// Drives the connections.
 static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(1).thread_name("database").enable_all().build()
@@ -43,7 +46,8 @@ static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
 /// The server of `[accounts] database`.
 #[derive(Debug)]
 pub(crate) struct Server {
-    config: tokio_postgres::Config,
+    /// Each with one host, in the order in which they are tried.
+    hosts: Vec<tokio_postgres::Config>,
     password_file: Option<PathBuf>,
     tls: Connector,
     /// The database, for people.
@@ -90,14 +94,22 @@ impl Server {
             }
         }
         let parsed = format!("{base}{others}").parse::<tokio_postgres::Config>();
-        let mut config = parsed.map_err(|error| format!("cannot be used: {}", sentence(&error)))?;
+        let config = parsed.map_err(|error| format!("cannot be used: {}", sentence(&error)))?;
         if config.get_password().is_some() {
             return Err(
                 "has a password, which others may read here: put it into a file ([accounts] password_file) or into PGPASSWORD"
                     .to_owned(),
             );
         }
-        config.ssl_mode(match mode {
+        let mut hosts = one_host_each(&config)?;
+        let mode = match mode {
+            "disable" if !hosts.iter().all(is_on_this_machine) => {
+                return Err(
+                    "has sslmode=disable for a host that is not this machine, where others on the way could read and change \
+                     everything: leave it out, with sslrootcert=FILE for an authority of yours"
+                        .to_owned(),
+                );
+            }
             "disable" => SslMode::Disable,
             "verify-full" => SslMode::Require,
             other => {
@@ -106,16 +118,18 @@ impl Server {
                      sslrootcert=FILE for an authority of yours, or disable for a server on this machine"
                 ));
             }
-        });
+        };
         let tls = store_client_config(roots.as_deref(), None)
             .map_err(|error| format!("cannot be used: {error}"))?;
         let place = place(&config);
         let options = [OPTIONS, config.get_options().unwrap_or_default()].join(" ");
-        config.options(options).application_name("postern issuer").connect_timeout(CONNECT);
-        config.tcp_user_timeout(ANSWER).keepalives_idle(ANSWER);
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        for host in &mut hosts {
+            host.ssl_mode(mode).options(&options).application_name("postern issuer");
+            host.connect_timeout(CONNECT).tcp_user_timeout(ANSWER).keepalives_idle(ANSWER);
+            host.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         let password_file = accounts.password_file.clone();
-        Ok(Some(Arc::new(Self { config, password_file, tls: Connector(tls), place })))
+        Ok(Some(Arc::new(Self { hosts, password_file, tls: Connector(tls), place })))
     }
 
     fn password(&self) -> Result<Option<Vec<u8>>> {
@@ -129,18 +143,33 @@ impl Server {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
     }
 
+    /// Connects to the first host that takes writes. One that accepts and then hangs does not keep the others from their turn.
     async fn connect(&self) -> Result<Live> {
-        let mut config = self.config.clone();
+        let mut failed = Err(Error::Away("no host was tried".to_owned()));
+        for host in &self.hosts {
+            let connected = tokio::time::timeout(ANSWER, self.connect_to(host.clone())).await;
+            failed = connected.unwrap_or_else(|_| Err(silent(ANSWER)));
+            if failed.is_ok() {
+                break;
+            }
+        }
+        failed
+    }
+
+    async fn connect_to(&self, mut config: tokio_postgres::Config) -> Result<Live> {
         if let Some(password) = self.password()? {
             config.password(password);
         }
         let (client, connection) = config.connect(self.tls.clone()).await?;
         let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         let live = Live { client: Arc::new(client), statements: HashMap::new(), task };
-        let what = "SELECT version(), current_setting('server_version_num'), current_setting('fsync')";
+        let what = "SELECT version(), current_setting('server_version_num'), current_setting('fsync'), \
+                    current_setting('idle_in_transaction_session_timeout')";
         let row = live.client.query_one(what, &[]).await?;
-        let [version, number, fsync]: [&str; 3] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
-        if !version.starts_with("PostgreSQL ") || version.contains("-YB-") || number < LEAST_VERSION {
+        let [version, number, fsync, timeout]: [&str; 4] =
+            [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?];
+        let is_known = version.starts_with("PostgreSQL ") && !version.contains("-YB-");
+        if !is_known || number.parse().is_ok_and(|number: u32| number < LEAST_VERSION) {
             return Err(Error::Away(format!("it is {version}, and only PostgreSQL from 14 on was tried")));
         }
         if fsync == "off" {
@@ -149,7 +178,54 @@ impl Server {
                     .to_owned(),
             ));
         }
+        if timeout != IDLE_TIMEOUT {
+            return Err(Error::Away(format!(
+                "a session's idle_in_transaction_session_timeout is {timeout} instead of {IDLE_TIMEOUT}, so a pooler such as \
+                 PgBouncer does not pass on what a session asks for: name the server itself"
+            )));
+        }
         Ok(live)
+    }
+}
+
+fn silent(waited: Duration) -> Error {
+    Error::Away(format!("it has not answered for {} s", waited.as_secs()))
+}
+
+/// Returns a configuration for each host of a URL. The error is the end of a sentence.
+fn one_host_each(url: &tokio_postgres::Config) -> Result<Vec<tokio_postgres::Config>, String> {
+    let (names, addresses, ports) = (url.get_hosts(), url.get_hostaddrs(), url.get_ports());
+    let count = names.len().max(addresses.len());
+    let fits = |given: usize, least: usize| given <= least || given == count;
+    if count == 0 || !fits(names.len(), 0) || !fits(addresses.len(), 0) || !fits(ports.len(), 1) {
+        return Err("names no host, or not one address and one port for each".to_owned());
+    }
+    let one = |index: usize| {
+        let mut config = tokio_postgres::Config::new();
+        match names.get(index) {
+            Some(Host::Tcp(name)) => _ = config.host(name),
+            Some(Host::Unix(path)) => _ = config.host_path(path),
+            None => {}
+        }
+        addresses.get(index).into_iter().for_each(|address| _ = config.hostaddr(*address));
+        ports.get(index).or(ports.first()).into_iter().for_each(|port| _ = config.port(*port));
+        url.get_user().into_iter().for_each(|user| _ = config.user(user));
+        url.get_dbname().into_iter().for_each(|name| _ = config.dbname(name));
+        config.channel_binding(url.get_channel_binding()).ssl_negotiation(url.get_ssl_negotiation());
+        config
+    };
+    Ok((0..count).map(one).collect())
+}
+
+/// `true` if no other machine is on the way to the host of `config`.
+fn is_on_this_machine(config: &tokio_postgres::Config) -> bool {
+    match (config.get_hostaddrs().first(), config.get_hosts().first()) {
+        (Some(address), _) => address.is_loopback(),
+        (None, Some(Host::Tcp(name))) => {
+            name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        }
+        (None, Some(Host::Unix(_))) => true,
+        (None, None) => false,
     }
 }
 
@@ -263,7 +339,8 @@ impl Session {
             return Err(Error::Away("it could not be reached a moment ago".to_owned()));
         }
         let server = self.server.clone();
-        let connected = self.wait(async move { server.connect().await });
+        let most = ANSWER * (server.hosts.len() as u32 + 1);
+        let connected = self.wait_for(most, async move { server.connect().await });
         self.retry_at.set(connected.is_err().then(|| Instant::now() + PAUSE));
         let live = connected?;
         let client = live.client.clone();
@@ -304,8 +381,11 @@ impl Session {
             Ok(Ok(answered)) => answered,
             Ok(Err(_)) | Err(_) => {
                 self.end();
-                Err(Error::Away(format!("it has not answered for {} s", most.as_secs())))
+                Err(silent(most))
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
