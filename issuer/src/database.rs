@@ -4,6 +4,8 @@
 pub(crate) mod postgres;
 mod value;
 
+use postern_daemon::utc;
+use postern_token::UnixSeconds;
 use postgres::{Server, Session};
 use rusqlite::types::ValueRef;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ pub(crate) const SCHEMA: &str = include_str!("database/schema.sql");
 pub(crate) const TABLES: i64 = 0x506f_7374_0001;
 pub(crate) const KEYS: i64 = 0x506f_7374_0002;
 pub(crate) const ACCOUNTS: i64 = 0x506f_7374_0003;
+/// Seconds by which the clocks of issuers and database may differ.
+const CLOCK_TOLERANCE: u64 = 30;
 /// Version of the tables.
 const VERSION: &str = "1";
 
@@ -146,6 +150,22 @@ impl Connection {
         }
         .map_err(|error| Error::Unsure(error.into()))?;
         Ok(value)
+    }
+
+    /// Describes the fault of the clock, if `now` differs from the time of PostgreSQL, which all issuers have to share.
+    pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Result<Option<String>> {
+        let Self::Postgres(session) = self else { return Ok(None) };
+        let time = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS BIGINT)";
+        let theirs = self.first(time, &[], |row| row.get::<UnixSeconds>(0))?.unwrap_or(now);
+        Ok((now.0.abs_diff(theirs.0) > CLOCK_TOLERANCE).then(|| {
+            format!(
+                "the clock shows {}, and that of the database {} {}: gateways may refuse the tokens of keys that a wrong clock has \
+                 made. Past usage and expired keys stay as they are until both agree: set the clocks (NTP)",
+                utc::rfc3339(now.0),
+                session.server.place,
+                utc::rfc3339(theirs.0)
+            )
+        }))
     }
 
     /// Executes statements without values.

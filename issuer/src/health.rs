@@ -120,7 +120,7 @@ impl Fault {
             Self::Counts => "the quota counts are written again",
             Self::Terms => "every account has terms again",
             Self::Authorizer => "the authorizer answers again, or was reconfigured",
-            Self::Clock => "the clock agrees with the files again",
+            Self::Clock => "the clock agrees with the files or the database again",
             Self::Overload => "the signers answer most requests again",
         }
     }

@@ -60,6 +60,8 @@ pub(crate) struct KeyStore {
     /// Keys revoked before the start and since. They stay in memory, and are named even if the directory is lost.
     revoked: Vec<Revoked>,
     has_looked_for_orphans: bool,
+    /// Difference of the clock from the database's, as of the latest rotation.
+    clock_fault: Option<String>,
 }
 
 impl KeyStore {
@@ -84,7 +86,8 @@ impl KeyStore {
         let shelf = Shelf::of(&directory, server)?;
         let (keys, stale) = read(&shelf, &at_rest)?;
         let revoked = read_revoked(&shelf)?;
-        Ok(Self { directory, shelf, at_rest, keys, stale, revoked, has_looked_for_orphans: false })
+        let (has_looked_for_orphans, clock_fault) = (false, None);
+        Ok(Self { directory, shelf, at_rest, keys, stale, revoked, has_looked_for_orphans, clock_fault })
     }
 
     /// `true` if other issuers may change the keys.
@@ -152,8 +155,11 @@ impl KeyStore {
     }
 
     fn rotate_alone(&mut self, schedule: &Schedule, now: UnixSeconds) -> Result<(), KeysError> {
-        self.recall(now);
-        self.drop_expired(now);
+        self.clock_fault = self.shelf.clock_fault(now)?;
+        if self.clock_fault.is_none() {
+            self.recall(now);
+            self.drop_expired(now);
+        }
         if let Some(in_hsm) = &self.at_rest.in_hsm {
             in_hsm.tidy(&self.shelf, &mut self.has_looked_for_orphans);
         }
@@ -314,12 +320,12 @@ impl KeyStore {
         Ok(!is_current)
     }
 
-    /// Returns the fault of the clock, if files were written later than its present time.
+    /// Returns the fault of the clock, if it differs from the database's, or files were written later than its present time.
     pub(crate) fn clock_fault(&self, now: UnixSeconds) -> Option<String> {
-        let mut files = match self.is_shared() {
-            true => Vec::new(),
-            false => self.shelf.key_files().unwrap_or_default(),
-        };
+        if self.is_shared() {
+            return self.clock_fault.clone();
+        }
+        let mut files = self.shelf.key_files().unwrap_or_default();
         files.push(self.directory.join(crate::accounts::FILE_NAME));
         set_aside::clock_fault(&files, now)
     }

@@ -8,7 +8,7 @@ use super::files::content;
 use crate::database::postgres::Server;
 use crate::database::{Connection, Error, KEYS, Value, values};
 use postern_daemon::files::{DataDir, replace_secret, sync_directory, write_private};
-use postern_token::key_file;
+use postern_token::{UnixSeconds, key_file};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,6 +63,16 @@ impl Shelf {
                 .hold(KEYS)
                 .map_err(|error| KeysError::Database { place: place.clone(), reason: error.to_string() }),
             _ => Ok(()),
+        }
+    }
+
+    /// Describes the fault of the clock, if it differs from the database's.
+    pub(super) fn clock_fault(&self, now: UnixSeconds) -> Result<Option<String>, KeysError> {
+        match self {
+            Self::Directory(_) => Ok(None),
+            Self::Table(connection, place) => connection
+                .clock_fault(now)
+                .map_err(|error| KeysError::Database { place: place.clone(), reason: error.to_string() }),
         }
     }
 
@@ -163,8 +173,14 @@ fn other(error: Error) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-/// Changes one row.
+/// Changes one row, under the lock of [`Shelf::hold`]: behind a pooler in transaction mode another session may have it.
 fn changed(connection: &Connection, sql: &str, values: &[Value]) -> io::Result<()> {
+    let locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted";
+    if connection.first(locks, &[], |_| Ok(())).map_err(other)?.is_none() {
+        return Err(io::Error::other(
+            "the lock for changes of token keys is not this session's: name the server itself in [accounts] database, no pooler",
+        ));
+    }
     match connection.run(sql, values).map_err(other)? {
         0 => Err(io::ErrorKind::NotFound.into()),
         _ => Ok(()),

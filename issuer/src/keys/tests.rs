@@ -1,4 +1,6 @@
 use super::*;
+use crate::config::AccountsConfig;
+use postern_testkit::postgres::Postgres;
 use postern_token::{SigningKey, TokenTypes};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -202,4 +204,41 @@ fn a_file_that_cannot_be_read_may_refer_to_a_key_in_the_hsm_and_is_kept() {
     assert!(!at_rest.release(&shelf, directory.path(), &original), "a directory cannot be read as a file");
     std::fs::write(&original, "no reference").unwrap();
     assert!(at_rest.release(&shelf, &original, &original));
+}
+
+#[test]
+fn a_clock_that_differs_from_the_databases_drops_no_key_there() {
+    let (postgres, directory) = (Postgres::start(&[]), tempfile::tempdir().unwrap());
+    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
+    let server = Server::of(&config).unwrap();
+    let locked = open_directory(directory.path()).unwrap();
+    let mut store = KeyStore::of(locked, AtRest::default(), server).unwrap();
+    let now = UnixSeconds::now();
+    store.rotate(&Schedule::TEST, now).unwrap();
+    assert_eq!(store.clock_fault(now), None);
+    let first = ids(&store)[0].clone();
+    for wrong in [UnixSeconds(now.0 + 60 * 86_400), now.saturating_sub(Duration::from_secs(60))] {
+        store.rotate(&Schedule::TEST, wrong).unwrap();
+        assert!(ids(&store).contains(&first));
+        let said = store.clock_fault(wrong).unwrap();
+        assert!(said.contains("that of the database 127.0.0.1/postgres"), "{said}");
+    }
+    store.rotate(&Schedule::TEST, UnixSeconds::now()).unwrap();
+    assert_eq!(store.clock_fault(now), None);
+}
+
+/// Another session has it, as behind a pooler in transaction mode.
+#[test]
+fn a_key_is_not_changed_by_a_session_without_the_lock() {
+    let postgres = Postgres::start(&[]);
+    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
+    let server = Server::of(&config).unwrap().unwrap();
+    let [one, other] = [(); 2].map(|()| Shelf::in_database(server.clone()).unwrap());
+    one.hold().unwrap();
+    let path = one.join("accounts.secret");
+    one.write(&path, b"a").unwrap();
+    let refused = other.replace(&path, b"b").unwrap_err().to_string();
+    assert!(refused.contains("no pooler"), "{refused}");
+    one.release();
+    assert!(one.remove(&path).is_err());
 }
