@@ -301,7 +301,8 @@ impl Accounts {
         maintenance.seen = Some(version);
         self.write_allowed()?;
         let now = UnixSeconds::now();
-        if maintenance.due <= Instant::now() {
+        let is_due = maintenance.due <= Instant::now();
+        if is_due && self.store.with(|connection| connection.clock_fault(now))?.is_none() {
             let kept_since = now.saturating_sub(self.configured.load().usage.keep_for.get());
             let has_more = self.store.with(|connection| usage::maintain(connection, now, kept_since))?;
             if !has_more {

@@ -32,7 +32,7 @@ pub(crate) enum IssuerCommand {
     Key(KeyCommand),
     /// Print how many tokens each account got in each period
     Usage(UsageArgs),
-    /// Move accounts, usage and token keys of a stopped issuer into its [accounts] database, or back into files
+    /// Move accounts, usage and token keys of a stopped issuer into its `[accounts] database`, or back into files
     Migrate {
         /// Where to
         #[arg(long)]
@@ -51,9 +51,9 @@ pub(crate) enum IssuerCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Place {
-    /// The PostgreSQL of [accounts] database
+    /// The PostgreSQL of `[accounts] database`
     Postgres,
-    /// Files in [keys] directory
+    /// Files in `[keys] directory`
     Sqlite,
 }
 

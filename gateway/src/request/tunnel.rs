@@ -1,6 +1,6 @@
 //! Last stage: relays bytes or datagrams in both directions until both sides end, or nothing moves for too long. At the drain's
-//! deadline the connection's task ends the tunnel. A tunnel requires a [`Dialled`], which requires an admission by a spent token or
-//! a peer: there is no other way to open a tunnel.
+//! deadline the connection's task ends the tunnel. A tunnel requires a [`Dialled`](crate::request::dial::Dialled), which
+//! requires an admission by a spent token or a peer: there is no other way to open a tunnel.
 
 use crate::config::Limits;
 use crate::observe::recorder::{Account, Recorder};
