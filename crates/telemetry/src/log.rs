@@ -4,7 +4,7 @@
 //! it, a daemon's own crates log from "info" and its dependencies from "warn"; `postern up`, which is interactive, logs only from
 //! "warn".
 //!
-//! [`Limit`] bounds how often one place in the code logs the same warning or error.
+//! `Limit` bounds how often one place in the code logs the same warning or error.
 //!
 //! The DNS resolver is silent unless `RUST_LOG` names it: its messages contain the names that clients look up, some
 //! even at "warn" (an answer to another query than the one sent).

@@ -37,7 +37,7 @@ use sync::{Syncer, Work};
 ///   microsecond, and the future is ready at its first poll. The first spend of an epoch, and one that moves its expiry, create
 ///   or rewrite a header and wait for the disk (some milliseconds, once in a key's life).
 ///
-/// Dropping the store moves the records to new files ([`Origin`] gives the reason), syncs a last time and unlocks the directory.
+/// Dropping the store moves the records to new files (`Origin` gives the reason), syncs a last time and unlocks the directory.
 pub struct Embedded {
     // Drop order: first the thread, which syncs the epochs; last the directory's lock.
     syncer: Syncer,
