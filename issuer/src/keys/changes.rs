@@ -190,13 +190,13 @@ impl KeyStore {
         if self.keys.iter().any(|known| known.signing.id() == key.signing.id()) {
             return Err(Refused::usage(format!("the token key {id} is here already: nothing was imported")));
         }
-        check_distinct(&self.keys, &key, path)?;
         if key.life.phase(now) == Phase::Over {
             return Err(Refused::usage(format!(
                 "the time of the token key {id} was over at {}: nothing was imported",
                 utc::rfc3339(key.life.not_after.0)
             )));
         }
+        check_distinct(&self.keys, &key, path)?;
         self.check_room(key.signing.token_type())?;
         if key.signing.is_elsewhere() {
             self.at_rest.find(content)?;

@@ -207,6 +207,7 @@ fn an_exported_key_is_imported_elsewhere_once() {
     let mut store = open(here.path());
     while truncated(&store) == truncated(&other) {
         std::fs::remove_file(here.path().join(&list(&mut store, START)[0].file)).unwrap();
+        drop(store); // it has the directory's lock
         store = open(here.path());
     }
     let key = list(&mut store, START)[0].clone();
