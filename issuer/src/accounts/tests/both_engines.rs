@@ -3,6 +3,7 @@
 use super::super::api_key::{KeySecret, SECRET_FILE};
 use super::*;
 use crate::config::AccountsConfig;
+use crate::database::Connection;
 use crate::database::postgres::{Server, Session};
 use crate::quota::Quota;
 use postern_testkit::postgres::Postgres;
@@ -14,18 +15,28 @@ const URL: &str = "ISSUER_TEST_DATABASE";
 const OF_FILES: [&str; 3] =
     ["both_engines", "counts_survive_in_private_files", "what_another_program_changes"];
 
+fn server_at(url: String) -> Arc<Server> {
+    Server::of(&AccountsConfig { database: Some(url), password_file: None }).unwrap().unwrap()
+}
+
+fn session(server: &Arc<Server>) -> Connection {
+    Connection::Postgres(Session::new(server.clone()))
+}
+
+/// Opens the store of `server` with the secret in a directory, which is made if there is none.
+fn shared(server: &Arc<Server>, directory: &Path) -> Store {
+    let path = directory.join(SECRET_FILE);
+    let secret = KeySecret::read(&path).unwrap().unwrap_or_else(|| KeySecret::make(&path).unwrap());
+    Store::shared(server.clone(), secret).unwrap()
+}
+
 /// Opens the store of a directory: SQLite in it, or a schema of its own in the server.
 pub(super) fn store(directory: &Path) -> Store {
     let Ok(url) = std::env::var(URL) else { return Store::open(directory).unwrap() };
-    let server = |database: String| {
-        Server::of(&AccountsConfig { database: Some(database), password_file: None }).unwrap().unwrap()
-    };
     let schema = format!("test_{}", hex::encode(&sha256(directory.as_os_str().as_encoded_bytes())[..8]));
-    let session = crate::database::Connection::Postgres(Session::new(server(url.clone())));
-    session.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).unwrap();
-    let path = directory.join(SECRET_FILE);
-    let secret = KeySecret::read(&path).unwrap().unwrap_or_else(|| KeySecret::make(&path).unwrap());
-    Store::shared(server(format!("{url}&options=-c%20search_path%3D{schema}")), secret).unwrap()
+    let statement = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
+    session(&server_at(url.clone())).batch(&statement).unwrap();
+    shared(&server_at(format!("{url}&options=-c%20search_path%3D{schema}")), directory)
 }
 
 /// Each change reads the row, and writes it: without a lock on the row, one of two at once would be lost.
@@ -35,14 +46,12 @@ fn issuers_that_reserve_at_once_reserve_the_quota_exactly() {
     const CHANGES: u64 = 400;
     const QUOTA: u64 = ISSUERS * CHANGES / 2;
     let (postgres, directory) = (Postgres::start(&[]), TempDir::new().unwrap());
-    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
-    let server = Server::of(&config).unwrap().unwrap();
-    let secret = KeySecret::make(&directory.path().join(SECRET_FILE)).unwrap();
-    let _tables = Store::shared(server.clone(), secret).unwrap();
+    let server = server_at(postgres.url(""));
+    let _tables = shared(&server, directory.path());
     let window = Usage { window_start: UnixSeconds(0), period_seconds: 60, used: 0 };
     let reserved = std::thread::scope(|scope| {
         let issuer = || {
-            let connection = crate::database::Connection::Postgres(Session::new(server.clone()));
+            let connection = session(&server);
             let change = Change { window, reserve: 1, give_back: 0, limit: QUOTA };
             let reserve =
                 |_| connection.transact(|it| usage::change(it, "account", change)).map(|done| done.1);
@@ -58,12 +67,9 @@ fn issuers_that_reserve_at_once_reserve_the_quota_exactly() {
 #[test]
 fn issuers_that_change_an_account_at_once_lose_no_change() {
     let (postgres, directory) = (Postgres::start(&[]), TempDir::new().unwrap());
-    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
-    let server = Server::of(&config).unwrap().unwrap();
-    let path = directory.path().join(SECRET_FILE);
-    let secret = KeySecret::make(&path).unwrap();
-    let open = |secret| Accounts::open(Configured::default(), Store::shared(server.clone(), secret).unwrap());
-    let (one, other) = (open(secret).unwrap(), open(KeySecret::read(&path).unwrap().unwrap()).unwrap());
+    let server = server_at(postgres.url(""));
+    let open = || Accounts::open(Configured::default(), shared(&server, directory.path())).unwrap();
+    let (one, other) = (open(), open());
     apply(&one, &[account("alice", "key", "1/1d")]).unwrap();
     for round in 2..60_u64 {
         let (enabled, quota): (bool, Quota) = (round % 2 == 0, format!("{round}/1d").parse().unwrap());

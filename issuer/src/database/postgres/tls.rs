@@ -2,6 +2,7 @@
 
 use postern_daemon::BoxFuture;
 use postern_daemon::tls::ClientConfig;
+use postern_daemon::writes_through;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream as ClientStream;
 use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
 
 /// Makes TLS connections that name the host of the URL.
@@ -17,10 +19,12 @@ pub(super) struct Connector(pub(super) Arc<ClientConfig>);
 
 pub(super) struct Named(TlsConnector, ServerName<'static>);
 
-pub(super) struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
+pub(super) struct Encrypted<T> {
+    stream: T,
+}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Connector {
-    type Stream = Encrypted<S>;
+    type Stream = Encrypted<ClientStream<S>>;
     type TlsConnect = Named;
     type Error = InvalidDnsNameError;
 
@@ -32,41 +36,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for C
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Named {
-    type Stream = Encrypted<S>;
+    type Stream = Encrypted<ClientStream<S>>;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Encrypted<S>>>;
+    type Future = BoxFuture<'static, io::Result<Encrypted<ClientStream<S>>>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { self.0.connect(self.1, stream).await.map(Encrypted) })
+        Box::pin(async move { Ok(Encrypted { stream: self.0.connect(self.1, stream).await? }) })
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
+impl<T: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<T> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
+impl<T: AsyncRead + Unpin> AsyncRead for Encrypted<T> {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_read(cx, buffer)
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
-    }
-}
+writes_through!(Encrypted);
