@@ -4,7 +4,7 @@ use super::chance::Chance;
 use super::claim::TURNOVER;
 use super::deployment::{Deployment, Shape};
 use super::fault::{Fault, Millis, What};
-use super::plan::{AGENTS, LEAVES, Plan, Theme, WATERS};
+use super::plan::{Plan, Theme};
 use super::token::KeyPlan;
 
 const MINUTE: Millis = 60_000;
@@ -31,17 +31,10 @@ impl Plan {
             gateway.interval = 1_000;
         }
         let mut plan = Self {
-            seed,
-            theme: Theme::Long,
-            length: 0,
-            deployment,
             keys: vec![KeyPlan { from: 0, ends: 86_400 }],
-            faults: Vec::new(),
             pause: PAUSE,
             pace: PACE,
-            agents: AGENTS,
-            waters: WATERS,
-            leaves: LEAVES,
+            ..Self::without_faults(seed, Theme::Long, deployment)
         };
         let is_spaced = shape == Shape::Voted && chance.one_in(2);
         let last =

@@ -11,9 +11,9 @@ const CALM: Millis = 8_000;
 const PAUSE: Millis = 900;
 const PACE: Millis = 130;
 /// Agents of a run, their wallets' levels, and their users who leave.
-pub(crate) const AGENTS: usize = 3;
-pub(crate) const WATERS: (usize, usize) = (2, 5);
-pub(crate) const LEAVES: u64 = 12;
+const AGENTS: usize = 3;
+const WATERS: (usize, usize) = (2, 5);
+const LEAVES: u64 = 12;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -77,6 +77,23 @@ const THEMES: [Theme; 12] = [
 ];
 
 impl Plan {
+    /// Returns a plan with the usual agents, and no keys and no length yet.
+    pub(super) fn without_faults(seed: u64, theme: Theme, deployment: Deployment) -> Self {
+        Self {
+            seed,
+            theme,
+            length: 0,
+            deployment,
+            keys: Vec::new(),
+            faults: Vec::new(),
+            pause: PAUSE,
+            pace: PACE,
+            agents: AGENTS,
+            waters: WATERS,
+            leaves: LEAVES,
+        }
+    }
+
     pub(crate) fn new(seed: u64) -> Self {
         let mut chance = Chance::new(seed, 1);
         let theme = chance.pick(&THEMES);
@@ -98,19 +115,7 @@ impl Plan {
         if chance.one_in(2) {
             keys.push(KeyPlan { from: chance.within(3_000, length / 2), ends: 86_400 });
         }
-        let mut plan = Self {
-            seed,
-            theme,
-            length,
-            deployment,
-            keys,
-            faults: Vec::new(),
-            pause: PAUSE,
-            pace: PACE,
-            agents: AGENTS,
-            waters: WATERS,
-            leaves: LEAVES,
-        };
+        let mut plan = Self { length, keys, ..Self::without_faults(seed, theme, deployment) };
         plan.go_wrong(&mut chance);
         if shape == Shape::Voted {
             plan.lose_replicas(&mut chance);
