@@ -14,6 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const KEY: &str = "an-account-of-its-own-77c1";
+const IDLE_KEY: &str = "another-account-that-rests-31e9";
 
 /// The issuer's folder under `home` as a small file system; nothing where this user may not mount one.
 fn disk(home: &Path) -> Option<Disk> {
@@ -97,8 +98,10 @@ async fn a_kill_costs_an_account_a_reservation_at_most_and_a_stop_nothing() {
 async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     let home = TempDir::new().unwrap();
     let Some(disk) = disk(home.path()) else { return };
-    let issuer = Daemon::ready("issuer", &issuer_config_with(home.path(), &account())).await;
+    let accounts = account() + &declared("idle", IDLE_KEY, "1000/365d");
+    let issuer = Daemon::ready("issuer", &issuer_config_with(home.path(), &accounts)).await;
     mint(&issuer, KEY).assert_stopped();
+    mint(&issuer, IDLE_KEY).assert_stopped();
     disk.fill();
     // Twenty tokens are reserved at most, a fiftieth of the quota, and the one that is minted.
     let beyond = burst(&issuer, 100, 503).await;
@@ -111,7 +114,7 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     assert!(said.contains("Free some space") && said.contains("beyond what was reserved"), "{said}");
     let refused = accounts_add(home.path(), "two");
     refused.assert_failed(70, &["cannot use the database", "Free some space"]);
-    // Two more attempts to write.
+    // Two more attempts to write, with one to give back what the account that rests has reserved.
     tokio::time::sleep(Duration::from_millis(4_200)).await;
     let lines = issuer.process.written().1.matches("the quota counts cannot be written").count();
     assert_eq!(lines, 1, "{}", issuer.process.written().1);
@@ -125,7 +128,7 @@ async fn a_full_disk_ends_issuance_at_the_reservation_and_is_reported() {
     accounts_add(home.path(), "two").assert_stopped(); // nothing of it is there
     issuer.process.terminate().assert_stopped();
     let used: BTreeMap<String, i64> = accounts::used(&home.path().join("issuer"));
-    assert_eq!(used["one"], i64::try_from(beyond).unwrap() + 2);
+    assert_eq!((used["one"], used["idle"]), (i64::try_from(beyond).unwrap() + 2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -144,12 +144,15 @@ impl Connection {
             (Err(_), Self::Postgres(session)) => session.rollback(),
         }
         let value = changed?;
-        match self {
+        let committed = match self {
             Self::Sqlite(_) => self.batch("COMMIT").inspect_err(|_| drop(self.batch("ROLLBACK"))),
             Self::Postgres(session) => session.commit(),
+        };
+        match committed {
+            Ok(()) => Ok(value),
+            Err(error) if error.is_full() => Err(error.into()),
+            Err(error) => Err(Error::Unsure(error.into()).into()),
         }
-        .map_err(|error| Error::Unsure(error.into()))?;
-        Ok(value)
     }
 
     /// Describes the fault of the clock, if `now` differs from the time of PostgreSQL, which all issuers have to share.

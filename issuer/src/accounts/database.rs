@@ -6,7 +6,9 @@
 use crate::database::{Error, SCHEMA};
 use nix::unistd::geteuid;
 use postern_daemon::files::{exposed_mode, private_file, sync_name};
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use std::ffi::c_int;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -21,6 +23,8 @@ const APPLICATION_ID: u32 = 0x506f_7374;
 const VERSION: u32 = 1;
 /// Longest wait for another program, such as `sqlite3`, to end its transaction.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Length of the log, in pages, from which on it is copied to the file.
+const CHECKPOINT_PAGES: c_int = 1_000;
 /// Capacity of the cache of prepared statements.
 const STATEMENTS: usize = 64;
 
@@ -103,6 +107,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, AccountsError> {
     let failed = |error: rusqlite::Error| AccountsError::of(path, &error);
     let mut connection = connect(path).map_err(failed)?;
     fill(&mut connection, path)?;
+    connection.wal_hook(Some(check_point)).map_err(failed)?;
     Ok(connection)
 }
 
@@ -114,6 +119,15 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Connection, AccountsError> {
         Ok(connection)
     });
     connection.map_err(|error| AccountsError::of(path, &error))
+}
+
+/// Copies the log to the file after a commit, as SQLite does by itself, which reports a failure of the copy as one of the commit.
+/// A copy that fails is tried again after the next commit.
+fn check_point(log: &mut Wal, pages: c_int) -> rusqlite::Result<()> {
+    if pages >= CHECKPOINT_PAGES {
+        drop(log.checkpoint());
+    }
+    Ok(())
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {

@@ -24,6 +24,14 @@ pub(crate) enum Error {
     Unsure(Box<Error>),
 }
 
+impl Error {
+    /// Returns `true` if a commit failed because SQLite could not write its last frame: no later reader, and no recovery after a
+    /// crash, takes a part of it for a commit.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Sqlite(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull))
+    }
+}
+
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A value in a column.
