@@ -62,11 +62,15 @@ impl NextHop {
         Ok(Self { config: config.clone(), members })
     }
 
+    /// Returns the URLs through which a tunnel may go: for UDP, those that carry it as far as is known.
+    fn fit(&self, transport: Transport) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.iter().filter(move |member| transport == Transport::Tcp || member.may_carry_udp())
+    }
+
     /// Returns the URLs in the order in which a tunnel to `target` tries them: those that are down come last, and for UDP those that
     /// lack it are left out.
     pub(crate) fn order(&self, target: &Target, now: Instant) -> Vec<Arc<Member>> {
-        let is_fit = |member: &&Arc<Member>| target.transport() == Transport::Tcp || member.may_carry_udp();
-        let fit: Vec<&Arc<Member>> = self.members.iter().filter(is_fit).collect();
+        let fit: Vec<&Arc<Member>> = self.fit(target.transport()).collect();
         if let [only] = fit[..] {
             return vec![Arc::clone(only)];
         }
@@ -75,20 +79,20 @@ impl NextHop {
         order.into_iter().filter_map(|index| fit.get(index).map(|member| Arc::clone(member))).collect()
     }
 
-    /// Returns `false` if no URL carries UDP, as far as is known.
-    pub(crate) fn may_carry_udp(&self) -> bool {
-        self.members.iter().any(|member| member.may_carry_udp())
+    /// Returns `false` if no URL carries it, as far as is known.
+    pub(crate) fn may_carry(&self, transport: Transport) -> bool {
+        self.fit(transport).next().is_some()
     }
 
-    /// Returns `true` if a URL is up, and every URL that is up leads in a circle.
-    pub(crate) fn leads_in_a_circle(&self) -> bool {
-        let mut up = self.members.iter().filter(|member| member.down().is_none()).peekable();
+    /// Returns `true` if a URL for `transport` is up, and every such URL that is up leads in a circle.
+    pub(crate) fn leads_in_a_circle(&self, transport: Transport) -> bool {
+        let mut up = self.fit(transport).filter(|member| member.down().is_none()).peekable();
         up.peek().is_some() && up.all(|member| member.health.lock().is_in_circle)
     }
 
-    /// Returns the reason for the outage of one URL if every URL is down.
-    pub(crate) fn outage(&self) -> Option<String> {
-        let reasons: Option<Vec<String>> = self.members.iter().map(|member| member.down()).collect();
+    /// Returns the reason for the outage of one URL if every URL for `transport` is down.
+    pub(crate) fn outage(&self, transport: Transport) -> Option<String> {
+        let reasons: Option<Vec<String>> = self.fit(transport).map(|member| member.down()).collect();
         reasons?.into_iter().next()
     }
 }

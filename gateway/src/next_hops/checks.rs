@@ -17,7 +17,7 @@ use metrics::{counter, gauge};
 use postern_daemon::drain::Shutdown;
 use postern_daemon::examination::{Examinations, Finding, PATIENCE, written};
 use postern_daemon::tls::{self, OwnCertificate};
-use postern_proxy::target::Host;
+use postern_proxy::target::{Host, Transport};
 use postern_proxy::tunnel::{Connect, Joined, Lines, ask};
 use postern_telemetry::catalogue::ADDRESS;
 use std::collections::{BTreeMap, HashSet};
@@ -107,13 +107,13 @@ impl Checks {
 /// Returns the readiness of all next hops.
 fn condition(policy: &Policy) -> Condition {
     let of_all = policy.via_of_all();
-    if let Some(reason) = of_all.and_then(|hop| hop.outage()) {
+    if let Some(reason) = of_all.and_then(|hop| hop.outage(Transport::Tcp)) {
         return Condition::NotReady(format!(
             "the next hop that all tunnels go through (egress.via) is away, so every request is refused with 503, and no token is \
              read: {reason}"
         ));
     }
-    if of_all.is_some_and(|hop| hop.leads_in_a_circle()) {
+    if of_all.is_some_and(|hop| hop.leads_in_a_circle(Transport::Tcp)) {
         return Condition::NotReady(
             "the next hop that all tunnels go through (egress.via) leads in a circle: a tunnel through it comes back to a gateway that it \
              has passed, so every request is refused with 508, and no token is read. Change [[egress.next_hops]], or the rules that use \

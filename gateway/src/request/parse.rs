@@ -69,20 +69,20 @@ pub(super) fn destination(head: &request::Parts, settings: &Settings) -> Result<
     let policy = &settings.policy;
     let target = target(head, policy, settings.require_host)?;
     policy.check_target(&target).map_err(Refusal::Policy)?;
-    let carries = |via: Via<'_>| target.transport() == Transport::Tcp || via.hop.may_carry_udp();
+    let carries = |via: Via<'_>| via.hop.may_carry(target.transport());
     if policy.via_before_lookup(&target).is_none_or(carries) { Ok(target) } else { Err(Refusal::NextHopUdp) }
 }
 
 /// Refuses early a tunnel through the next hop of all tunnels while this is down.
 pub(super) fn check_next_hop(policy: &Policy, target: &Target) -> Result<(), Refusal> {
-    let is_away = policy.via_of_all().is_some_and(|hop| hop.outage().is_some());
+    let is_away = policy.via_of_all().is_some_and(|hop| hop.outage(target.transport()).is_some());
     if is_away && policy.goes_through_that_of_all(target) { Err(Refusal::NextHopAway) } else { Ok(()) }
 }
 
 /// Refuses early a tunnel that would come back from a next hop. Peers' requests are exempt: they carry no token, and reveal the
 /// end of a circle.
 fn check_circle(policy: &Policy, target: &Target) -> Result<(), Refusal> {
-    let is_circle = policy.via_of_all().is_some_and(|hop| hop.leads_in_a_circle());
+    let is_circle = policy.via_of_all().is_some_and(|hop| hop.leads_in_a_circle(target.transport()));
     let comes_back = is_circle && policy.goes_through_that_of_all(target);
     if comes_back || policy.returned.has(target, Instant::now()) { Err(Refusal::Circle) } else { Ok(()) }
 }

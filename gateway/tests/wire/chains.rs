@@ -21,7 +21,7 @@ async fn gateway(egress: Egress) -> Running {
     Running::start_with(|config| (config.egress, config.listen.workers) = (egress, 1)).await
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waiting = async {
         while !holds() {
             sleep(Duration::from_millis(5)).await;

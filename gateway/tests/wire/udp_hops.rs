@@ -1,5 +1,6 @@
 //! UDP that goes on through a next hop: another gateway, which has the socket, or a proxy that carries none.
 
+use crate::chains::until;
 use crate::peers::{AUTHORITY, circle, exit_with, url};
 use crate::support::client::{Client, connect_with};
 use crate::support::http2::Http2;
@@ -293,6 +294,27 @@ async fn while_its_next_hop_is_away_udp_is_refused_and_no_token_is_read() {
     entry.readiness_is(|reasons| reasons.iter().any(|text| text.contains("no token is read"))).await;
     let answer = open_with(&mut client, target, &ISSUER.authorization()).await.0;
     assert_eq!(answer.status, 503, "{answer:?}");
+}
+
+/// The other URL is up, so TCP goes on. It carries no UDP.
+#[tokio::test]
+async fn while_the_only_url_that_carries_udp_is_away_no_token_is_read() {
+    let (exit, target, socks) = (exit(), echo().await, Proxy::socks());
+    let keys = format!("{}{CREDENTIALS}\n", AUTHORITY.keys());
+    let gateway = gateway(all_through(&[&socks.url, &url(&exit)], &keys)).await;
+    let mut client = Http2::connect(gateway.address).await;
+    open(&mut client, target).await.echo(b"before").await;
+    exit.stop().await;
+    let degraded = || gateway.readiness.degraded().join("; ");
+    until("a check finds out", || degraded().contains("1 of 2 URLs of the next hop \"exit\"")).await;
+    let token = ISSUER.authorization();
+    let answer = open_with(&mut client, target, &token).await.0;
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(String::from_utf8_lossy(&answer.body).contains("No token was read"), "{answer:?}");
+    let tcp = Echo::start().await;
+    let mut client = Client::connect(gateway.address).await;
+    client.send(connect_with(tcp.address, &[&token])).await;
+    client.head().await.assert_opened();
 }
 
 /// A client that reads nothing fills its own window: the datagrams of others pass, on the same connection to the next hop.
