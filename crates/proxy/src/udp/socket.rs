@@ -35,8 +35,11 @@ impl Bursts {
     }
 }
 
-/// Keeps GRO of UDP switched on in the kernel. [`UdpSocketState::new`] looks for it with a socket of its own, and when the first such
-/// socket of IPv6 opens or the last one closes, the kernel rewrites its code and interrupts all processors: half the cost of a tunnel.
+/// Keeps GRO of UDP switched on in the kernel: when the first socket with it opens or the last one closes, the kernel rewrites its
+/// code and interrupts all processors, half the cost of a tunnel. One of IPv6 counts for both families.
+///
+/// Its state serves no other socket: [`UdpSocketState::new`] sets the socket's options as well, and a state gives up GSO for good once
+/// the path to one target refuses it.
 static GRO: LazyLock<Option<Socket>> = LazyLock::new(|| {
     let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)).ok()?;
     UdpSocketState::new(UdpSockRef::from(&socket)).ok()?;
