@@ -1,0 +1,130 @@
+//! From the target to a client's stream: datagrams are received in bursts, and written as capsules.
+
+use super::{DatagramMeter, Datagrams, Fault, KEPT, Scratch, TURN};
+use crate::relay::Pace;
+use crate::udp::socket::is_final;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+
+pub(super) struct Down {
+    /// Capsules that the client has not taken, from index `written` on.
+    pub(super) pending: Vec<u8>,
+    written: usize,
+    needs_flush: bool,
+    pub(super) bytes: u64,
+    pub(super) pace: Option<Box<Pace>>,
+    pub(super) last_moved: Instant,
+}
+
+impl Down {
+    pub(super) fn new() -> Self {
+        Self {
+            pending: Vec::new(),
+            written: 0,
+            needs_flush: false,
+            bytes: 0,
+            pace: None,
+            last_moved: Instant::now(),
+        }
+    }
+
+    /// Sends the target's datagrams to the client. Becomes ready when the client has what it gets after its end.
+    pub(super) fn poll<C: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        (client, datagrams): (&mut C, &Datagrams),
+        is_ending: bool,
+        scratch: &mut Scratch,
+        meter: &DatagramMeter,
+    ) -> Poll<Result<(), Fault>> {
+        for _ in 0..TURN {
+            ready!(self.poll_pending(cx, client))?;
+            if is_ending {
+                return Pin::new(client).poll_shutdown(cx).map_err(Fault::from);
+            }
+            if let Some(pace) = &mut self.pace {
+                ready!(pace.poll_allowance(cx));
+            }
+            self.pending = ready!(self.poll_burst(cx, (client, datagrams), scratch, meter))?;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Receives a burst and writes it; returns what the client did not take, up to [`KEPT`] bytes.
+    fn poll_burst<C: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        (client, datagrams): (&mut C, &Datagrams),
+        scratch: &mut Scratch,
+        meter: &DatagramMeter,
+    ) -> Poll<Result<Vec<u8>, Fault>> {
+        let Scratch { bursts, capsules, ends, .. } = scratch;
+        capsules.clear();
+        ends.clear();
+        let (mut count, mut bytes) = (0, 0);
+        let each = |length: usize, capsules: &[u8]| {
+            count += 1;
+            bytes += length as u64;
+            ends.push(capsules.len());
+        };
+        if let Err(error) = ready!(datagrams.poll_receive(cx, bursts, capsules, each)) {
+            let ended = if is_final(&error) { Err(Fault::Broken) } else { Ok(Vec::new()) };
+            return Poll::Ready(ended);
+        }
+        let mut taken = 0;
+        while taken < capsules.len() {
+            match Pin::new(&mut *client).poll_write(cx, &capsules[taken..]) {
+                Poll::Ready(written) => taken += self.wrote(written)?,
+                Poll::Pending => break,
+            }
+        }
+        // A capsule that the client has begun to take must be completed.
+        let begun = ends.iter().copied().find(|&end| end >= taken).unwrap_or(taken);
+        let kept = ends.iter().copied().rfind(|&end| end <= taken + KEPT).unwrap_or(taken).max(begun);
+        let dropped = ends.iter().filter(|&&end| end > kept).count() as u64;
+        if let Some(pace) = &mut self.pace {
+            pace.spend(kept);
+        }
+        self.bytes += bytes;
+        self.last_moved = Instant::now();
+        meter.bytes.down.add(bytes);
+        meter.down.add(count - dropped);
+        meter.dropped.down.add(dropped);
+        Poll::Ready(Ok(capsules[taken..kept].to_vec()))
+    }
+
+    /// Writes what the client did not take before.
+    fn poll_pending<C: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut C,
+    ) -> Poll<Result<(), Fault>> {
+        while self.written < self.pending.len() {
+            let written = ready!(Pin::new(&mut *client).poll_write(cx, &self.pending[self.written..]));
+            self.written += self.wrote(written)?;
+        }
+        if self.written > 0 {
+            // Freed instead of kept: most tunnels are idle most of the time.
+            self.pending = Vec::new();
+            self.written = 0;
+        }
+        if self.needs_flush && Pin::new(client).poll_flush(cx)?.is_ready() {
+            self.needs_flush = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn wrote(&mut self, written: io::Result<usize>) -> Result<usize, Fault> {
+        match written? {
+            0 => Err(Fault::Broken),
+            written => {
+                self.needs_flush = true;
+                Ok(written)
+            }
+        }
+    }
+}
