@@ -63,7 +63,7 @@ impl Settings {
             .map_err(|error| StartError::Config(format!("challenge: {error}")))?;
         let next_hops = before.map(|before| before.policy.next_hops.clone()).unwrap_or_default();
         let kept = before.map(|before| &before.resolver).filter(|kept| ***kept == config.egress.resolver);
-        // Two descriptors each: no token is spent without a descriptor for its tunnel.
+        // Two descriptors for a connection: no token is spent without a descriptor for its tunnel.
         let connections = descriptors.connections("[limits] connections", config.limits.connections, 2);
         Ok(Self {
             limits: Arc::new(Limits { connections, ..config.limits.clone() }),

@@ -29,19 +29,20 @@ impl Descriptors {
         Self { files: raised_limit().unwrap_or(usize::MAX), daemons: daemons.max(1) }
     }
 
-    /// Returns the number of connections that the share allows, at most `wanted`, at `each` descriptors per connection. Logs a
-    /// number below `wanted`; `key` is its setting.
+    /// Returns the number of connections and streams that the share allows, at most `wanted`: a connection takes `each` descriptors,
+    /// a stream of one at least one. Logs if there are too few for `wanted` connections; `key` is the setting.
     pub fn connections(self, key: &str, wanted: usize, each: usize) -> usize {
         let enough_for = self.most(each);
         if wanted > enough_for {
+            let streams = if each > 1 { " (of streams of HTTP/2, twice as many)" } else { "" };
             tracing::warn!(
-                "{key} is {wanted}, and with at most {} open files there can be {enough_for} connections, so that is the \
+                "{key} is {wanted}, and with at most {} open files there can be {enough_for} connections{streams}, so that is the \
                  limit. Set the hard limit of open files (LimitNOFILE, ulimit -Hn) to {} or more, or lower {key}",
                 self.files,
                 needed(wanted, each).saturating_mul(self.daemons),
             );
         }
-        wanted.min(enough_for)
+        wanted.min(enough_for.saturating_mul(each))
     }
 
     /// Returns the maximum number of connections at `each` descriptors per connection; at least one.
@@ -105,8 +106,8 @@ mod tests {
     fn daemons_share_what_there_is_and_get_no_more_than_they_want() {
         let of = |files, daemons| Descriptors { files, daemons }.connections("connections", 1000, 2);
         assert_eq!(of(65_536, 1), 1000);
-        assert!(of(1024, 3) < of(1024, 1) && of(1024, 1) < 500);
-        assert_eq!(of(8, 1), 1, "one is served, come what may");
+        assert!(of(1024, 3) < of(1024, 1) && of(1024, 1) < 1000);
+        assert_eq!(of(8, 1), 2, "a tunnel is served, come what may");
         for each in [1, 2] {
             assert_eq!(Descriptors::default().connections("connections", 1 << 40, each), 1 << 40);
         }

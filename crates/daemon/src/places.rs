@@ -3,6 +3,7 @@
 //! Connections that send no request, and those whose clients do not read their answers, cost an attacker nothing. So they hold a
 //! place only while there are enough: see [`Exchange::displaced`].
 
+use crate::descriptors::Descriptors;
 use crate::exchange::Exchange;
 use crate::sources::{Source, SourceLimits, Sources};
 use parking_lot::Mutex;
@@ -16,17 +17,32 @@ use tokio::time::sleep;
 const TICK: Duration = Duration::from_millis(2);
 
 /// The places of one listener. Clones share them.
-#[derive(Clone, Default)]
-pub struct Places(Arc<Mutex<Taken>>);
+#[derive(Clone)]
+pub struct Places {
+    taken: Arc<Mutex<Taken>>,
+    /// File descriptors of a connection that becomes a tunnel. A stream has one less: it has no socket of its own to the client.
+    each: usize,
+    /// Connections for which there are descriptors.
+    most: usize,
+}
+
+/// Descriptors without a limit.
+impl Default for Places {
+    fn default() -> Self {
+        Self { taken: Arc::default(), each: 0, most: usize::MAX }
+    }
+}
 
 #[derive(Default)]
 struct Taken {
     /// Connections that hold a place.
     places: usize,
+    /// File descriptors that they may take.
+    files: usize,
     /// Open connections without a place: displaced ones, and rejected ones that are sent an answer.
     leaving: usize,
     /// Connections with a place that can be displaced, the oldest first.
-    yielding: BTreeMap<u64, Exchange>,
+    yielding: BTreeMap<u64, (Exchange, usize)>,
     next: u64,
     sources: Sources,
 }
@@ -47,6 +63,12 @@ pub enum NoPlace {
 }
 
 impl Places {
+    /// Creates places for connections that take `each` file descriptors as tunnels, within the share of `descriptors`.
+    #[must_use]
+    pub fn new(descriptors: Descriptors, each: usize) -> Self {
+        Self { taken: Arc::default(), each, most: descriptors.most(each) }
+    }
+
     /// Takes a place for a new connection from `address`; `exchange` tracks its activity. A connection without an address, as
     /// from a load balancer, counts for no source until it is [attributed](Place::attribute).
     ///
@@ -58,36 +80,53 @@ impl Places {
         bounds: Bounds<'_>,
         exchange: &Exchange,
     ) -> Result<Place, NoPlace> {
-        self.take_for(address.and_then(|address| bounds.sources.source(address)), bounds, exchange)
+        let source = address.and_then(|address| bounds.sources.source(address));
+        self.take_some(self.each, source, bounds, exchange)
     }
 
-    /// Takes a place for a connection, or a stream of one, whose source is known.
+    /// Takes a place for a stream of a connection, whose source is known. It takes a descriptor less.
     pub fn take_for(
         &self,
         source: Option<Source>,
         bounds: Bounds<'_>,
         exchange: &Exchange,
     ) -> Result<Place, NoPlace> {
-        let mut taken = self.0.lock();
+        self.take_some(self.each.saturating_sub(1), source, bounds, exchange)
+    }
+
+    fn take_some(
+        &self,
+        files: usize,
+        source: Option<Source>,
+        bounds: Bounds<'_>,
+        exchange: &Exchange,
+    ) -> Result<Place, NoPlace> {
+        let mut taken = self.taken.lock();
         if !taken.sources.count(source, bounds.sources) {
             return Err(NoPlace::Source);
         }
-        if taken.places >= bounds.connections && !taken.displace_oldest() {
+        let most_files = self.most.saturating_mul(self.each);
+        let mut has_room = taken.places < bounds.connections || taken.displace_oldest();
+        while has_room && taken.files + files > most_files {
+            has_room = taken.displace_oldest();
+        }
+        if !has_room {
             source.into_iter().for_each(|source| taken.sources.release(source));
             return Err(NoPlace::Full);
         }
         let id = taken.next;
         taken.next += 1;
         taken.places += 1;
-        taken.yielding.insert(id, exchange.clone());
+        taken.files += files;
+        taken.yielding.insert(id, (exchange.clone(), files));
         drop(taken);
-        Ok(Place { places: self.clone(), id, source, is_kept: false })
+        Ok(Place { places: self.clone(), id, files, source, is_kept: false })
     }
 
     /// Waits until few displaced connections are left. Await it before accepting a connection: displaced connections hold their
     /// descriptors until their tasks have run, and new ones could arrive faster. Cancel safe.
     pub async fn settled(&self, connections: usize) {
-        while self.0.lock().leaving > most_leaving(connections) {
+        while self.taken.lock().leaving > self.most_leaving(connections) {
             sleep(TICK).await;
         }
     }
@@ -96,10 +135,14 @@ impl Places {
     /// without an answer is cheaper.
     #[must_use]
     pub fn leave(&self, connections: usize) -> Option<Leaving> {
-        let mut taken = self.0.lock();
-        let may = taken.may_leave(connections);
+        let mut taken = self.taken.lock();
+        let may = taken.leaving < self.most_leaving(connections);
         taken.leaving += usize::from(may);
         may.then(|| Leaving(self.clone()))
+    }
+
+    fn most_leaving(&self, connections: usize) -> usize {
+        most_leaving(connections.min(self.most))
     }
 }
 
@@ -119,18 +162,15 @@ pub async fn wait(take: impl Fn() -> Result<Place, NoPlace>) -> Result<Place, No
 impl Taken {
     /// Displaces the oldest inactive connection; `true` if there was one.
     fn displace_oldest(&mut self) -> bool {
-        let Some(id) = self.yielding.iter().find(|(_, exchange)| exchange.displace()).map(|(&id, _)| id)
+        let Some((&id, &(_, files))) = self.yielding.iter().find(|(_, (exchange, _))| exchange.displace())
         else {
             return false;
         };
         self.yielding.remove(&id);
         self.places -= 1;
+        self.files -= files;
         self.leaving += 1;
         true
-    }
-
-    fn may_leave(&self, connections: usize) -> bool {
-        self.leaving < most_leaving(connections)
     }
 }
 
@@ -143,6 +183,8 @@ pub(crate) const fn most_leaving(connections: usize) -> usize {
 pub struct Place {
     places: Places,
     id: u64,
+    /// File descriptors that it may take.
+    files: usize,
     source: Option<Source>,
     is_kept: bool,
 }
@@ -153,7 +195,7 @@ impl Place {
     /// # Errors
     /// [`NoPlace::Source`]: the caller must release the place.
     pub fn attribute(&mut self, address: IpAddr, limits: &SourceLimits) -> Result<(), NoPlace> {
-        let mut taken = self.places.0.lock();
+        let mut taken = self.places.taken.lock();
         let source = limits.source(address);
         if !taken.sources.count(source, limits) {
             return Err(NoPlace::Source);
@@ -165,7 +207,7 @@ impl Place {
 
     /// Protects the connection from displacement, and stops counting it for its source: its client has paid for it.
     pub fn keep(&mut self) {
-        let mut taken = self.places.0.lock();
+        let mut taken = self.places.taken.lock();
         if taken.yielding.remove(&self.id).is_some() {
             self.is_kept = true;
             self.source.take().into_iter().for_each(|source| taken.sources.release(source));
@@ -180,15 +222,16 @@ impl Place {
 
     /// `true` if a displaced client may be sent an answer.
     pub fn may_answer(&self, connections: usize) -> bool {
-        self.places.0.lock().may_leave(connections)
+        self.places.taken.lock().leaving < self.places.most_leaving(connections)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.0.lock();
+        let mut taken = self.places.taken.lock();
         if taken.yielding.remove(&self.id).is_some() || self.is_kept {
             taken.places -= 1;
+            taken.files -= self.files;
         } else {
             taken.leaving -= 1;
         }
@@ -201,7 +244,7 @@ pub struct Leaving(Places);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.0.lock().leaving -= 1;
+        self.0.taken.lock().leaving -= 1;
     }
 }
 
@@ -239,7 +282,7 @@ mod tests {
 
         /// Returns the numbers of places held, of connections leaving, and of networks counted.
         fn levels(&self) -> (usize, usize, usize) {
-            let taken = self.places.0.lock();
+            let taken = self.places.taken.lock();
             (taken.places, taken.leaving, taken.sources.len())
         }
     }
@@ -362,6 +405,39 @@ mod tests {
         assert!(timeout(Duration::from_secs(60), &mut settling).await.is_err());
         there.remove(0);
         timeout(Duration::from_secs(1), settling).await.unwrap();
+    }
+
+    /// A stream has its connection's socket, so it takes one descriptor where a connection takes two.
+    #[tokio::test(start_paused = true)]
+    async fn scarce_descriptors_are_enough_for_twice_as_many_streams() {
+        let places = Places { each: 2, most: 5, ..Places::default() };
+        let listener = Listener { places, ..Listener::new(100) };
+        let stream = || {
+            let mut place = listener.places.take_for(None, listener.bounds(), &exchange())?;
+            place.keep();
+            Ok::<_, NoPlace>(place)
+        };
+        let idle: Vec<_> = (0..5).map(|_| listener.come().unwrap()).collect();
+        let mut streams: Vec<_> = std::iter::from_fn(|| stream().ok()).collect();
+        assert_eq!((streams.len(), listener.levels().0), (10, 10), "idle connections gave way");
+        drop(idle);
+        assert_eq!(stream().err().unwrap(), NoPlace::Full);
+        streams.pop();
+        assert_eq!(listener.come().err().unwrap(), NoPlace::Full, "a connection takes two");
+        streams.pop();
+        drop(listener.come().unwrap());
+        streams.clear();
+        assert_eq!(
+            (0..9)
+                .filter_map(|_| listener.come().ok())
+                .map(|(mut place, _)| {
+                    place.keep();
+                    place
+                })
+                .collect::<Vec<_>>()
+                .len(),
+            5
+        );
     }
 
     #[test]
