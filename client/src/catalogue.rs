@@ -25,6 +25,9 @@ postern_telemetry::catalogue! {
     /// Open streams of UDP, one for each target of a program.
     AGENT_UDP_OPEN: Gauge = "postern_agent_udp_streams_open";
 
+    /// Opened streams of UDP; `postern_agent_requests_total` counts them as well.
+    AGENT_UDP_OPENED: Counter = "postern_agent_udp_streams_total";
+
     /// UDP datagrams that were not relayed: malformed, for a target without a stream, or beyond a limit.
     AGENT_UDP_DROPPED: Counter = "postern_agent_udp_dropped_total";
 }

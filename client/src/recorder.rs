@@ -14,11 +14,23 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Counters of program requests, by outcome, of open streams of UDP, and of lost datagrams.
+/// Counters of program requests, by outcome, of streams of UDP, and of lost datagrams.
 pub(crate) struct Answers {
     outcomes: Vec<ReadableCounter>,
     udp_open: ReadableGauge,
-    pub(crate) udp_dropped: Counter,
+    udp_opened: ReadableCounter,
+    udp_dropped: ReadableCounter,
+}
+
+/// UDP of programs, in the status report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpStatus {
+    /// Open streams, one for each target of a program.
+    pub streams_open: i64,
+    /// Streams opened since the start.
+    pub streams_opened: u64,
+    /// Datagrams of programs, and to them, that were lost in the agent since the start.
+    pub datagrams_dropped: u64,
 }
 
 /// An open stream of UDP, counted until the value is dropped.
@@ -35,18 +47,30 @@ impl Answers {
         let outcome = |outcome: &AgentOutcome| {
             ReadableCounter::new(counter!(catalogue::AGENT_REQUESTS, AgentOutcome::LABEL => outcome.as_str()))
         };
-        let udp_dropped = from_zero(counter!(catalogue::AGENT_UDP_DROPPED));
-        let udp_open = ReadableGauge::new(gauge!(catalogue::AGENT_UDP_OPEN));
-        Self { outcomes: AgentOutcome::ALL.iter().map(outcome).collect(), udp_open, udp_dropped }
+        Self {
+            outcomes: AgentOutcome::ALL.iter().map(outcome).collect(),
+            udp_open: ReadableGauge::new(gauge!(catalogue::AGENT_UDP_OPEN)),
+            udp_opened: ReadableCounter::new(counter!(catalogue::AGENT_UDP_OPENED)),
+            udp_dropped: ReadableCounter::new(counter!(catalogue::AGENT_UDP_DROPPED)),
+        }
     }
 
     pub(crate) fn udp_opened(self: &Arc<Self>) -> OpenUdp {
         self.udp_open.add(1);
+        self.udp_opened.add(1);
         OpenUdp(Arc::clone(self))
     }
 
-    pub(crate) fn udp_open(&self) -> i64 {
-        self.udp_open.get()
+    pub(crate) fn udp_dropped(&self, datagrams: usize) {
+        self.udp_dropped.add(datagrams as u64);
+    }
+
+    pub(crate) fn udp(&self) -> UdpStatus {
+        UdpStatus {
+            streams_open: self.udp_open.get(),
+            streams_opened: self.udp_opened.total(),
+            datagrams_dropped: self.udp_dropped.total(),
+        }
     }
 
     pub(crate) fn count(&self, outcome: AgentOutcome) {

@@ -6,8 +6,8 @@ pub use crate::hop::gateways::GatewayStatus;
 use crate::hop::marks::Trial;
 use crate::hop::tunnel::Opener;
 use crate::mint::refill::Stock;
-pub use crate::recorder::FailureStatus;
 use crate::recorder::{Answers, Failure, Fate, Minting, Part, Recorder};
+pub use crate::recorder::{FailureStatus, UdpStatus};
 use crate::settings::TokenSettings;
 use crate::wallet::file::KeyTokens;
 use crate::wallet::supply::Demand;
@@ -47,6 +47,8 @@ pub struct HopStatus {
     pub last_failure: Option<FailureStatus>,
     /// A description of the next minting.
     pub next: String,
+    /// UDP of programs; only for the gateway that opens tunnels to targets.
+    pub udp: Option<UdpStatus>,
 }
 
 /// Registers a hop's report and its section of the live page, which do not keep the agent alive. Program requests appear in the
@@ -59,8 +61,12 @@ pub(crate) fn add(
     settings: watch::Receiver<TokenSettings>,
 ) {
     let (weak, reported) = (Arc::downgrade(opener), settings.clone());
+    let counted = (hop == Position::Last).then(|| Arc::downgrade(answers));
     process.reports.add(report_name(hop), move || match weak.upgrade() {
-        Some(opener) => json!(HopStatus::of(&opener, &reported.borrow())),
+        Some(opener) => {
+            let udp = counted.as_ref().and_then(|answers| Some(answers.upgrade()?.udp()));
+            json!(HopStatus { udp, ..HopStatus::of(&opener, &reported.borrow()) })
+        }
         None => Value::Null,
     });
     let recorder = Arc::downgrade(&opener.recorder);
@@ -91,6 +97,7 @@ impl HopStatus {
             last_minted,
             last_failure,
             next: next(&demand, settings, trial, Instant::now()),
+            udp: None,
         }
     }
 }
@@ -159,7 +166,11 @@ fn section(
             let (outcomes, requests) = endings.tick("Answers by outcome", "No requests yet.", totals);
             section = section.tile("Requests", Show::Rate, requests);
             section.tables.push(outcomes);
-            section = section.tile("UDP streams open", Show::Count, answers.udp_open() as f64);
+            let UdpStatus { streams_open, streams_opened, datagrams_dropped } = answers.udp();
+            section = section
+                .tile("UDP streams open", Show::Count, streams_open as f64)
+                .tile("UDP streams opened", Show::Count, streams_opened as f64)
+                .tile("UDP datagrams lost", Show::Count, datagrams_dropped as f64);
         }
         section = section.tile("Tunnels open", Show::Count, recorder.tunnels() as f64);
         section.latency = Some(parts.tick());

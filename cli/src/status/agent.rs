@@ -8,7 +8,7 @@ use crate::running::{get, other_process};
 use crate::stdio::{print, print_line};
 use http::StatusCode;
 use postern_client::catalogue::Position;
-use postern_client::status::{HopStatus, report_name};
+use postern_client::status::{HopStatus, UdpStatus, report_name};
 use postern_client::{Config, KeyTokens, wallet_by_key};
 use postern_daemon::utc;
 use postern_token::UnixSeconds;
@@ -78,8 +78,14 @@ fn hop(name: &str, hop: &HopStatus) -> String {
     let failure = hop.last_failure.as_ref();
     let failure =
         failure.map_or_else(none, |failure| format!("{}: {}", utc::rfc3339(failure.at.0), failure.sentence));
+    let udp = hop.udp.as_ref().map_or_else(String::new, |udp| {
+        let UdpStatus { streams_open, streams_opened, datagrams_dropped } = udp;
+        format!(
+            "  udp         {streams_open} streams open, {streams_opened} opened, {datagrams_dropped} datagrams lost\n"
+        )
+    });
     format!(
-        "\n{name}\n{gateways}  challenge   {}{key}\n{}  last mint   {minted}\n  last error  {failure}\n  next        {}\n",
+        "\n{name}\n{gateways}  challenge   {}{key}\n{}  last mint   {minted}\n  last error  {failure}\n  next        {}\n{udp}",
         hop.challenge,
         wallet(&hop.wallet),
         hop.next

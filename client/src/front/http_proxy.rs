@@ -5,8 +5,7 @@ use crate::catalogue::AgentOutcome;
 use crate::front::answer::{Body, HEADER_LIMIT, Refusal, boxed, full};
 use crate::front::forward::{ForwardError, KeptTunnels};
 use crate::front::own_pages::{self, ConnectionEnds};
-use crate::front::state::{AgentState, UDP_IDLE, UDP_PAUSE};
-use crate::hop::connection::Refused;
+use crate::front::state::{AgentState, UDP_IDLE};
 use crate::hop::tunnel::OpenError;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
@@ -20,7 +19,7 @@ use postern_daemon::serve::h1::{Ended, Finished, Unanswered, builder, drive_http
 use postern_daemon::tls::Accepted;
 use postern_proxy::headers::{announces_body, forwards_left, has_other_coding, host};
 use postern_proxy::plain::MOST_FIELDS;
-use postern_proxy::relay::{Relay, TunnelEnd};
+use postern_proxy::relay::Relay;
 use postern_proxy::target::Target;
 use postern_proxy::tunnel::Tunnel;
 use postern_proxy::udp::template::{RequestFault, Template, target_of};
@@ -217,10 +216,10 @@ impl UdpStream {
         let Self { tunnel, target, opened } = self;
         let _open = state.answers.udp_opened();
         let received = tunnel.received();
-        let relay = Relay::new(client, tunnel, early, Some(UDP_IDLE)).ending_together();
-        let relayed = received.keep_taking(relay).await;
-        if relayed.ended == TunnelEnd::Broken && relayed.down == 0 && opened.elapsed() < UDP_PAUSE {
-            state.opener.failed.add(&target, &Refused::broken_udp(), opened);
+        let mut relay = Relay::new(client, tunnel, early, Some(UDP_IDLE)).ending_together();
+        received.keep_taking(&mut relay).await;
+        if !relay.has_client_ended() {
+            state.opener.failed.udp_ended(&target, opened);
         }
     }
 }

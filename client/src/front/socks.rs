@@ -79,7 +79,7 @@ async fn connect(mut stream: TcpStream, target: &Target, visitor: Visitor, state
         Err(error) => {
             let refusal = Refusal::from(error);
             state.count(refusal.outcome());
-            state.log_failure(&refusal);
+            state.log_failure("request", &refusal);
             part(stream, &response(refusal.socks_reply())).await;
         }
     }

@@ -16,9 +16,6 @@ use std::time::Duration;
 
 /// Silence after which a stream of UDP ends.
 pub(crate) const UDP_IDLE: Duration = Duration::from_mins(2);
-/// Time from a failure, or from the opening of a stream of UDP that soon ended, in which no further token is sent for a target. An
-/// unreachable port ends each stream at its first datagram.
-pub(crate) const UDP_PAUSE: Duration = Duration::from_secs(5);
 
 pub(crate) struct AgentState {
     pub(crate) opener: Arc<Opener>,
@@ -70,9 +67,9 @@ impl AgentState {
 
     /// Logs a failed request, because a SOCKS5 reply has no room for a message. A gateway's answer about a target is not logged:
     /// it is private to the user.
-    pub(crate) fn log_failure(&self, refusal: &Refusal) {
+    pub(crate) fn log_failure(&self, what: &str, refusal: &Refusal) {
         if !matches!(refusal, Refusal::NoTunnel(OpenError::Passed(_)) | Refusal::Target(_)) {
-            tracing::warn!("a SOCKS5 request failed: {refusal}");
+            tracing::warn!("a {what} of SOCKS5 failed: {refusal}");
         }
     }
 }

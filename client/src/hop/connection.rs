@@ -198,14 +198,13 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Returns the agent's own answer about a target of UDP whose stream broke.
-    pub(crate) fn broken_udp() -> Self {
+    /// Returns the agent's own answer about a target of UDP whose last stream was short.
+    pub(crate) fn short_udp() -> Self {
         let status = HeaderValue::from_static(
-            "postern-agent; error=connection_terminated; details=\"the last stream to the target broke before a datagram came back\"",
+            "postern-agent; error=connection_terminated; details=\"the last stream to the target ended within seconds\"",
         );
         let headers = [(HeaderName::from_static("proxy-status"), status)].into_iter().collect();
-        let body =
-            "The last stream to the target broke before a datagram came back: its port may be unreachable.\n";
+        let body = "The last stream to the target ended within seconds: its port may be unreachable.\n";
         Self { status: StatusCode::BAD_GATEWAY, headers, body: body.into(), origin: None }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Time for which a gateway's answer about a target is repeated, and a retry makes no new attempt.
-const REMEMBERED: Duration = Duration::from_secs(5);
+pub(crate) const REMEMBERED: Duration = Duration::from_secs(5);
 /// Maximum remembered targets. The oldest failure is evicted first.
 const MOST_TARGETS: usize = 512;
 /// Maximum bytes kept of an answer's body.
@@ -40,6 +40,15 @@ impl FailedTargets {
         }
         let body = refused.body.slice(..refused.body.len().min(MOST_BODY));
         targets.push_back((now, target.clone(), Refused { body, ..refused.clone() }));
+    }
+
+    /// Records that the gateway, and not the program, has ended a stream of UDP that was `opened` then. Until [`REMEMBERED`] after that,
+    /// no token is sent for the target, whichever front asks and whether a datagram came back: each stream to an unreachable port ends
+    /// at its first datagram.
+    pub(crate) fn udp_ended(&self, target: &Target, opened: Instant) {
+        if is_recent(opened, Instant::now()) {
+            self.add(target, &Refused::short_udp(), opened);
+        }
     }
 }
 

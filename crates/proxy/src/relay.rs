@@ -129,6 +129,11 @@ where
         self
     }
 
+    /// Returns `true` if the client has ended its side, in order or by a break.
+    pub fn has_client_ended(&self) -> bool {
+        self.up.has_reader_ended
+    }
+
     /// Limits each direction to `bytes_a_second`, after one second's worth at once.
     #[must_use]
     pub fn paced(mut self, bytes_a_second: Option<u64>) -> Self {

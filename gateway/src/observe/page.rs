@@ -182,9 +182,10 @@ fn keys(core: &Core) -> Section {
 fn tunnels() -> impl FnMut(&Core) -> Section + Send {
     let (mut up, mut down) = (Rate::default(), Rate::default());
     move |core| {
-        let Recorder { connections_open, tunnels_open, meter, .. } = &core.recorder;
+        let Recorder { connections_open, tunnels_open, udp_open, meter, .. } = &core.recorder;
         Section::new("tunnels", "Tunnels")
             .tile("Open", Show::Count, tunnels_open.get() as f64)
+            .tile("Of UDP", Show::Count, udp_open.get() as f64)
             .tile("Connections", Show::Count, connections_open.get() as f64)
             .tile("Limit", Show::Count, core.generation.load().settings.limits.connections as f64)
             .tile("Up", Show::BytesRate, up.tick(meter.up.total()))

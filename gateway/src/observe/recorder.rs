@@ -48,7 +48,7 @@ pub(crate) struct Recorder {
     pub(crate) tunnels_open: ReadableGauge,
     tunnels_ended: Vec<Histogram>,
     pub(crate) meter: Arc<Meter>,
-    udp_open: ReadableGauge,
+    pub(super) udp_open: ReadableGauge,
     pub(crate) datagrams: Arc<DatagramMeter>,
     pub(crate) connections_open: ReadableGauge,
     /// One link per address of a shared store; `addresses` has their names.

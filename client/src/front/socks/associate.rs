@@ -75,7 +75,7 @@ impl<'a> Association<'a> {
                 received = self.socket.recv_from(&mut room) => match received {
                     Ok((length, from)) => {
                         if self.take(&room[..length], from, &mut place).is_none() {
-                            self.state.answers.udp_dropped.increment(1);
+                            self.state.answers.udp_dropped(1);
                         }
                     }
                     // Windows reports an answer that the program's machine refused.
@@ -171,7 +171,7 @@ impl<'a> Association<'a> {
         let AgentState { places, .. } = self.state;
         let taken = self
             .state
-            .with_limits(|limits| places.take(None, limits.bounds, &Exchange::new(limits.patience)));
+            .with_limits(|limits| places.take_for(None, limits.bounds, &Exchange::new(limits.patience)));
         taken.ok().map(|mut place| {
             place.keep();
             place
@@ -180,7 +180,7 @@ impl<'a> Association<'a> {
 
     fn end(&mut self, Ended { flow, until, refusal }: Ended) {
         if let Some(refusal) = &refusal {
-            self.state.log_failure(refusal);
+            self.state.log_failure("UDP stream", refusal);
         }
         // A flow that made room has no slot, and another one may have its address.
         let slot = self

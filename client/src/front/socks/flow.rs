@@ -3,7 +3,8 @@
 use super::datagram::WHOLE;
 use crate::catalogue::AgentOutcome;
 use crate::front::answer::Refusal;
-use crate::front::state::{UDP_IDLE, UDP_PAUSE};
+use crate::front::state::UDP_IDLE;
+use crate::hop::limits::REMEMBERED;
 use crate::hop::tunnel::Opener;
 use crate::recorder::Answers;
 use parking_lot::Mutex;
@@ -77,7 +78,7 @@ impl Flow {
         let has_room =
             waiting.datagrams < KEPT_DATAGRAMS && waiting.capsules.len() + MAX_HEAD + payload.len() <= KEPT;
         if !has_room && waiting.datagrams > 0 {
-            return self.answers.udp_dropped.increment(1);
+            return self.answers.udp_dropped(1);
         }
         encode(payload, &mut waiting.capsules);
         waiting.datagrams += 1;
@@ -95,15 +96,16 @@ impl Flow {
             Ok(tunnel) => {
                 self.answers.count(AgentOutcome::Opened);
                 let _open = self.answers.udp_opened();
-                let until = Instant::now() + UDP_PAUSE;
+                let opened = Instant::now();
                 let received = tunnel.received();
                 received.keep_taking(self.relay(tunnel)).await;
-                Ended { until, refusal: None, flow: self }
+                opener.failed.udp_ended(&self.target, opened.into_std());
+                Ended { until: opened + REMEMBERED, refusal: None, flow: self }
             }
             Err(error) => {
                 let refusal = Refusal::from(error);
                 self.answers.count(refusal.outcome());
-                Ended { until: Instant::now() + UDP_PAUSE, refusal: Some(refusal), flow: self }
+                Ended { until: Instant::now() + REMEMBERED, refusal: Some(refusal), flow: self }
             }
         }
     }
@@ -159,7 +161,7 @@ impl Flow {
                 answer.extend_from_slice(payload);
                 self.waiting.lock().moved = Instant::now();
                 if socket.send_to(&answer, program).await.is_err() {
-                    self.answers.udp_dropped.increment(1); // with its header it is longer than a packet
+                    self.answers.udp_dropped(1); // with its header it is longer than a packet
                 }
             }
         }
@@ -169,7 +171,7 @@ impl Flow {
 /// Counts what was never sent.
 impl Drop for Flow {
     fn drop(&mut self) {
-        self.answers.udp_dropped.increment(self.waiting.get_mut().datagrams as u64);
+        self.answers.udp_dropped(self.waiting.get_mut().datagrams);
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Half {
     needs_flush: bool,
     /// `true` if the reader's connection is gone in both directions: nothing can be written to it either.
     pub(super) reader_gone: bool,
+    /// `true` if the reader has ended, in order or by a break.
+    pub(super) has_reader_ended: bool,
     /// `true` if everything was passed on, including the reader's end.
     pub(super) whole: bool,
     pub(super) copied: u64,
@@ -168,7 +170,7 @@ impl Half {
                 Some(Poll::Ready(Ok(())))
             }
             Err(error) if is_of_a_connection_gone(&error) => {
-                self.reader_gone = true;
+                (self.has_reader_ended, self.reader_gone) = (true, true);
                 Some(Poll::Ready(Err(error)))
             }
             // No data, or urgent data, before which a splice stops even at the stream's end; or the system forbids splicing.
@@ -199,7 +201,7 @@ impl Half {
         };
         let mut buffer = ReadBuf::new(&mut scratch[..most]);
         if let Err(error) = ready!(Pin::new(reader).poll_read(cx, &mut buffer)) {
-            self.reader_gone = is_of_a_connection_gone(&error);
+            (self.has_reader_ended, self.reader_gone) = (true, is_of_a_connection_gone(&error));
             return Poll::Ready(Err(error));
         }
         let read = buffer.filled();
@@ -208,7 +210,7 @@ impl Half {
             pace.spend(read.len());
         }
         if read.is_empty() {
-            self.state = State::Closing;
+            (self.has_reader_ended, self.state) = (true, State::Closing);
             return Poll::Ready(Ok(()));
         }
         let taken = match Pin::new(writer).poll_write(cx, read) {
