@@ -29,11 +29,12 @@ use postern_daemon::reload::Reloader;
 use postern_daemon::serve;
 use postern_daemon::sources::SourceLimits;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use tokio::join;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
+use tokio::try_join;
 
 /// The listener's name in the log and in errors.
 const WHAT: &str = "the agent";
@@ -119,10 +120,13 @@ impl Agent {
             tokio::spawn(reload::keep(reloader, self.config, self.reloadable, limit, shutdown.clone()));
         }
         let keep = |hop: Hop| hop.keep(self.process.readiness.clone(), shutdown.clone());
-        let keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();
-        // Fails only for connections that wait.
-        let _ =
-            serve::accept(self.state, (WHAT, self.listener), shutdown.tracker(), shutdown.draining()).await;
+        let mut keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();
+        let serving =
+            serve::accept(self.state, (WHAT, self.listener), shutdown.tracker(), shutdown.draining());
+        tokio::select! {
+            _ = serving => {} // fails only for connections that wait
+            Some(Err(ended)) = keeping.join_next() => panic_on(ended),
+        }
         drop(accepting);
         keeping.join_all().await; // until the stop
     }
@@ -172,7 +176,13 @@ impl Hop {
     async fn keep(self, readiness: Readiness, shutdown: Shutdown) {
         let refilling = tokio::spawn(self.refill.run());
         let keeping = tokio::spawn(self.opener.gateways.clone().keep(readiness, shutdown));
-        // A panic is already in the log.
-        let _ = join!(refilling, keeping);
+        let _ = try_join!(refilling, keeping).map_err(panic_on);
+    }
+}
+
+/// Panics if the task has: an agent that mints nothing any more must not look well. A task of a runtime that ends is cancelled.
+fn panic_on(ended: JoinError) {
+    if let Ok(panic) = ended.try_into_panic() {
+        resume_unwind(panic);
     }
 }

@@ -84,7 +84,7 @@ postern_telemetry::label! {
         TargetFailed = "target_failed",
         /// Rejected by the gateway with 407.
         Refused = "refused",
-        /// Sent, with an unknown outcome: 503, 429, 508 or no readable answer.
+        /// Sent, with an unknown outcome: 503, 429 or no readable answer.
         Unanswered = "unanswered",
         /// Sent; the program hung up or the agent stopped before the answer.
         Abandoned = "abandoned",

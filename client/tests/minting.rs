@@ -12,6 +12,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_minted_for_the_challenge_of_a_gateway() {
@@ -165,6 +167,25 @@ async fn requests_that_wait_share_one_refill() {
     assert!(issuer.signed() <= 30 + 2 * 8 + 8, "{}", issuer.signed());
     assert_eq!(gateway.tokens().len(), 30);
     gateway.expect_no_token_twice();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_hangs_up_before_its_tunnel_opens_costs_no_token() {
+    let world = World::with(|config| (config.wallet.low, config.wallet.high) = (0, 1)).await;
+    let target = echo().await;
+    let paused = world.issuer.pause.lock().await;
+    let connects = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
+    let port = target.port().to_be_bytes();
+    let socks = [&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1][..], &port].concat();
+    for request in [&connects, &socks, &connects, &socks] {
+        let mut program = TcpStream::connect(world.agent.address).await.unwrap();
+        program.write_all(request).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await; // it waits for its token
+    }
+    drop(paused);
+    assert_eq!(world.connect(&target.to_string()).await.status, 200);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(world.gateway.tokens().len(), 1);
 }
 
 /// Otherwise, anyone who may write a directory could obtain the API key.

@@ -131,6 +131,13 @@ async fn a_full_wallet_whose_key_has_retired_is_replaced_before_the_next_request
     };
     tokio::time::timeout(HANG, opened).await.unwrap();
     assert_eq!(gateway.tokens().len(), 1, "nothing that has spoiled was sent");
+    for _ in 0..9 {
+        assert_eq!(
+            connect(agent.address, &target).await.status,
+            200,
+            "tokens of a key without end are minted, too"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! The spend discipline: one token a tunnel, one replacement, nothing sent twice, nothing burnt for nothing.
 
-use crate::support::gateway::{Step, challenge, digest_in};
+use crate::support::gateway::{Mood, Step, challenge, digest_in};
 use crate::support::*;
 use postern_client::Urls;
 use postern_config::ConfigDuration;
@@ -65,7 +65,7 @@ async fn after_the_replacement_the_user_hears_what_failed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_other_answer_is_passed_on_and_costs_one_token() {
     let world = World::new().await;
-    for status in [400, 403, 431, 500, 502, 504] {
+    for status in [400, 403, 431, 500, 502, 504, 508] {
         let fields = "Proxy-Status: gw; error=x\r\nRetry-After: 7\r\nContent-Type: text/plain\r\nX-Inner: 1";
         let raw = format!("HTTP/1.1 {status} Because\r\n{fields}\r\nContent-Length: 3\r\n\r\nwhy");
         world.gateway.then(Step::Raw(raw.into_bytes()));
@@ -76,7 +76,27 @@ async fn any_other_answer_is_passed_on_and_costs_one_token() {
         assert_eq!(field(&answer.head, "retry-after").as_deref(), Some("7"));
         assert_eq!(field(&answer.head, "x-inner"), None);
         assert_eq!(world.gateway.tokens().len(), before + 1);
+        // The answer is about this target: it is given again without a token, and other targets are reached.
+        assert_eq!(world.connect(&format!("target.example:{status}")).await.status, status);
+        assert_eq!(world.gateway.tokens().len(), before + 1);
+        let reasons = world.agent.process.readiness.reasons();
+        assert!(reasons.iter().all(|reason| !reason.contains("answered")), "{reasons:?}");
     }
+}
+
+/// A 508 to a probe, which has no target.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_whose_targets_all_lead_in_a_circle_is_away_and_costs_one_token() {
+    let world = World::new().await;
+    world.stocked(8).await;
+    world.gateway.set_mood(Mood::Circling);
+    for number in 0..3 {
+        let answer = world.connect(&format!("target-{number}.example:443")).await;
+        assert!(matches!(answer.status, 503 | 508), "{}", answer.head);
+    }
+    assert_eq!(world.gateway.tokens().len(), 1);
+    let reasons = || world.agent.process.readiness.reasons().join("; ");
+    world.until("its readiness says so", || reasons().contains("it answered 508")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -86,7 +86,8 @@ impl Endpoint for AgentState {
                 self.count(AgentOutcome::BadRequest);
                 self.shutdown.until_stopped(socks::refuse_version_4(stream)).await;
             }
-            Some(_) => http_proxy::serve(stream, visitor, self).await,
+            // Of the methods that programs send to a proxy, CONNECT alone begins so.
+            Some(first) => http_proxy::serve(stream, first == b'C', visitor, self).await,
             None => {}
         }
     }

@@ -37,12 +37,12 @@ enum Opened {
     Udp(UdpStream),
 }
 
-/// Serves one client connection, which may become a tunnel.
-pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: &AgentState) {
+/// Serves one client connection, which may become a tunnel; it begins with a CONNECT if `is_connect`.
+pub(crate) async fn serve(stream: TcpStream, is_connect: bool, visitor: Visitor, state: &AgentState) {
     let Ok(ends) = ConnectionEnds::of(&stream) else { return }; // the client is gone already
     let Visitor { mut place, exchange, .. } = visitor;
     // Boxed, so the memory of HTTP is freed before the tunnel begins.
-    match Box::pin(requests(stream, ends, &exchange, state)).await {
+    match Box::pin(requests(stream, is_connect, ends, &exchange, state)).await {
         (Finished { stream: Accepted::Left(stream), early, ended: Ended::Closed }, Some(opened)) => {
             place.keep();
             match opened {
@@ -64,15 +64,15 @@ pub(crate) async fn serve(stream: TcpStream, visitor: Visitor, state: &AgentStat
 /// Answers requests until one of them opens a tunnel, which it returns, the connection ends, or the stop comes.
 async fn requests(
     stream: TcpStream,
+    is_connect: bool,
     ends: ConnectionEnds,
     exchange: &Exchange,
     state: &AgentState,
 ) -> (Finished, Option<Opened>) {
     let (kept, opened) = (KeptTunnels::default(), Mutex::new(None));
     let mut http = builder(HEADER_TIMEOUT, HEADER_LIMIT);
-    http.half_close(true) // a client may finish sending and then only read
-        .max_headers(MOST_FIELDS)
-        .preserve_header_case(true); // in lower case, a target would recognise requests of an agent
+    // A client may finish sending and then only read; one that does so before its tunnel opens has hung up.
+    http.half_close(!is_connect).max_headers(MOST_FIELDS).preserve_header_case(true); // in lower case, a target would recognise requests of an agent
     let answer = |request: Request<Incoming>| {
         let (kept, opened) = (&kept, &opened);
         async move {

@@ -67,7 +67,11 @@ async fn connect(mut stream: TcpStream, target: &Target, visitor: Visitor, state
         answering = exchange.begin() => answering,
         () = exchange.displaced() => return,
     };
-    match state.opener.open(target).await {
+    let opening = tokio::select! {
+        opening = state.opener.open(target) => opening,
+        () = hung_up(&stream) => return,
+    };
+    match opening {
         Ok(tunnel) => {
             place.keep();
             state.count(AgentOutcome::Opened);
@@ -82,6 +86,13 @@ async fn connect(mut stream: TcpStream, target: &Target, visitor: Visitor, state
             state.log_failure("request", &refusal);
             part(stream, &response(refusal.socks_reply())).await;
         }
+    }
+}
+
+/// Completes when the program hangs up before it sends anything: nobody is left who could use the tunnel.
+async fn hung_up(stream: &TcpStream) {
+    if !matches!(stream.peek(&mut [0]).await, Ok(0) | Err(_)) {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -9,10 +9,11 @@ use postern_daemon::descriptors::Descriptors;
 use postern_daemon::drain::Shutdown;
 use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
+use postern_daemon::seldom::Seldom;
 use postern_daemon::sources::SourceLimits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Silence after which a stream of UDP ends.
 pub(crate) const UDP_IDLE: Duration = Duration::from_mins(2);
@@ -65,11 +66,17 @@ impl AgentState {
         self.answers.count(outcome);
     }
 
-    /// Logs a failed request, because a SOCKS5 reply has no room for a message. A gateway's answer about a target is not logged:
-    /// it is private to the user.
+    /// Logs a failed request, one a second, because a SOCKS5 reply has no room for a message. A gateway's answer about a target is
+    /// not logged: it is private to the user.
     pub(crate) fn log_failure(&self, what: &str, refusal: &Refusal) {
-        if !matches!(refusal, Refusal::NoTunnel(OpenError::Passed(_)) | Refusal::Target(_)) {
-            tracing::warn!("a {what} of SOCKS5 failed: {refusal}");
+        static REPORTED: Seldom = Seldom::every(Duration::from_secs(1));
+        if matches!(refusal, Refusal::NoTunnel(OpenError::Passed(_)) | Refusal::Target(_)) {
+            return;
+        }
+        match REPORTED.due(Instant::now()) {
+            Some(1) => tracing::warn!("a {what} of SOCKS5 failed: {refusal}"),
+            Some(number) => tracing::warn!("{number} requests of SOCKS5 failed, the last one: {refusal}"),
+            None => {}
         }
     }
 }

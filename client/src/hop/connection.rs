@@ -246,10 +246,9 @@ impl Refused {
         })
     }
 
-    /// Returns `true` if the gateway serves no target now (503, 429 or 508).
+    /// Returns `true` if the gateway serves no target now (503 or 429). A 508 may be about one target.
     pub(crate) fn is_unavailable(&self) -> bool {
-        use StatusCode as S;
-        matches!(self.status, S::SERVICE_UNAVAILABLE | S::TOO_MANY_REQUESTS | S::LOOP_DETECTED)
+        matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
     }
 
     /// Describes the answer. The text follows the server's name.
@@ -291,7 +290,7 @@ pub enum ChallengeFetchError {
 }
 
 impl Outage {
-    /// Returns the outage for a 503, 429 or 508: the gateway accepts no tokens now, or none from this agent.
+    /// Returns the outage for a 503 or 429, or a 508 to a probe: the gateway accepts no tokens now, or none from this agent.
     pub(crate) fn unavailable(url: &str, refused: &Refused) -> Self {
         let (status, text) = (refused.status.as_u16(), quoted(&one_line(&refused.body)));
         let sentence = format_args!("the gateway {url} takes no tokens now: it answered {status}{text}");
@@ -331,7 +330,8 @@ pub(crate) async fn fetch_challenge_from(gateway: &Arc<Gateway>) -> Result<Chall
     };
     match refused.status {
         StatusCode::PROXY_AUTHENTICATION_REQUIRED => refused.challenge().map_err(no_challenge),
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+        // Without a target, a 508 says that all targets lead in a circle.
+        status if refused.is_unavailable() || status == StatusCode::LOOP_DETECTED => {
             Err(Outage::unavailable(gateway.url(), &refused))
         }
         status => {

@@ -108,7 +108,7 @@ impl OpenError {
             Self::Passed(refused) if !refused.is_unavailable() => {
                 return RouteError::Io(io::Error::other(sentence));
             }
-            Self::Passed(refused) => refused.status != StatusCode::LOOP_DETECTED,
+            Self::Passed(_) => true,
             Self::Outage(outage) | Self::FirstHop(outage) => outage.is_unavailable,
             Self::ForGateway | Self::NoUdp(_) | Self::Exchange(_) | Self::TokensRefused { .. } => false,
             Self::Shortage(shortage) => !matches!(shortage, Shortage::Gateway(_)),
@@ -218,14 +218,17 @@ impl Opener {
                 let reason = unfit.unwrap_or_else(|| one_line(&refused.body));
                 Ok(Attempt::Failed(OpenError::TokensRefused { reason }))
             }
-            // After 503, 429 and 508, no further token is sent until a probe without a token has succeeded.
+            // After 503 and 429, no further token is sent until a probe without a token has succeeded.
             _ if refused.is_unavailable() => {
                 sent.became(Fate::Unanswered);
                 self.gateways.fail(&chosen, Outage::unavailable(chosen.gateway.url(), &refused), false);
                 Ok(Attempt::Failed(OpenError::Passed(refused)))
             }
-            _ => {
+            status => {
                 sent.became(Fate::TargetFailed);
+                if status == StatusCode::LOOP_DETECTED {
+                    self.gateways.doubt(&chosen); // a probe finds out whether all targets lead in a circle
+                }
                 Err(OpenError::Passed(refused))
             }
         }

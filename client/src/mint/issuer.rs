@@ -185,6 +185,9 @@ impl IssuerClient {
         }
         match body {
             Ok(body) => Ok((headers, body)),
+            Err(error @ BodyError::Broken(_)) => {
+                Err(MintError::Unreachable { url: url.clone(), reason: error.to_string() })
+            }
             Err(error) => Err(MintError::Unusable { url: url.clone(), reason: error.to_string() }),
         }
     }

@@ -98,7 +98,8 @@ impl Refill {
                 self.next_tidy = now + TIDY_EVERY;
             }
             if let Some(spoil) = self.supply.spoils_in() {
-                self.next_tidy = self.next_tidy.min(now + spoil); // expired tokens are replaced at once
+                // Expired tokens are replaced at once. The end of a key is the issuer's word, and may exceed every clock.
+                self.next_tidy = self.next_tidy.min(now + spoil.min(TIDY_EVERY));
             }
             let demand = self.supply.demand();
             let trial = demand.current.as_ref().and_then(|current| self.gateways.trial(current));

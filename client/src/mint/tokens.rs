@@ -25,6 +25,8 @@ const SINGLY_FOR: Duration = Duration::from_secs(3_600);
 enum BatchRefusal {
     NoBatches,
     TooMany,
+    /// The issuer failed at this batch, perhaps not at others.
+    Failed,
 }
 
 impl IssuerClient {
@@ -70,6 +72,10 @@ impl IssuerClient {
                             *self.singly_until.lock() = Some(Instant::now() + SINGLY_FOR)
                         }
                         BatchRefusal::TooMany => most = (size / 2).max(1),
+                        BatchRefusal::Failed => {
+                            minting.singly().await?;
+                            break;
+                        }
                     }
                 }
             }
@@ -151,8 +157,8 @@ impl BatchRefusal {
                 | StatusCode::METHOD_NOT_ALLOWED
                 | StatusCode::NOT_ACCEPTABLE
                 | StatusCode::UNSUPPORTED_MEDIA_TYPE
-                | StatusCode::INTERNAL_SERVER_ERROR
                 | StatusCode::NOT_IMPLEMENTED => Some(Self::NoBatches),
+                StatusCode::INTERNAL_SERVER_ERROR => Some(Self::Failed),
                 StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::UNPROCESSABLE_ENTITY
                 | StatusCode::TOO_MANY_REQUESTS => Some(Self::TooMany),

@@ -49,6 +49,8 @@ pub enum Mood {
     Unavailable,
     /// 429, as to a source above its rate.
     Limiting,
+    /// 508, as where its egress leads back to it.
+    Circling,
     /// Accepts connections and sends nothing until it recovers.
     Frozen,
     /// Closes connections without an answer.
@@ -221,6 +223,10 @@ impl Gateway {
             Mood::Limiting => {
                 let answer = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 2\r\nContent-Length: 12\r\n\r\nToo many of.";
                 let _ = stream.write_all(answer.as_bytes()).await;
+                return;
+            }
+            Mood::Circling => {
+                let _ = stream.write_all(b"HTTP/1.1 508 Loop Detected\r\nContent-Length: 0\r\n\r\n").await;
                 return;
             }
             Mood::Closing => return,
