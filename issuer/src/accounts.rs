@@ -33,6 +33,7 @@ use ledger::{Ledger, WRITE_EVERY};
 use lookup::Lookups;
 use metrics::{Counter, counter};
 use postern_daemon::fair_queue::Claim;
+use postern_daemon::seldom::Seldom;
 use postern_token::UnixSeconds;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -263,11 +264,14 @@ impl Accounts {
         self.check_terms(health).await;
         let keeping = tokio::task::spawn_blocking(move || {
             let kept = self.maintain_now(&mut maintenance);
-            if let Err(error) = kept {
+            static REPORTED: Seldom = Seldom::every(Duration::from_secs(60));
+            if let Err(error) = kept
+                && REPORTED.due(Instant::now()).is_some()
+            {
                 tracing::warn!(
-                    "past periods of usage cannot be removed: {error}; it is tried again in an hour"
+                    "changes of accounts are not looked for: {error}; it is tried again in {} seconds",
+                    WRITE_EVERY.as_secs()
                 );
-                maintenance.due = Instant::now() + MAINTAIN_EVERY;
             }
             maintenance
         });
@@ -304,9 +308,15 @@ impl Accounts {
         let is_due = maintenance.due <= Instant::now();
         if is_due && self.store.with(|connection| connection.clock_fault(now))?.is_none() {
             let kept_since = now.saturating_sub(self.configured.load().usage.keep_for.get());
-            let has_more = self.store.with(|connection| usage::maintain(connection, now, kept_since))?;
-            if !has_more {
-                maintenance.due = Instant::now() + MAINTAIN_EVERY;
+            match self.store.with(|connection| usage::maintain(connection, now, kept_since)) {
+                Ok(true) => {}
+                Ok(false) => maintenance.due = Instant::now() + MAINTAIN_EVERY,
+                Err(error) => {
+                    tracing::warn!(
+                        "past periods of usage cannot be removed: {error}; it is tried again in an hour"
+                    );
+                    maintenance.due = Instant::now() + MAINTAIN_EVERY;
+                }
             }
         }
         Ok(())

@@ -92,6 +92,7 @@ async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_agai
     let running = Daemon::ready("issuer", &config).await;
     mint(&running, "key-alice").assert_stopped();
     for (delay, status, body, said) in [
+        (Duration::ZERO, 502, "{}", "it answers 502"),
         (Duration::ZERO, 500, "{}", "it answers 500"),
         (Duration::ZERO, 302, "{}", "it answers 302"),
         (Duration::from_secs(5), 200, "{}", "gives no answer"),
@@ -113,9 +114,28 @@ async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_agai
         readiness(&running, "well again", |body| !body.contains("authorizer")).await;
         running.reread("was read again"); // forgets all answers
     }
-    assert!(Metrics::of(running.admin).await.value(&answers("failed")) >= 9);
+    assert!(Metrics::of(running.admin).await.value(&answers("failed")) >= 6);
     let log = running.process.terminate().stderr;
     assert!(!log.contains("key-secret") && log.contains("the authorizer answers again"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_the_service_fails_at_keeps_no_other_from_it() {
+    let fails_at_one = |key: &str| if key == "key-bad" { (500, "{}".to_owned()) } else { users(key) };
+    let service = Service::start(fails_at_one).await;
+    let home = TempDir::new().unwrap();
+    let running = Daemon::ready("issuer", &issuer_config(home.path(), &service.section(""))).await;
+    let mint_badly = || async { token_request(&running, "key-bad").await.send().await.unwrap().status() };
+    for _ in 0..4 {
+        assert_eq!(mint_badly().await, 503);
+    }
+    let alice = token_request(&running, "key-alice").await.send().await.unwrap();
+    assert_eq!(alice.status(), 200);
+    assert_eq!(
+        Metrics::of(running.admin).await.value(&answers("absurd")),
+        1,
+        "its answer is kept for a while"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,10 +17,11 @@ use crate::config::AuthorizerConfig;
 use crate::health::{Fault, Health};
 use crate::quota::{Burst, Pace};
 use crate::recorder::Recorder;
+use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
-use postern_daemon::http::{ClientError, ClientOptions, client, fetch_limited, no_answer};
+use postern_daemon::http::{BodyError, ClientError, ClientOptions, client, fetch_limited, no_answer};
 use postern_daemon::seldom::Seldom;
 use postern_daemon::sources::Source;
 use postern_daemon::turns::Turns;
@@ -175,9 +176,9 @@ impl Authorizer {
             return Err(self.withhold(NoAccount::Unanswered));
         }
         match self.exchange(key).await {
-            Ok(body) => {
+            Ok(answer) => {
                 breaker.failed_in_a_row.store(0, Ordering::Relaxed);
-                Ok(self.judged(&body, tiers))
+                Ok(self.judged(answer, tiers))
             }
             Err(reason) => {
                 self.recorder.authorizer_answered(AuthorizerAnswer::Failed);
@@ -203,8 +204,9 @@ impl Authorizer {
         }
     }
 
-    /// Sends a question and returns the body of a 200.
-    async fn exchange(&self, key: &str) -> Result<bytes::Bytes, String> {
+    /// Sends a question. Returns the body of a 200, or what is wrong with another answer, which may be about this key alone. Fails
+    /// if the service cannot be reached, or what is in front of it answers so.
+    async fn exchange(&self, key: &str) -> Result<Result<Bytes, String>, String> {
         #[derive(Serialize)]
         struct Question<'a> {
             version: u32,
@@ -214,14 +216,23 @@ impl Authorizer {
             .map_err(|_| "the question cannot be written".to_owned())?;
         let request = self.http.post(&self.config.url).header(CONTENT_TYPE, "application/json").body(body);
         let response = request.send().await.map_err(|error| no_answer(&error, "authorizer.ca"))?;
-        match response.status() {
-            StatusCode::OK => fetch_limited(response, MOST_ANSWER).await.map_err(|error| error.to_string()),
-            status => Err(format!("it answers {} where 200 is expected", status.as_u16())),
+        let status = response.status();
+        let other = || format!("it answers {} where 200 is expected", status.as_u16());
+        match status {
+            StatusCode::OK => match fetch_limited(response, MOST_ANSWER).await {
+                Err(error @ BodyError::Broken(_)) => Err(error.to_string()),
+                read => Ok(read.map_err(|error| error.to_string())),
+            },
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                Err(other())
+            }
+            _ => Ok(Err(other())),
         }
     }
 
-    fn judged(&self, body: &[u8], tiers: &Tiers) -> Answer {
-        let (verdict, answered) = match answer::read(body, tiers) {
+    fn judged(&self, answer: Result<Bytes, String>, tiers: &Tiers) -> Answer {
+        let read = answer.and_then(|body| answer::read(&body, tiers).map_err(str::to_owned));
+        let (verdict, answered) = match read {
             Ok(allowed @ Verdict::Allowed(_)) => (allowed, AuthorizerAnswer::Allowed),
             Ok(verdict) => (verdict, AuthorizerAnswer::Denied),
             Err(why) => {
