@@ -45,8 +45,8 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         Ok(started) => started,
         Err(failure) => {
             if is_new {
-                drop(data);
                 let _ = std::fs::remove_dir_all(&args.data); // ignored: `failure` matters
+                drop(data); // its lock, after the folder: another `up` may wait for it
             }
             return Err(failure);
         }
@@ -54,11 +54,10 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
     let Started { process, issuer, gateway, first_hop, agent, addresses, moved } = started;
     let context = &process.context;
 
-    tokio::spawn(issuer.run());
     // An agent that fetches its challenge before the gateway accepts clients would start with a failure.
     let (listening, shutdown) = (gateway.listening(), context.shutdown.clone());
     let in_front = first_hop.as_ref().map(Gateway::listening);
-    tokio::spawn(async move {
+    let agent = async move {
         let all = async {
             listening.await;
             if let Some(listening) = in_front {
@@ -67,13 +66,19 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         };
         tokio::select! { () = all => {}, () = shutdown.draining() => {} }
         agent.run().await;
-    });
+        Ok(())
+    };
     let banner = banner(addresses, &args.data.display().to_string(), &moved);
     tokio::spawn(announce(context.readiness.clone(), banner));
     // Reports the drain on the terminal, because `up` logs nothing below "warn".
     let serving = async {
         let gateways = first_hop.into_iter().chain([gateway]);
         let mut running: JoinSet<io::Result<()>> = gateways.map(Gateway::run).collect();
+        running.spawn(agent);
+        running.spawn(async {
+            issuer.run().await;
+            Ok(())
+        });
         while let Some(ended) = running.join_next().await {
             ended??;
         }
