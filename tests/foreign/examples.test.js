@@ -52,7 +52,6 @@ test('token.go', withGo, async () => {
     await fetches('token.go', 'sh', [...shell, ...args]);
 });
 
-test('agent_urllib.py', within, () => example('agent_urllib.py', [python], `http://${system.agent}`, secure.url));
 
 const lacks = (...modules) =>
     spawnSync(python, ['-c', `import ${modules.join(', ')}`]).status !== 0 && `${python} has no ${modules.join(' and ')}`;

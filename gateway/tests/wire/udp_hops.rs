@@ -310,7 +310,6 @@ async fn while_the_only_url_that_carries_udp_is_away_no_token_is_read() {
     let token = ISSUER.authorization();
     let answer = open_with(&mut client, target, &token).await.0;
     assert_eq!(answer.status, 503, "{answer:?}");
-    assert!(String::from_utf8_lossy(&answer.body).contains("No token was read"), "{answer:?}");
     let tcp = Echo::start().await;
     let mut client = Client::connect(gateway.address).await;
     client.send(connect_with(tcp.address, &[&token])).await;
