@@ -85,7 +85,7 @@ impl Agent {
             shutdown: process.shutdown.clone(),
             limit: Limit::new(&config.listen, process.descriptors),
             sources: SourceLimits { handshakes: 0, refusals: 0, ..SourceLimits::default() },
-            places: Places::new(process.descriptors, 2),
+            places: Places::new(process.descriptors.most(2), 2),
             rates: Rates::default(),
         });
         Ok(Self { listener, state, hops, reloadable, config, process: process.clone(), reloader: None })

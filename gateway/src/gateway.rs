@@ -95,7 +95,7 @@ impl Gateway {
             recorder: Recorder::new(&process.live, &generation.backend, tracer),
             generation: ArcSwap::from_pointee(generation),
             shutdown: process.shutdown.clone(),
-            places: Places::new(process.descriptors, 2),
+            places: Places::new(process.descriptors.most(2), 2),
             rates: Rates::default(),
             pseudonym: Pseudonym::random(),
             withdrawn: Mutex::default(),

@@ -3,7 +3,6 @@
 //! Connections that send no request, and those whose clients do not read their answers, cost an attacker nothing. So they hold a
 //! place only while there are enough: see [`Exchange::displaced`].
 
-use crate::descriptors::Descriptors;
 use crate::exchange::Exchange;
 use crate::sources::{Source, SourceLimits, Sources};
 use parking_lot::Mutex;
@@ -63,10 +62,10 @@ pub enum NoPlace {
 }
 
 impl Places {
-    /// Creates places for connections that take `each` file descriptors as tunnels, within the share of `descriptors`.
+    /// Creates places for connections that take `each` file descriptors as tunnels, of which there are enough for `most`.
     #[must_use]
-    pub fn new(descriptors: Descriptors, each: usize) -> Self {
-        Self { taken: Arc::default(), each, most: descriptors.most(each) }
+    pub fn new(most: usize, each: usize) -> Self {
+        Self { taken: Arc::default(), each, most }
     }
 
     /// Takes a place for a new connection from `address`; `exchange` tracks its activity. A connection without an address, as
@@ -410,7 +409,7 @@ mod tests {
     /// A stream has its connection's socket, so it takes one descriptor where a connection takes two.
     #[tokio::test(start_paused = true)]
     async fn scarce_descriptors_are_enough_for_twice_as_many_streams() {
-        let places = Places { each: 2, most: 5, ..Places::default() };
+        let places = Places::new(5, 2);
         let listener = Listener { places, ..Listener::new(100) };
         let stream = || {
             let mut place = listener.places.take_for(None, listener.bounds(), &exchange())?;

@@ -6,48 +6,24 @@
 //! its buffer does not hold. So a slow side loses datagrams, and costs no more memory than that.
 
 mod down;
+mod turn;
 mod up;
 
-use super::capsule::Malformed;
-use super::socket::{Bursts, Datagrams};
+use super::socket::Datagrams;
 use crate::idle::Idle;
-use crate::relay::{Meter, Pace, Relayed, TunnelEnd};
+use crate::relay::{Pace, Relayed, TunnelEnd};
 use crate::reset::Reset;
 use down::Down;
-use postern_telemetry::metrics::ReadableCounter;
-use std::cell::RefCell;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+pub use turn::DatagramMeter;
+pub(super) use turn::KEPT;
+use turn::{Fault, SCRATCH, Turn};
 use up::Up;
-
-/// Most bytes of capsules that wait for the client, unless one capsule alone has more.
-pub(super) const KEPT: usize = 64 << 10;
-/// Size of a read from the client, in bytes.
-const READ: usize = 64 << 10;
-/// Reads and bursts of one turn, after which other tunnels have theirs.
-const TURN: usize = 4;
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        read: vec![0; READ].into_boxed_slice(),
-        bursts: Bursts::new(),
-        capsules: Vec::new(),
-        ends: Vec::new(),
-    });
-}
-
-/// Buffers of a thread, which every relay uses for the length of a turn.
-struct Scratch {
-    read: Box<[u8]>,
-    bursts: Bursts,
-    capsules: Vec<u8>,
-    /// Ends of the capsules in `capsules`.
-    ends: Vec<usize>,
-}
 
 /// Carries datagrams until the client ends the stream, a side breaks, or nothing moves for `idle`.
 pub struct UdpRelay<C: Reset> {
@@ -61,37 +37,6 @@ pub struct UdpRelay<C: Reset> {
     over: bool,
     idle: Idle,
     meter: Arc<DatagramMeter>,
-}
-
-/// Reasons why a stream ends irregularly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// The client sent what is no capsule, or only a part of one.
-    Malformed,
-    /// A side is gone.
-    Broken,
-}
-
-impl From<Malformed> for Fault {
-    fn from(_: Malformed) -> Self {
-        Self::Malformed
-    }
-}
-
-impl From<io::Error> for Fault {
-    fn from(_: io::Error) -> Self {
-        Self::Broken
-    }
-}
-
-/// Counts of datagrams, updated while they are relayed.
-#[derive(Debug)]
-pub struct DatagramMeter {
-    pub bytes: Arc<Meter>,
-    pub up: ReadableCounter,
-    pub down: ReadableCounter,
-    /// Datagrams that a side did not take, towards it.
-    pub dropped: Meter,
 }
 
 impl<C: Reset> Drop for UdpRelay<C> {
@@ -158,17 +103,16 @@ impl<C: AsyncRead + AsyncWrite + Reset + Unpin> Future for UdpRelay<C> {
         if relay.datagrams.poll_failed(cx).is_ready() {
             return Poll::Ready(relay.end(Fault::Broken));
         }
-        let meter = &*relay.meter;
         let ended = SCRATCH.with_borrow_mut(|scratch| {
+            let turn = &mut Turn { datagrams: &relay.datagrams, meter: &relay.meter, scratch };
             if !relay.is_ending {
-                match relay.up.poll(cx, (&mut relay.client, &relay.datagrams), scratch, meter) {
+                match relay.up.poll(cx, &mut relay.client, turn) {
                     Poll::Ready(Ok(())) => relay.is_ending = true,
                     Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
                     Poll::Pending => {}
                 }
             }
-            let sides = (&mut relay.client, &relay.datagrams);
-            relay.down.poll(cx, sides, relay.is_ending, scratch, meter)
+            relay.down.poll(cx, &mut relay.client, relay.is_ending, turn)
         });
         let ended = match ended {
             Poll::Ready(Ok(())) => TunnelEnd::Finished,

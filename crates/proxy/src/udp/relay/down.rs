@@ -1,6 +1,6 @@
 //! From the target to a client's stream: datagrams are received in bursts, and written as capsules.
 
-use super::{DatagramMeter, Datagrams, Fault, KEPT, Scratch, TURN};
+use super::turn::{Fault, KEPT, Scratch, TURN, Turn};
 use crate::relay::Pace;
 use crate::udp::socket::is_final;
 use std::io;
@@ -32,13 +32,12 @@ impl Down {
     }
 
     /// Sends the target's datagrams to the client. Becomes ready when the client has what it gets after its end.
-    pub(super) fn poll<C: AsyncWrite + Unpin>(
+    pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        (client, datagrams): (&mut C, &Datagrams),
+        client: &mut (impl AsyncWrite + Unpin),
         is_ending: bool,
-        scratch: &mut Scratch,
-        meter: &DatagramMeter,
+        turn: &mut Turn<'_>,
     ) -> Poll<Result<(), Fault>> {
         for _ in 0..TURN {
             ready!(self.poll_pending(cx, client))?;
@@ -48,21 +47,21 @@ impl Down {
             if let Some(pace) = &mut self.pace {
                 ready!(pace.poll_allowance(cx));
             }
-            self.pending = ready!(self.poll_burst(cx, (client, datagrams), scratch, meter))?;
+            self.pending = ready!(self.poll_burst(cx, client, turn))?;
         }
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
     /// Receives a burst and writes it; returns what the client did not take, up to [`KEPT`] bytes.
-    fn poll_burst<C: AsyncWrite + Unpin>(
+    fn poll_burst(
         &mut self,
         cx: &mut Context<'_>,
-        (client, datagrams): (&mut C, &Datagrams),
-        scratch: &mut Scratch,
-        meter: &DatagramMeter,
+        client: &mut (impl AsyncWrite + Unpin),
+        turn: &mut Turn<'_>,
     ) -> Poll<Result<Vec<u8>, Fault>> {
-        let Scratch { bursts, capsules, ends, .. } = scratch;
+        let Turn { datagrams, meter, scratch } = turn;
+        let Scratch { bursts, capsules, ends, .. } = &mut **scratch;
         capsules.clear();
         ends.clear();
         let (mut count, mut bytes) = (0, 0);
@@ -98,10 +97,10 @@ impl Down {
     }
 
     /// Writes what the client did not take before.
-    fn poll_pending<C: AsyncWrite + Unpin>(
+    fn poll_pending(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut C,
+        client: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<Result<(), Fault>> {
         while self.written < self.pending.len() {
             let written = ready!(Pin::new(&mut *client).poll_write(cx, &self.pending[self.written..]));

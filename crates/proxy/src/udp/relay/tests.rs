@@ -1,6 +1,9 @@
+use super::turn::READ;
 use super::*;
+use crate::relay::Meter;
 use crate::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
 use metrics::Counter;
+use postern_telemetry::metrics::ReadableCounter;
 use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::UdpSocket;

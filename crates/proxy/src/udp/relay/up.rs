@@ -1,9 +1,9 @@
 //! From a client's stream to the target: capsules are read, and their datagrams sent in bursts.
 
-use super::{DatagramMeter, Datagrams, Fault, READ, Scratch, TURN};
+use super::turn::{DatagramMeter, Fault, READ, Scratch, TURN, Turn};
 use crate::relay::Pace;
 use crate::udp::capsule::{Decoder, MAX_PAYLOAD};
-use crate::udp::socket::Bursts;
+use crate::udp::socket::{Bursts, Datagrams};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -28,25 +28,25 @@ impl Up {
     }
 
     /// Sends the client's datagrams to the target. Becomes ready at the client's end.
-    pub(super) fn poll<C: AsyncRead + Unpin>(
+    pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        (client, datagrams): (&mut C, &Datagrams),
-        scratch: &mut Scratch,
-        meter: &DatagramMeter,
+        client: &mut (impl AsyncRead + Unpin),
+        turn: &mut Turn<'_>,
     ) -> Poll<Result<(), Fault>> {
+        let Turn { datagrams, meter, scratch: Scratch { read: room, bursts, .. } } = turn;
         for _ in 0..TURN {
             ready!(datagrams.poll_writable(cx))?;
             if !self.unsent.is_empty() {
                 let unsent = std::mem::take(&mut self.unsent);
-                self.send(&unsent, datagrams, &mut scratch.bursts, meter)?;
+                self.send(&unsent, datagrams, bursts, meter)?;
                 continue;
             }
             let most = match &mut self.pace {
                 Some(pace) => ready!(pace.poll_allowance(cx)).min(READ),
                 None => READ,
             };
-            let mut buffer = ReadBuf::new(&mut scratch.read[..most]);
+            let mut buffer = ReadBuf::new(&mut room[..most]);
             ready!(Pin::new(&mut *client).poll_read(cx, &mut buffer))?;
             let read = buffer.filled().len();
             if read == 0 {
@@ -56,7 +56,7 @@ impl Up {
             if let Some(pace) = &mut self.pace {
                 pace.spend(read);
             }
-            self.send(&scratch.read[..read], datagrams, &mut scratch.bursts, meter)?;
+            self.send(&room[..read], datagrams, bursts, meter)?;
         }
         cx.waker().wake_by_ref();
         Poll::Pending
