@@ -207,6 +207,8 @@ async fn a_frozen_endpoint_beside_another_one_costs_few_tokens() {
             lost += usize::from(spend(&client, &fresh(&epoch), &epoch).await.is_err());
         }
         assert!(lost <= 3, "{name}: {lost}");
+        let frozen = &store.health().endpoints[0];
+        assert_eq!((frozen.connections, frozen.failure), (0, Some(Unknown::TimedOut)), "{name}");
         drop(thaw);
         eventually(name, || async {
             store.health().endpoints.iter().all(|it| it.failure.is_none()).then_some(())

@@ -164,6 +164,14 @@ impl Link {
         }
     }
 
+    /// Returns the number of usable connections.
+    fn connections(&self) -> usize {
+        match self {
+            Self::Pipelined(pipelined) => pipelined.is_up().into(),
+            Self::Pooled(pooled) => pooled.connections(),
+        }
+    }
+
     /// Returns the number of outstanding commands, and its maximum.
     fn load(&self) -> (usize, usize) {
         match self {
@@ -310,11 +318,16 @@ impl SharedStore {
         self.clients.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Returns `true` if a client is connected through an endpoint.
+    pub(super) fn is_connected(&self, endpoint: usize) -> bool {
+        connections(&self.clients(), endpoint) > 0
+    }
+
     /// Returns the health of each address. The load is read from the clients, so that a command updates no counter.
     pub(super) fn endpoints_health(&self) -> Vec<EndpointHealth> {
         let (clients, unfit) = (self.clients(), *self.seen.unfit.lock());
         let health = |(index, endpoint): (usize, &Arc<Endpoint>)| {
-            let connections = endpoint.connections();
+            let connections = connections(&clients, index);
             EndpointHealth {
                 address: endpoint.address.clone(),
                 replica: endpoint.replica,
@@ -356,12 +369,16 @@ impl SharedStore {
     }
 
     /// Returns `Ok` if a client that `is_up` can expect a verdict; otherwise the reason, of a client that is not up that of the
-    /// first endpoint without a connection.
+    /// first endpoint that was lost.
     fn expects_verdict(&self, is_up: bool) -> Result<(), Unknown> {
         if is_up {
             return self.verdicts.expected();
         }
-        let lost = self.endpoints.iter().find(|endpoint| endpoint.connections() == 0);
+        let lost = self.endpoints.iter().find(|endpoint| endpoint.is_lost());
         Err(lost.or(self.endpoints.first()).map_or(NOT_CONNECTED, |endpoint| endpoint.failure()))
     }
+}
+
+fn connections(clients: &[Arc<ClientState>], endpoint: usize) -> usize {
+    clients.iter().map(|client| client.links[endpoint].connections()).sum()
 }

@@ -9,7 +9,7 @@ use crate::Unknown;
 use parking_lot::Mutex;
 use postern_net::Lookup;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The lifetime of a lookup. Short, because an address may belong to another server a minute later, and two replicas that lead
@@ -24,7 +24,6 @@ pub(crate) struct Endpoint {
     pub(crate) options: Arc<Options>,
     /// The simulated network, in a simulation.
     pub(crate) world: Option<Arc<dyn World>>,
-    connections: AtomicUsize,
     /// Clients' failed attempts to connect.
     pub(crate) connect_failures: AtomicU64,
     /// The reason of the last failed attempt to connect, or of the last lost connection.
@@ -111,7 +110,6 @@ impl Endpoint {
             replica,
             options: Arc::clone(options),
             world: world.cloned(),
-            connections: AtomicUsize::new(0),
             connect_failures: AtomicU64::new(0),
             failure: Mutex::new(NOT_CONNECTED),
             lost: AtomicBool::new(false),
@@ -132,17 +130,14 @@ impl Endpoint {
 
     /// Opens a connection and proves it with an answer from the store. Neither an accepted connection nor `version` is a proof:
     /// the kernel of a frozen server accepts connections, and mcrouter answers `version` itself.
-    pub(crate) async fn connect_answering(
-        self: &Arc<Self>,
-    ) -> Result<(SerialConnection, Connected), Unknown> {
+    pub(crate) async fn connect_answering(&self) -> Result<SerialConnection, Unknown> {
         let connected = self.connect_and_read().await;
         let connection =
             connected.inspect_err(|_| _ = self.connect_failures.fetch_add(1, Ordering::Relaxed))?;
-        self.connections.fetch_add(1, Ordering::Relaxed);
         if self.lost.swap(false, Ordering::Relaxed) {
             tracing::info!(address = %self.address, "this address of the double-spend store answers again");
         }
-        Ok((connection, Connected(Arc::clone(self))))
+        Ok(connection)
     }
 
     async fn connect_and_read(&self) -> Result<SerialConnection, Unknown> {
@@ -170,16 +165,8 @@ impl Endpoint {
         *self.failure.lock()
     }
 
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-}
-
-/// A connection in use, counted until dropped.
-pub(crate) struct Connected(Arc<Endpoint>);
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    /// Returns `true` from a failure until the next connection is proven.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 }

@@ -103,7 +103,7 @@ async fn run(pipeline: Arc<Pipeline>, endpoint: Arc<Endpoint>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let (reason, facts) = match endpoint.connect_answering().await {
-            Ok((connection, _connected)) => {
+            Ok(connection) => {
                 pipeline.0.open();
                 let opened = Instant::now();
                 let (reason, facts) = serve(connection.stream, &pipeline.0, &endpoint.options).await;

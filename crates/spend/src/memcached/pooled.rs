@@ -12,7 +12,7 @@
 //! | [`refill`] | bb8 tries to connect once, so a recovered store goes unnoticed |
 //! | [`Silence`] | bb8 hands out each connection to a frozen server, and a token is lost on each |
 
-use super::endpoint::{Connected, Endpoint, is_answer, reads};
+use super::endpoint::{Endpoint, is_answer, reads};
 use super::protocol::{Command, Failure, Reply, Value, exptime};
 use super::serial::SerialConnection;
 use super::stats::Counters;
@@ -100,11 +100,19 @@ impl Pooled {
         })
     }
 
+    /// Returns the number of connections over which the server answered last.
+    pub(crate) fn connections(&self) -> usize {
+        if self.is_silent() { 0 } else { self.pool.state().connections as usize }
+    }
+
     /// Returns `true` if the server answered last, and there is a connection, or one can be expected: callers that give up end
     /// theirs.
     pub(crate) fn is_up(&self) -> bool {
-        !self.silence.is_on.load(Ordering::Relaxed)
-            && (!self.fails.load(Ordering::Relaxed) || self.pool.state().connections > 0)
+        !self.is_silent() && !self.fails.load(Ordering::Relaxed) || self.connections() > 0
+    }
+
+    fn is_silent(&self) -> bool {
+        self.silence.is_on.load(Ordering::Relaxed)
     }
 
     /// Returns the number of connections in use, and its maximum.
@@ -209,8 +217,8 @@ impl ManageConnection for Connector {
     async fn connect(&self) -> Result<Connection, Unknown> {
         let connected = self.endpoint.connect_answering().await;
         self.fails.store(connected.is_err(), Ordering::Relaxed);
-        let (serial, _connected) = connected.inspect_err(|reason| self.endpoint.failed(*reason))?;
-        Ok(Connection { serial, in_flight: false, _connected })
+        let serial = connected.inspect_err(|reason| self.endpoint.failed(*reason))?;
+        Ok(Connection { serial, in_flight: false })
     }
 
     /// Returns `Ok` if nothing arrived while the connection was idle, as far as this runtime has seen. Unexpected bytes would be
@@ -233,7 +241,6 @@ struct Connection {
     /// Set before each exchange and cleared after its last reply: with a reply outstanding the connection must not be used
     /// again, or its next user would read that reply.
     in_flight: bool,
-    _connected: Connected,
 }
 
 impl Connection {

@@ -240,7 +240,7 @@ impl Rounds {
         let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {
-            Err(reason) if self.store.endpoints[endpoint].connections() == 0 => {
+            Err(reason) if !self.store.is_connected(endpoint) => {
                 self.store.endpoints[endpoint].failed(*reason)
             }
             _ => {}
