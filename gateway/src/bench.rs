@@ -24,7 +24,7 @@ impl Recording {
     #[must_use]
     pub fn new(home: &Path, endpoint: Option<String>, sample_ratio: f64) -> Self {
         let fsync = postern_spend::Fsync::Interval(std::time::Duration::from_secs(1));
-        let store = Embedded::open(home, fsync).expect("the store opens");
+        let store = Embedded::open(home, fsync, postern_token::UnixSeconds::now()).expect("the store opens");
         let tracing = TracingConfig { endpoint, sample_ratio, ..TracingConfig::default() };
         let tracer = Tracer::start(&tracing, "bench").expect("the exporter starts");
         let backend = Backend::Embedded(Arc::new(store));

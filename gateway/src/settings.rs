@@ -16,6 +16,7 @@ use postern_daemon::proxy_protocol::Balancers;
 use postern_daemon::tls::{self, TlsConfig};
 use postern_spend::memcached::{AddressError, Memcached, Options, Replicas, Tls, Transport};
 use postern_spend::{Backend, Embedded, Fsync, Marks};
+use postern_token::UnixSeconds;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +142,7 @@ impl StoreSettings {
     ) -> Result<Backend, StartError> {
         match self {
             Self::Embedded { path, fsync, marks } => {
-                let store = Embedded::open(path, *fsync)?;
+                let store = Embedded::open(path, *fsync, UnixSeconds::now())?;
                 store.bind(marks.clone());
                 Ok(Backend::Embedded(Arc::new(store)))
             }

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let records: u64 = std::env::args().find_map(|count| count.parse().ok()).unwrap_or(1_000_000);
     let directory = tempfile::tempdir_in("target").or_else(|_| tempfile::tempdir())?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let open = || Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(1)));
+    let open = || Embedded::open(directory.path(), Fsync::Interval(Duration::from_secs(1)), UnixSeconds(1));
 
     let store = open()?;
     let before = resident()?;

@@ -16,7 +16,7 @@ const NOW: UnixSeconds = UnixSeconds(1_800_000_000);
 fn open(fsync: Fsync) -> (TempDir, Arc<Embedded>) {
     // In the build's folder: the system's temporary directory may be in memory.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
-    let store = Embedded::open(directory.path(), fsync).expect("a new store");
+    let store = Embedded::open(directory.path(), fsync, NOW).expect("a new store");
     (directory, Arc::new(store))
 }
 

@@ -24,7 +24,7 @@ fn the_embedded_store_conforms_with_fsync_always() {
 
 fn embedded_conforms(fsync: Fsync) {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(directory.path(), fsync).unwrap();
+    let store = Embedded::open(directory.path(), fsync, UnixSeconds(1)).unwrap();
     let store = Store::Embedded(Arc::new(store));
     suite::check(|| async { store.clone() }, &|epoch| epoch).unwrap();
 }

@@ -28,7 +28,7 @@ fn child() {
         Err(_) => Fsync::Interval(Duration::from_millis(5)),
     };
     let spends = std::env::var(SPENDS).map_or(usize::MAX, |spends| spends.parse().unwrap());
-    let store = Embedded::open(Path::new(&directory), fsync).unwrap();
+    let store = Embedded::open(Path::new(&directory), fsync, NOW).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| block_on(spend_and_print(&store, spends)));
@@ -92,7 +92,7 @@ fn kill_rounds(rounds: usize, always: bool) {
         assert!(killed, "the child ended by itself");
         child.wait().unwrap();
 
-        let store = Embedded::open(directory.path(), Fsync::default()).unwrap();
+        let store = Embedded::open(directory.path(), Fsync::default(), NOW).unwrap();
         let stats = store.stats();
         // Two threads died in the middle of a spend, at most.
         assert!(stats.damaged + stats.holes <= 2 * (round as u64 + 1), "{stats:?}");
@@ -127,7 +127,7 @@ fn a_full_disk_refuses_and_forgets_nothing() {
     let full: Vec<_> = keys_after("full ").collect();
     assert!(admitted.len() > 1500 && full.len() > 1500, "{} admitted, {} full", admitted.len(), full.len());
 
-    let store = Embedded::open(directory.path(), Fsync::default()).unwrap();
+    let store = Embedded::open(directory.path(), Fsync::default(), NOW).unwrap();
     block_on(async {
         for key in admitted {
             let again = store.spend(&SpentKey::from_bytes(key), &EPOCH, NOW).await;
@@ -145,7 +145,7 @@ fn a_full_disk_refuses_and_forgets_nothing() {
 #[test]
 fn a_directory_has_one_process_at_a_time() {
     let directory = tempfile::tempdir().unwrap();
-    let open = || Embedded::open(directory.path(), Fsync::default());
+    let open = || Embedded::open(directory.path(), Fsync::default(), NOW);
     let first = open().unwrap();
     let second = open().unwrap_err();
     assert!(second.to_string().contains("another process"), "{second}");

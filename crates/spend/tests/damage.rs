@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use postern_spend::{Embedded, Epoch, Fsync, Spend, SpendStore, StoreError};
+use postern_spend::{Embedded, Epoch, Fsync, Spend, SpendStore, StoreError, Unknown};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const EPOCH: Epoch = Epoch { key: TokenKeyId([0x5e; 32]), expires: UnixSeconds(100), mark: None };
@@ -18,7 +19,11 @@ const RECORDS: usize = 8192;
 const RECORD: usize = 20;
 
 fn open(directory: &Path) -> Result<Embedded, StoreError> {
-    Embedded::open(directory, Fsync::default())
+    open_at(directory, NOW)
+}
+
+fn open_at(directory: &Path, now: UnixSeconds) -> Result<Embedded, StoreError> {
+    Embedded::open(directory, Fsync::default(), now)
 }
 
 fn key(number: u8) -> SpentKey {
@@ -82,6 +87,45 @@ async fn one_broken_header_costs_nothing_and_two_are_refused() {
         fs::write(&file, &bytes).unwrap();
         assert!(open(directory.path()).is_err(), "byte {byte} of both headers");
     }
+}
+
+/// Nothing of it can be admitted any more, so its damage is no reason to keep a gateway from starting.
+#[tokio::test]
+async fn the_records_of_an_epoch_that_is_over_are_not_read() {
+    let (directory, file) = filled().await;
+    let bytes = [&fs::read(&file).unwrap()[..RECORDS], &[0x5a; 2000 * RECORD]].concat();
+    fs::write(&file, &bytes).unwrap();
+    assert!(open_at(directory.path(), UnixSeconds(99)).is_err());
+    let (store, clock) = (open_at(directory.path(), EPOCH.expires).unwrap(), Instant::now());
+    assert_eq!(store.spend(&key(0), &EPOCH, EPOCH.expires).await, Err(Unknown::EpochRetired));
+    assert_eq!(store.drop_expired(EPOCH.expires, clock).unwrap(), 0);
+    assert_eq!(fs::read(&file).unwrap(), bytes, "the clock may be wrong");
+    let hour = Duration::from_secs(3600);
+    assert_eq!(store.drop_expired(EPOCH.expires.saturating_add(hour), clock + hour).unwrap(), 1);
+    assert!(store.has_retired(EPOCH.key) && !file.exists());
+    drop(store);
+    assert!(open(directory.path()).unwrap().has_retired(EPOCH.key));
+}
+
+/// The clock was ahead at the start, and what it kept from being read cannot be read now.
+#[tokio::test]
+async fn records_that_cannot_be_read_late_are_refused_and_stay() {
+    let (directory, file) = filled().await;
+    let bytes = [&fs::read(&file).unwrap()[..RECORDS], &[0x5a; 2000 * RECORD]].concat();
+    fs::write(&file, &bytes).unwrap();
+    let store = open_at(directory.path(), UnixSeconds(1_000_000)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(store.spend(&key(KEYS), &EPOCH, NOW).await, Err(Unknown::EpochRetired));
+    }
+    assert!(store.has_retired(EPOCH.key), "no token of it is requested");
+    let hour = Duration::from_secs(3600);
+    let clock = Instant::now();
+    assert_eq!(store.drop_expired(NOW, clock).unwrap(), 0);
+    assert_eq!(store.drop_expired(NOW.saturating_add(hour), clock + hour).unwrap(), 0);
+    assert_eq!(store.serving(), Ok(()), "other keys are served");
+    assert_eq!(fs::read(&file).unwrap(), bytes);
+    drop(store);
+    assert!(open(directory.path()).is_err());
 }
 
 #[tokio::test]

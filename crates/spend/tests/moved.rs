@@ -11,7 +11,7 @@ const EPOCH: Epoch = Epoch { key: TokenKeyId([0xab; 32]), expires: UnixSeconds(2
 const NOW: UnixSeconds = UnixSeconds(1_000);
 
 fn open(directory: &Path) -> Embedded {
-    let store = Embedded::open(directory, Fsync::default()).unwrap();
+    let store = Embedded::open(directory, Fsync::default(), NOW).unwrap();
     store.bind(Marks { id: Arc::new(id) });
     store.offer(&[EPOCH]);
     store
@@ -161,10 +161,10 @@ fn a_store_without_its_lock_file_is_still_locked() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     fs::remove_file(directory.path().join("lock")).unwrap();
-    let second = Embedded::open(directory.path(), Fsync::default());
+    let second = Embedded::open(directory.path(), Fsync::default(), NOW);
     assert!(matches!(&second, Err(error) if error.to_string().contains("another process")), "{second:?}");
     drop(store);
-    Embedded::open(directory.path(), Fsync::default()).unwrap();
+    Embedded::open(directory.path(), Fsync::default(), NOW).unwrap();
 }
 
 /// Two gateways, each with a copy, would each admit a token.

@@ -45,7 +45,7 @@ impl Machine {
     }
 
     fn open(&self, fsync: Fsync) -> Result<Embedded, String> {
-        Embedded::open(&self.place, fsync).map_err(|error| format!("the store does not open: {error}"))
+        Embedded::open(&self.place, fsync, NOW).map_err(|error| format!("the store does not open: {error}"))
     }
 
     fn survivors(&mut self) -> Survivors {

@@ -87,6 +87,19 @@ impl EpochLog {
         }
     }
 
+    /// Returns the epoch without its records if it is over by `now`. `None` if it is not, or if [`EpochLog::open`] has to tell what
+    /// is wrong with its headers.
+    pub(crate) fn over(key: TokenKeyId, directory: &Directory, now: UnixSeconds) -> Option<Self> {
+        let file = File::open(directory.records(key)).ok()?;
+        let end = |at| {
+            let mut bytes = [0; HEADER_LEN];
+            file.read_exact_at(&mut bytes, at).ok()?;
+            Header::decode(&bytes).ok().filter(|header| header.key == key).map(|header| header.expires)
+        };
+        let expires = HEADERS.into_iter().filter_map(end).max().filter(|expires| *expires <= now)?;
+        Some(Self::new(&Epoch { key, expires, mark: None }, file, None))
+    }
+
     /// Opens the file of a key and reads its records. A file other than the one that its mark was drawn for
     /// gets a new mark. Otherwise the records move to a new file, so that an earlier copy no longer matches its mark.
     pub(crate) fn open(key: TokenKeyId, directory: &Directory) -> Result<Self, StoreError> {

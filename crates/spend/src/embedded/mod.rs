@@ -70,6 +70,8 @@ impl Work for Disk {
 struct Epochs {
     /// A list, because there are few: a key and a predecessor or two.
     live: Vec<Arc<EpochLog>>,
+    /// Over by the clock at the start, so their records were not read: they are when that clock turns out to have been wrong.
+    unread: Vec<Arc<EpochLog>>,
     /// Dropped, but their tombstones are not on disk yet: an earlier spend may still wait for the sync of its record.
     leaving: Vec<Arc<EpochLog>>,
     retired: HashSet<TokenKeyId>,
@@ -96,12 +98,12 @@ pub struct Stats {
 }
 
 impl Embedded {
-    /// Opens the store in `directory`, creates the directory if missing (mode 0700, files 0600), and reads all records. Blocks on
-    /// the disk; a million records take about a tenth of a second.
+    /// Opens the store in `directory`, creates the directory if missing (mode 0700, files 0600), and reads all records of epochs
+    /// that are not over by `now`. Blocks on the disk; a million records take about a tenth of a second.
     ///
     /// # Errors
     /// Another process has it open, or some record cannot be read.
-    pub fn open(directory: &Path, fsync: Fsync) -> Result<Self, StoreError> {
+    pub fn open(directory: &Path, fsync: Fsync, now: UnixSeconds) -> Result<Self, StoreError> {
         let (directory, (live, retired)) = Directory::take(directory)?;
         let mut epochs = Epochs::default();
         if !retired.is_empty() {
@@ -114,7 +116,10 @@ impl Embedded {
             epochs.retired.insert(key);
         }
         for key in live.into_iter().filter(|key| !epochs.retired.contains(key)) {
-            epochs.live.push(Arc::new(EpochLog::open(key, &directory)?));
+            match EpochLog::over(key, &directory, now) {
+                Some(log) => epochs.unread.push(Arc::new(log)),
+                None => epochs.live.push(Arc::new(EpochLog::open(key, &directory)?)),
+            }
         }
         let (epochs, directory) = (Arc::new(RwLock::new(epochs)), Arc::new(directory));
         let disk = Disk { epochs: Arc::clone(&epochs), directory: Arc::clone(&directory) };
@@ -159,12 +164,14 @@ impl Embedded {
     pub fn drop_expired(&self, now: UnixSeconds, monotonic: Instant) -> Result<usize, StoreError> {
         let mut endings = self.endings.lock();
         let over: Vec<_> =
-            self.epochs.read().live.iter().filter(|log| now >= log.expires()).map(|log| log.key).collect();
+            self.epochs.read().present().filter(|log| now >= log.expires()).map(|log| log.key).collect();
         let confirmed = endings.confirmed(&over, Reading { wall: now, monotonic });
         let leaving = {
-            let Epochs { live, leaving, retired } = &mut *self.epochs.write();
+            let Epochs { live, unread, leaving, retired } = &mut *self.epochs.write();
             retired.extend(&confirmed);
-            leaving.extend(live.extract_if(.., |log| confirmed.contains(&log.key)));
+            for present in [live, unread] {
+                leaving.extend(present.extract_if(.., |log| confirmed.contains(&log.key)));
+            }
             leaving.clone()
         };
         let (mut dropped, mut refused) = (0, None);
@@ -185,12 +192,12 @@ impl Embedded {
     /// each request.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let (live, retired) = {
+        let (present, retired) = {
             let epochs = self.epochs.read();
-            (epochs.live.clone(), epochs.retired.len())
+            (epochs.present().cloned().collect::<Vec<_>>(), epochs.retired.len())
         };
-        let mut stats = Stats { epochs: live.len() as u64, retired: retired as u64, ..Stats::default() };
-        for log in live {
+        let mut stats = Stats { epochs: present.len() as u64, retired: retired as u64, ..Stats::default() };
+        for log in present {
             stats.records += log.records() as u64;
             stats.memory_bytes += log.memory_bytes() as u64;
             stats.file_bytes += log.file_bytes();
@@ -209,12 +216,13 @@ impl Embedded {
         }
     }
 
-    /// Creates or extends an epoch, on disk first.
+    /// Creates, reads or extends an epoch, on disk first.
     #[cold]
     fn change(&self, epoch: &Epoch) -> Result<Arc<EpochLog>, Unknown> {
         let _changing = self.endings.lock();
         // Another caller may have created or dropped it before the lock was taken.
-        let found = self.epochs.read().find(epoch.key)?;
+        let read = self.epochs.read().find(epoch.key)?;
+        let found = if read.is_none() { self.read_late(epoch.key)? } else { read };
         if let Some(log) = found {
             let extended = log.extend(epoch.expires, |error| self.syncer.fail(error));
             extended.map_err(|error| self.unwritten(&error))?;
@@ -229,6 +237,29 @@ impl Embedded {
         let log = Arc::new(EpochLog::new(epoch, file, origin.map(|origin| origin.mark())));
         self.epochs.write().live.push(Arc::clone(&log));
         Ok(log)
+    }
+
+    /// Reads the records of an epoch that was over by the clock at the start; `None` if they were read then. Where they cannot be
+    /// read, the key is refused until the next start.
+    fn read_late(&self, key: TokenKeyId) -> Result<Option<Arc<EpochLog>>, Unknown> {
+        if self.epochs.read().unread.iter().all(|log| log.key != key) {
+            return Ok(None);
+        }
+        let read = EpochLog::open(key, &self.directory);
+        let mut epochs = self.epochs.write();
+        epochs.unread.retain(|log| log.key != key);
+        match read {
+            Ok(log) => {
+                let log = Arc::new(log);
+                epochs.live.push(Arc::clone(&log));
+                Ok(Some(log))
+            }
+            Err(error) => {
+                tracing::error!(token_key = %key.short(), %error, "all tokens of a key are refused until the next start");
+                epochs.retired.insert(key);
+                Err(Unknown::EpochRetired)
+            }
+        }
     }
 
     /// Returns `true` if marks bind tokens: always, except in tests of the records alone.
@@ -262,6 +293,10 @@ impl Drop for Embedded {
 }
 
 impl Epochs {
+    fn present(&self) -> impl Iterator<Item = &Arc<EpochLog>> {
+        self.live.iter().chain(&self.unread)
+    }
+
     fn find(&self, key: TokenKeyId) -> Result<Option<Arc<EpochLog>>, Unknown> {
         match self.live.iter().find(|log| log.key == key) {
             Some(log) => Ok(Some(Arc::clone(log))),

@@ -16,7 +16,7 @@ fn key(number: u8) -> SpentKey {
 /// Opens a store with an epoch whose file accepts every write and fails every sync, as `/dev/null` does (EINVAL).
 fn on_a_bad_disk(fsync: Fsync) -> (tempfile::TempDir, Embedded) {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(directory.path(), fsync).unwrap();
+    let store = Embedded::open(directory.path(), fsync, NOW).unwrap();
     let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
     store.epochs.write().live.push(Arc::new(EpochLog::new(&EPOCH, file, None)));
     (directory, store)
@@ -61,7 +61,7 @@ async fn a_sync_that_fails_while_an_expiry_moves_is_not_forgotten() {
 #[tokio::test]
 async fn a_spend_dropped_while_it_waits_stays_spent() {
     let directory = tempfile::tempdir().unwrap();
-    let store = Embedded::open(directory.path(), Fsync::Always).unwrap();
+    let store = Embedded::open(directory.path(), Fsync::Always, NOW).unwrap();
     assert_eq!(store.spend(&key(0), &EPOCH, NOW).await, Ok(Spend::Admitted));
     for number in 1..=100 {
         let key = key(number);
@@ -90,7 +90,7 @@ fn full() -> File {
 async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
     for fsync in [Fsync::Interval(Duration::from_secs(3600)), Fsync::Always] {
         let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(Embedded::open(directory.path(), fsync).unwrap());
+        let store = Arc::new(Embedded::open(directory.path(), fsync, NOW).unwrap());
         let (backend, chosen) = (Backend::Embedded(Arc::clone(&store)), Store::Embedded(Arc::clone(&store)));
         assert_eq!((backend.ready(), chosen.serving()), (Ok(()), Ok(())));
         put_on(&store, full());
@@ -115,7 +115,7 @@ async fn a_store_that_cannot_write_refuses_and_serves_again_when_it_can() {
 async fn a_trial_write_tests_the_directory_and_each_file_that_failed() {
     let (directory, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = directory.path().join("store");
-    let store = Embedded::open(&path, Fsync::Interval(Duration::from_secs(3600))).unwrap();
+    let store = Embedded::open(&path, Fsync::Interval(Duration::from_secs(3600)), NOW).unwrap();
     let disk = Disk { epochs: Arc::clone(&store.epochs), directory: Arc::clone(&store.directory) };
     put_on(&store, full());
     disk.try_to_write().unwrap(); // no write to that file has failed yet
