@@ -139,6 +139,75 @@ async fn a_witness_that_does_not_end_before_the_record_admits_nothing() {
     }
 }
 
+/// Tokens of the buckets that do not know a mark would be void, so it is offered once all know it, or after ten seconds.
+#[tokio::test]
+async fn a_mark_that_some_buckets_do_not_know_waits() {
+    let fake = Fake::start();
+    fake.lose(|key| key.starts_with('|') && key.bytes().map(u32::from).sum::<u32>() % 4 == 0);
+    let gateway = Gateway::start(options(vec![fake.address()], pooled(2)), epoch()).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(gateway.store.binding(gateway.epoch.key), None);
+    fake.lose(|_| false);
+    gateway.mark().await;
+    assert_eq!(gateway.store.health().torn, 0);
+}
+
+/// Behind a router whose servers are all down the connection stays, and each command is answered.
+#[tokio::test]
+async fn a_store_that_takes_no_record_ends_the_service_until_it_does() {
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |_| ()).await;
+        let spend = async || scene.gateway.spend(&scene.gateway.token(scene.mark)).await;
+        assert_eq!(spend().await, Ok(Spend::Admitted), "{name}");
+        scene.fake.lose(|_| true);
+        eventually("no token is read", async || {
+            assert_ne!(spend().await, Ok(Spend::Admitted), "{name}");
+            scene.gateway.client.serving().err()
+        })
+        .await;
+        scene.fake.lose(|_| false);
+        eventually("tokens are read", async || scene.gateway.client.serving().ok()).await;
+        assert_eq!(spend().await, Ok(Spend::Admitted), "{name}");
+    }
+}
+
+/// Whether the store takes any record is tried at once, whenever the next round is due: until then it counts as away.
+#[tokio::test]
+async fn a_rejected_record_wakes_the_watch() {
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |_| ()).await;
+        let full = vec![send(b"SERVER_ERROR out of memory storing object\r\n")];
+        let verdict = scene.spend(&scene.gateway.token(scene.mark), Verb::Add, false, full).await;
+        assert_eq!(verdict, Err(Unknown::Rejected), "{name}");
+        let rejects = || scene.gateway.store.health().endpoints[0].rejects;
+        eventually("a record was taken", async || (!rejects()).then_some(())).await;
+    }
+}
+
+/// The watch was connected all the time, and no round is due for an hour: what it saw while clients were away is of no use when
+/// they are back.
+#[tokio::test]
+async fn a_store_that_was_lost_is_looked_at_before_it_serves_again() {
+    for (name, transport) in transports() {
+        let scene = Scene::set(transport, |_| ()).await;
+        let ready = async || scene.gateway.store.health().ready;
+        eventually("it is ready", async || ready().await.ok()).await;
+        scene.connected().await;
+        scene.fake.limit(1); // the watch has it
+        while ready().await.is_ok() {
+            scene.fake.plan(Verb::Add, false, vec![Step::Close]);
+            let verdict = scene.gateway.spend(&scene.gateway.token(scene.mark)).await;
+            assert!(verdict.is_err(), "{name}: {verdict:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await; // the watch looks, and not again until it is woken
+        scene.fake.empty();
+        scene.fake.limit(usize::MAX);
+        eventually("clients are back", async || scene.gateway.client.serving().ok()).await;
+        eventually("it is ready again", async || ready().await.ok()).await;
+        assert_ne!(scene.gateway.store.binding(scene.gateway.epoch.key), Some(scene.mark), "{name}");
+    }
+}
+
 /// A server that sends one `STORED` too many, at a random place among the commands of 64 callers of two runtimes: the replies
 /// behind it belong to other commands. Nothing is admitted or called spent by a reply that is not its own.
 #[tokio::test]

@@ -2,10 +2,15 @@
 //! one place for both, and good tokens of the others would be void, through the endpoint that finds no witness for them.
 
 use crate::support::fake::Fake;
-use crate::support::{begun, epoch, eventually, fresh, options, transports};
+use crate::support::{
+    Relay, Server, begun, client, epoch, eventually, fresh, options, pipelined, transports,
+};
 use postern_spend::memcached::Memcached;
 use postern_spend::{Spend, SpendStore, Unknown};
 use postern_token::UnixSeconds;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::time::Duration;
 
 /// Three quarters of all keys.
 fn shared(key: &str) -> bool {
@@ -52,4 +57,71 @@ async fn endpoints_to_one_memory_are_not_refused() {
             );
         }
     }
+}
+
+/// A router may tell a miss for a server that is down. It cannot write there, so the two do not contradict each other.
+#[tokio::test]
+async fn a_miss_where_nothing_can_be_written_is_no_contradiction() {
+    for (name, transport) in transports() {
+        let first = Fake::start();
+        let second = first.sharing(|_| true);
+        second.lose(|key| !shared(key));
+        let store = Memcached::open(options(vec![first.address(), second.address()], transport)).unwrap();
+        let client = client(&store).await;
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(100)).await; // a round of the watch
+            assert_eq!(client.serving(), Ok(()), "{name}");
+        }
+    }
+}
+
+/// Addresses that were found to contradict each other are compared in each round, or the refusals would last for minutes.
+#[tokio::test]
+async fn endpoints_that_agree_again_are_served() {
+    for (name, transport) in transports() {
+        let (one, other) = (Fake::start(), Fake::start());
+        let port = Arc::new(AtomicU16::new(other.port()));
+        let relay = Relay::to_either(Arc::clone(&port));
+        let store = Memcached::open(options(vec![one.address(), relay.address()], transport)).unwrap();
+        let client = store.client();
+        eventually("they are found out", || async {
+            (client.serving() == Err(Unknown::Astray)).then_some(())
+        })
+        .await;
+        port.store(one.port(), SeqCst);
+        relay.cut();
+        eventually(name, || async { client.serving().ok() }).await;
+    }
+}
+
+/// What addresses are compared by is written when others answer, and every few minutes; all witnesses are read when a token was
+/// void. Neither happens in each round, nor after a token that was admitted.
+#[tokio::test]
+async fn a_store_that_is_well_is_neither_written_to_nor_surveyed() {
+    let mut server = Server::tcp(&[]);
+    let relay = Relay::to(server.port());
+    let store = Memcached::open(options(vec![server.address(), relay.address()], pipelined())).unwrap();
+    let (client, epoch) = begun(&store).await;
+    eventually("both are used", || async {
+        store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(500)).await; // some rounds of the watch
+    let [written, read] = ["cmd_set", "cmd_get"].map(|name| server.stat(name));
+    let verdict = client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
+    assert_eq!(verdict, Ok(Spend::Admitted));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(server.stat("cmd_set"), written + 1);
+    let read = server.stat("cmd_get") - read;
+    assert!(read < 1024, "{read}");
+    // Nor after a loss, once all was read.
+    let mark = store.binding(epoch.key);
+    server.restart();
+    eventually("the next mark", || async { store.binding(epoch.key).filter(|next| Some(*next) != mark) })
+        .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let read = server.stat("cmd_get");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let read = server.stat("cmd_get") - read;
+    assert!(read < 1024, "{read} after a loss");
 }

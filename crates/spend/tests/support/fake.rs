@@ -39,6 +39,7 @@ impl Fake {
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(State {
             records: Records::default(),
+            away: Mutex::default(),
             elsewhere,
             plans: Mutex::default(),
             sentinels: Mutex::default(),
@@ -59,6 +60,10 @@ impl Fake {
             });
         });
         Self { port, state, _end: end }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn address(&self) -> Address {
@@ -87,6 +92,11 @@ impl Fake {
         self.state.limit.store(connections, SeqCst);
     }
 
+    /// Behaves as a router does, of which a server with these keys is down: misses are told, and nothing is stored.
+    pub fn lose(&self, away: fn(&str) -> bool) {
+        *self.state.away.lock().unwrap() = Some(away);
+    }
+
     /// Ends every [`Step::Wait`].
     pub fn go_on(&self) {
         self.state.go_on.add_permits(1 << 20);
@@ -107,6 +117,11 @@ impl Fake {
     /// Changes records behind the store's back.
     pub fn alter(&self, alter: impl FnMut((&String, &mut Vec<u8>))) {
         self.state.records.lock().unwrap().iter_mut().for_each(alter);
+    }
+
+    /// Loses all records, as a restart does, and keeps the connections.
+    pub fn empty(&self) {
+        self.state.records.lock().unwrap().clear();
     }
 
     /// Nothing came that the store does not speak: a command that was cut or mixed with another would show here.

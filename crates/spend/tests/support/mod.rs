@@ -11,7 +11,7 @@ use postern_spend::{Epoch, Marks, SpendStore};
 use postern_token::{Nonce, SpentKey, TokenKeyId, TokenType, UnixSeconds};
 use std::future::Future;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -31,6 +31,11 @@ pub struct Relay {
 impl Relay {
     pub fn to(server: u16) -> Self {
         Self::new(move |near| relay(near, server))
+    }
+
+    /// One to the server at the port that this holds when a connection is made.
+    pub fn to_either(server: Arc<AtomicU16>) -> Self {
+        Self::new(move |near| relay(near, server.load(SeqCst)))
     }
 
     /// One that passes every command on in two small writes, on a socket that holds small segments back (Nagle): the

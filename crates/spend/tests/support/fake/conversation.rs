@@ -160,7 +160,7 @@ impl Conversation {
             Verb::Settings => b"STAT evictions off\r\nEND\r\n".to_vec(),
             Verb::Get => {
                 let mut reply = Vec::new();
-                for key in &asked.keys {
+                for key in asked.keys.iter().filter(|key| !self.is_away(key)) {
                     if let Some(value) = self.records(key).lock().unwrap().get(key) {
                         reply.extend(format!("VALUE {key} 0 {}\r\n", value.len()).into_bytes());
                         reply.extend_from_slice(value);
@@ -172,6 +172,9 @@ impl Conversation {
             }
             Verb::Add => {
                 let key = &asked.keys[0];
+                if self.is_away(key) {
+                    return b"SERVER_ERROR no server\r\n".to_vec();
+                }
                 let mut records = self.records(key).lock().unwrap();
                 if records.contains_key(key) {
                     return b"NOT_STORED\r\n".to_vec();
@@ -180,6 +183,10 @@ impl Conversation {
                 b"STORED\r\n".to_vec()
             }
         }
+    }
+
+    fn is_away(&self, key: &str) -> bool {
+        self.state.away.lock().unwrap().is_some_and(|away| away(key))
     }
 
     /// Returns the records that hold a key.

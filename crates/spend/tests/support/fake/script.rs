@@ -100,6 +100,8 @@ pub(super) type Elsewhere = (fn(&str) -> bool, Records);
 
 pub(super) struct State {
     pub(super) records: Records,
+    /// Keys of a server that is down: a `get` is told as a miss, as some routers do, an `add` fails.
+    pub(super) away: Mutex<Option<fn(&str) -> bool>>,
     /// Keys that lie elsewhere, and where.
     pub(super) elsewhere: Option<Elsewhere>,
     pub(super) plans: Mutex<VecDeque<Plan>>,
