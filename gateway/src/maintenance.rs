@@ -15,6 +15,7 @@ use postern_telemetry::catalogue::ADDRESS;
 use postern_telemetry::metrics::from_zero;
 use postern_token::UnixSeconds;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -118,13 +119,13 @@ impl StoreMaintenance {
                 counter!(catalogue::STORE_COMMANDS, &labels).absolute(totals.commands(verb, ended));
             }
         }
-        counter!(catalogue::STORE_POOL_WAITS).absolute(totals.pool_waits);
-        counter!(catalogue::STORE_CACHE_HITS).absolute(totals.cache_hits);
+        counter!(catalogue::STORE_POOL_WAITS).absolute(totals.pool_waits.load(Relaxed));
+        counter!(catalogue::STORE_CACHE_HITS).absolute(totals.cache_hits.load(Relaxed));
         gauge!(catalogue::STORE_CACHE_KEYS).set(health.remembered as f64);
         gauge!(catalogue::STORE_REPLICAS_CLOSED).set(health.closed as f64);
-        counter!(catalogue::STORE_MARKS_PLANTED).absolute(totals.marks_planted);
+        counter!(catalogue::STORE_MARKS_PLANTED).absolute(totals.marks_planted.load(Relaxed));
         gauge!(catalogue::STORE_BUCKETS_TORN).set(health.torn as f64);
-        counter!(catalogue::STORE_OLDER_MARKS).absolute(totals.older_marks);
+        counter!(catalogue::STORE_OLDER_MARKS).absolute(totals.older_marks.load(Relaxed));
         gauge!(catalogue::STORE_BUCKETS_LACKING).set(health.lacking as f64);
         for (replica, label) in Replica::ALL.iter().enumerate().take(health.replicas()) {
             let is_away = f64::from(u8::from(health.away.contains(&replica)));

@@ -19,7 +19,7 @@ use postern_daemon::places::Places;
 use postern_daemon::rates::Rates;
 use postern_daemon::sources::Source;
 use postern_daemon::tls::{ListenerTls, ServerTls};
-use postern_spend::{Backend, Epoch, Store, Unknown};
+use postern_spend::{Backend, Epoch, Store};
 use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -72,11 +72,6 @@ impl Generation {
     pub(crate) fn challenge(&self, keyring: &Keyring, now: UnixSeconds) -> Option<HeaderValue> {
         keyring.challenge(&self.settings.offer, |key| self.backend.binding(key), now)
     }
-
-    /// Returns `true` if the store has retired this epoch: its records expired, so no token of the key can be spent.
-    fn has_retired(&self, epoch: &Epoch, now: UnixSeconds) -> bool {
-        self.backend.refuses(epoch.key, now) == Some(Unknown::EpochRetired)
-    }
 }
 
 impl Core {
@@ -100,7 +95,7 @@ impl Core {
     /// Withdraws keys in use that the store has retired.
     pub(crate) fn withdraw_retired(&self, now: UnixSeconds) {
         let (keyring, generation) = (self.keyring.load_full(), self.generation.load());
-        if keyring.epochs(now).any(|epoch| generation.has_retired(&epoch, now)) {
+        if keyring.epochs(now).any(|epoch| generation.backend.has_retired(epoch.key, now)) {
             self.use_keys(&keyring, now);
         }
     }
@@ -109,7 +104,9 @@ impl Core {
     pub(crate) fn use_keys(&self, keyring: &Keyring, now: UnixSeconds) {
         self.key_types.learn(keyring.iter());
         let (mut withdrawn, generation) = (self.withdrawn.lock(), self.generation.load());
-        for Epoch { key, .. } in keyring.epochs(now).filter(|epoch| generation.has_retired(epoch, now)) {
+        for Epoch { key, .. } in
+            keyring.epochs(now).filter(|epoch| generation.backend.has_retired(epoch.key, now))
+        {
             if !withdrawn.contains(&key) {
                 tracing::warn!(
                     token_key = %key.short(),

@@ -3,7 +3,6 @@
 
 use crate::ExchangeLog;
 use postern_token::{Mark, MarkId, SpentKey, TokenKeyId, UnixSeconds};
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -107,12 +106,6 @@ pub struct Epoch {
 pub struct Marks {
     /// Returns the id of a mark in tokens of a key: a digest of the challenge that carries the mark.
     pub id: Arc<dyn Fn(TokenKeyId, Mark) -> MarkId + Send + Sync>,
-}
-
-impl fmt::Debug for Marks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Marks(…)")
-    }
 }
 
 /// The result of [`SpendStore::check_with`]. A hint only.

@@ -8,12 +8,9 @@ macro_rules! words {
         pub enum $name { $($(#[$meaning])* $value,)* }
 
         impl $name {
-            /// All values.
             pub const ALL: [Self; [$($word),*].len()] = [$(Self::$value),*];
-            /// All values, as words.
             pub const WORDS: [&str; Self::ALL.len()] = [$($word),*];
 
-            /// Returns the value as a word.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 Self::WORDS[self as usize]
@@ -43,7 +40,6 @@ pub struct ExchangeLog {
 }
 
 words! {
-    /// A command to the store.
     Verb {
         /// `get`: the hint.
         Get = "get",
@@ -53,19 +49,12 @@ words! {
 }
 
 words! {
-    /// The outcome of a command.
     Ended {
-        /// `STORED`.
         Stored = "stored",
-        /// `NOT_STORED`.
         NotStored = "not_stored",
-        /// A record was read.
         Hit = "hit",
-        /// No record was found.
         Miss = "miss",
-        /// `SERVER_ERROR`.
         ServerError = "server_error",
-        /// No reply arrived in time.
         TimedOut = "timed_out",
         /// The connection broke, or the bytes received were not a reply.
         Broken = "broken",
@@ -77,7 +66,6 @@ words! {
 }
 
 impl Ended {
-    /// Returns `true` if a command of this kind can end this way.
     #[must_use]
     pub const fn can_follow(self, verb: Verb) -> bool {
         match self {
@@ -93,14 +81,12 @@ impl Ended {
 /// Recorded moments are in this order: `began`, `written`, `first_byte`, `finished`.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// The command.
     pub verb: Verb,
     /// The outcome. [`Ended::TimedOut`] also if the caller gave up first.
     pub ended: Ended,
     /// The endpoint, as an index into [`Health::endpoints`](crate::memcached::Health::endpoints). `None` if nothing was sent
     /// because no endpoint was up.
     pub endpoint: Option<u8>,
-    /// The start of the call.
     pub began: Instant,
     /// The moment at which the kernel had taken the last byte of the command and of the others in the same write. `None` if it
     /// never did, or if the reply came first.
@@ -204,7 +190,6 @@ words! {
 }
 
 impl Exchange {
-    /// Returns the time that the caller waited.
     #[must_use]
     pub fn took(&self) -> Duration {
         self.finished.saturating_duration_since(self.began)

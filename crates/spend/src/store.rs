@@ -7,11 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The configured store, opened once per process.
-#[derive(Debug)]
 pub enum Backend {
-    /// One process, one directory.
     Embedded(Arc<Embedded>),
-    /// A fleet that shares memcached servers.
     Memcached(Memcached),
 }
 
@@ -36,13 +33,13 @@ impl Backend {
         }
     }
 
-    /// Returns the reason why every token of a key is refused now: the store has retired the epoch, whatever the key directory
-    /// lists. `None` if tokens of the key are accepted.
+    /// Returns `true` if the store has retired the epoch of a key, and so refuses all of its tokens, whatever the key directory
+    /// lists.
     #[must_use]
-    pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
+    pub fn has_retired(&self, key: TokenKeyId, now: UnixSeconds) -> bool {
         match self {
-            Self::Embedded(store) => store.has_retired(key).then_some(Unknown::EpochRetired),
-            Self::Memcached(memcached) => memcached.refuses(key, now),
+            Self::Embedded(store) => store.has_retired(key),
+            Self::Memcached(memcached) => memcached.has_retired(key, now),
         }
     }
 
@@ -81,9 +78,7 @@ impl Backend {
 /// The store as one runtime uses it. The gateway uses this enum instead of being generic over the store. Clones share the store.
 #[derive(Clone)]
 pub enum Store {
-    /// One process, one directory.
     Embedded(Arc<Embedded>),
-    /// A fleet that shares memcached servers.
     Memcached(Client),
 }
 

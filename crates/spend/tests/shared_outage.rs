@@ -1,11 +1,11 @@
 //! The shared store when memcached is away, frozen, restarted empty, full, or another one than it was.
 
 use crate::support::{
-    PATIENCE, Relay, Server, begun, client, epoch, eventually, fresh, marked, options, pipelined, ports,
-    transports,
+    PATIENCE, Relay, Server, begun, client, epoch, eventually, fresh, marked, options, pipelined, pooled,
+    ports, transports,
 };
-use postern_spend::memcached::{Client, Memcached, Options, Replicas, Transport};
-use postern_spend::{Epoch, Hint, Spend, SpendStore, Unknown};
+use postern_spend::memcached::{Client, Ended, Memcached, Options, Replicas, Transport};
+use postern_spend::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use postern_token::{Mark, SpentKey, UnixSeconds};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -215,6 +215,25 @@ async fn a_frozen_endpoint_beside_another_one_costs_few_tokens() {
         })
         .await;
     }
+}
+
+/// The kernel of a frozen server keeps a pool's idle connections open, so that each would take a token.
+#[tokio::test]
+async fn a_pool_sends_nothing_more_to_a_server_that_is_silent() {
+    let server = Server::tcp(&[]);
+    let store = Memcached::open(brisk(&server, pooled(16))).unwrap();
+    let (client, epoch) = begun(&store).await;
+    eventually("the pool is full", || async {
+        (store.health().endpoints[0].connections == 16).then_some(())
+    })
+    .await;
+    server.signal("STOP");
+    assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::TimedOut));
+    let (mut log, now) = (ExchangeLog::default(), UnixSeconds::now());
+    assert!(client.spend_with(&fresh(&epoch), &epoch, now, &mut log).await.is_err());
+    assert!(log.exchanges().iter().all(|exchange| exchange.ended == Ended::Refused), "{log:?}");
+    server.signal("CONT");
+    eventually("it is used again", || async { client.serving().ok() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -121,10 +121,10 @@ fn shared(core: &Core, memcached: &Memcached, hits: &mut Rate) -> Section {
         ]);
     }
     let mut section = Section::new("store", "Store: shared")
-        .tile("Marks planted", Show::Count, totals.marks_planted as f64)
+        .tile("Marks planted", Show::Count, totals.marks_planted.load(Relaxed) as f64)
         .tile("Buckets torn", Show::Count, health.torn as f64)
-        .tile("Waits for a connection", Show::Count, totals.pool_waits as f64)
-        .tile("Replays from the cache", Show::Rate, hits.tick(totals.cache_hits))
+        .tile("Waits for a connection", Show::Count, totals.pool_waits.load(Relaxed) as f64)
+        .tile("Replays from the cache", Show::Rate, hits.tick(totals.cache_hits.load(Relaxed)))
         .tile("Keys in the cache", Show::Count, health.remembered as f64);
     section.tables.push(endpoints);
     section

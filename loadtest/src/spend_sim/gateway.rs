@@ -183,7 +183,8 @@ impl Gateway {
     pub(crate) fn refuses(&self, key: TokenKeyId) -> Option<&'static str> {
         let now = self.machine.now();
         let process = self.process.lock();
-        process.as_ref().and_then(|process| process.store.refuses(key, now)).map(|reason| reason.reason())
+        let has_retired = process.as_ref().is_some_and(|process| process.store.has_retired(key, now));
+        has_retired.then_some(Unknown::EpochRetired.reason())
     }
 
     /// Returns the reason for which the gateway is not ready.

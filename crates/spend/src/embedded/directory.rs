@@ -78,14 +78,22 @@ impl Directory {
         if fs::exists(&place).on("look for", &place)? {
             return Err(StoreError::foreign(&place));
         }
+        let file = self.put(key, |file, meta| file.write_all_at(&content(meta), 0))?;
+        // Removes the name if it may not be durable: no record has been written to the file yet.
+        self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
+        Ok(file)
+    }
+
+    /// Writes a file, and gives it the name of a key's records once it is on disk.
+    fn put(
+        &self,
+        key: TokenKeyId,
+        write: impl FnOnce(&mut File, &Metadata) -> io::Result<()>,
+    ) -> Result<File, StoreError> {
         let new = self.path.join(format!("{}.new", key.to_hex()));
-        let result = write_new(&new, |file, meta| file.write_all_at(&content(meta), 0)).and_then(|file| {
-            fs::rename(&new, &place).on("rename", &new)?;
-            // Removes the name if it may not be durable: no record has been written to the file yet.
-            self.sync().inspect_err(|_| _ = fs::remove_file(&place))?;
-            Ok(file)
-        });
-        result.inspect_err(|_| _ = fs::remove_file(&new))
+        let put = write_new(&new, write)
+            .and_then(|file| fs::rename(&new, self.records(key)).on("rename", &new).map(|()| file));
+        put.inspect_err(|_| _ = fs::remove_file(&new))
     }
 
     /// Moves the records of a live epoch from `file` to a new file with the same mark. Returns `None`, and leaves the files as
@@ -103,14 +111,12 @@ impl Directory {
         if !is_marked(file, &place, mark).on("read", &place)? {
             return Ok(None);
         }
-        let new = self.path.join(format!("{}.new", key.to_hex()));
-        let copied = write_new(&new, |to, meta| {
+        let moved = self.put(key, |to, meta| {
             let mut from = file;
             from.rewind()?;
             io::copy(&mut from, to)?;
             to.write_all_at(&Origin::of(mark, meta).encode(), ORIGIN)
         });
-        let moved = copied.and_then(|moved| fs::rename(&new, &place).on("rename", &new).map(|()| moved));
         match moved {
             Ok(moved) => {
                 self.sync()?;
@@ -119,7 +125,6 @@ impl Directory {
                 Ok(Some(moved))
             }
             Err(error) => {
-                _ = fs::remove_file(&new);
                 tracing::warn!(
                     token_key = %key.short(), %error,
                     "the spent records of a token key keep their file: a backup of it that is written over it now would \
@@ -274,20 +279,11 @@ fn key_id(stem: &str) -> Option<TokenKeyId> {
 /// again. Each message contains the fault, its place, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system could not read or write.
     #[error("cannot {action} {}: {source}; check the disk, and that this user may write there", .path.display())]
-    Io {
-        /// The operation: "read", "create", …
-        action: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     /// The directory or a file in it must not be used.
     #[error("{0}")]
     Refused(String),
-    /// The sync thread could not be started.
     #[error("cannot start the double-spend store's sync thread: {0}; allow more processes (ulimit -u)")]
     Thread(io::Error),
 }

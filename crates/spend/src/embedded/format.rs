@@ -95,7 +95,6 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 /// The classification of 20 bytes among the records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// An intact record.
     Whole(ShortKey),
     /// Zeros: a reserved place that was never written.
     Hole,
@@ -147,9 +146,7 @@ pub(crate) struct Origin {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// The file has no mark.
     Unmarked,
-    /// The file has this mark.
     Marked(Mark),
     /// The mark was drawn for another file, or cannot be read.
     Moved,

@@ -56,7 +56,6 @@ pub(crate) struct Found {
 }
 
 impl EpochLog {
-    /// Returns the first bytes of a new file: both headers and the mark.
     pub(crate) fn first_bytes(epoch: &Epoch, origin: Option<&Origin>) -> Vec<u8> {
         let mut bytes = vec![0; RECORDS as usize];
         for at in HEADERS {
@@ -269,7 +268,6 @@ impl EpochLog {
     }
 }
 
-/// Gives a file a new mark, durably.
 fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
     let origin = Origin::draw(meta);
     file.write_all_at(&origin.encode(), ORIGIN)?;

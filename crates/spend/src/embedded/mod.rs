@@ -19,7 +19,6 @@ use parking_lot::{Mutex, RwLock};
 use postern_token::{Mark, SpentKey, TokenKeyId, UnixSeconds};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,13 +79,10 @@ struct Epochs {
 /// The size and state of an embedded store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Spent keys in memory.
     pub records: u64,
     /// Bytes of memory that the sets of keys take.
     pub memory_bytes: u64,
-    /// Bytes of the records files.
     pub file_bytes: u64,
-    /// Live epochs.
     pub epochs: u64,
     /// Dropped epochs, whose keys are refused permanently.
     pub retired: u64,
@@ -149,7 +145,6 @@ impl Embedded {
         }
     }
 
-    /// Returns the mark that binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Option<Mark> {
         self.epochs.read().find(key).ok().flatten()?.mark
@@ -225,7 +220,7 @@ impl Embedded {
         let found = if read.is_none() { self.read_late(epoch.key)? } else { read };
         if let Some(log) = found {
             let extended = log.extend(epoch.expires, |error| self.syncer.fail(error));
-            extended.map_err(|error| self.unwritten(&error))?;
+            extended.map_err(|error| self.syncer.no_room(error.kind().into(), &error))?;
             return Ok(log);
         }
         let mut origin = None;
@@ -271,11 +266,6 @@ impl Embedded {
     #[must_use]
     pub fn has_retired(&self, key: TokenKeyId) -> bool {
         self.epochs.read().retired.contains(&key)
-    }
-
-    #[cold]
-    fn unwritten(&self, error: &io::Error) -> Unknown {
-        self.syncer.no_room(error.kind().into(), error)
     }
 }
 
@@ -374,7 +364,8 @@ impl SpendStore for Embedded {
             None if self.is_bound() => return Err(Unknown::Unmarked),
             _ => {}
         }
-        if !log.spend(ShortKey::of(key)).map_err(|error| self.unwritten(&error))? {
+        let spent = log.spend(ShortKey::of(key));
+        if !spent.map_err(|error| self.syncer.no_room(error.kind().into(), &error))? {
             return Ok(Spend::AlreadySpent);
         }
         // The only await. If the future is dropped here, the key stays spent and no caller gets a verdict.

@@ -68,7 +68,6 @@ struct Order {
     stop: bool,
 }
 
-/// The work of the thread.
 pub(crate) trait Work: Send + 'static {
     /// Returns the logs with records that callers may wait for.
     fn logs(&self) -> Vec<Arc<EpochLog>>;
@@ -104,7 +103,6 @@ impl Syncer {
         self.shared.room.known()
     }
 
-    /// Records a failed write, and returns `reason`.
     pub(crate) fn no_room(&self, reason: Unknown, error: &dyn std::fmt::Display) -> Unknown {
         if self.shared.room.failed(reason, error) {
             self.shared.ring(|order| order.retry = true);
@@ -242,11 +240,14 @@ impl Room {
         if new && !logged {
             (state.logged, state.open) = (Some((reason, now)), true);
             drop(state);
+            let advice = match reason {
+                Unknown::DiskFull => "Free disk space, or raise the quota or the limit on file sizes.",
+                _ => "Check the disk and the permissions of the store's directory.",
+            };
             tracing::error!(
                 %error,
                 "the double-spend store cannot write: requests are refused with 503 before their token is read, so none \
-                 is lost. {} Writing is tried again every second",
-                advice(reason)
+                 is lost. {advice} Writing is tried again every second"
             );
         }
         new
@@ -260,13 +261,6 @@ impl Room {
             drop(state);
             tracing::info!("the double-spend store can write again: tokens are taken");
         }
-    }
-}
-
-fn advice(reason: Unknown) -> &'static str {
-    match reason {
-        Unknown::DiskFull => "Free disk space, or raise the quota or the limit on file sizes.",
-        _ => "Check the disk and the permissions of the store's directory.",
     }
 }
 

@@ -24,12 +24,9 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::
 pub enum Address {
     /// A host name or literal address, and a port. The name is resolved at every connect.
     Tcp {
-        /// The name or literal address, without brackets.
         host: String,
-        /// The port.
         port: u16,
     },
-    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -68,7 +65,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// TLS settings for connections to the store.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The trusted certificates, and the client certificate if the server requires one.

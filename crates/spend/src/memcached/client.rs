@@ -8,10 +8,11 @@ use super::options::{Options, Transport};
 use super::pipelined::Pipelined;
 use super::pooled::Pooled;
 use super::protocol::{Command, Failure, NOT_CONNECTED, Reply};
-use super::stats::Counters;
+use super::stats::Totals;
 use super::verdicts::Verdicts;
 use super::votes::REPLICAS;
 use super::world::{Undo, World, is_undone};
+use crate::embedded::ShortKey;
 use crate::exchange_log::{Ended, Entry, Verb};
 use crate::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
 use parking_lot::Mutex;
@@ -29,7 +30,6 @@ pub struct Client(Arc<ClientState>);
 
 pub(super) struct ClientState {
     pub(super) store: Arc<SharedStore>,
-    /// One for each endpoint of the store.
     links: Vec<Link>,
     /// For each replica, the endpoint that its next command considers first.
     turns: [AtomicUsize; REPLICAS],
@@ -71,7 +71,7 @@ impl Client {
         store.intact()?;
         let mark = store.arranged(&epoch.mark.ok_or(Unknown::Unmarked)?);
         let state = store.epochs.enter(epoch.key, epoch.expires);
-        if state.is_known_spent(key) {
+        if state.spent.contains(ShortKey::of(key)) {
             store.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Spend::AlreadySpent);
         }
@@ -82,7 +82,7 @@ impl Client {
         if verdict == Spend::Void && store.marked.suspect(epoch.key, mark) {
             store.wake_watch.notify_one();
         }
-        state.remember_spent(key);
+        state.spent.insert(ShortKey::of(key));
         Ok(verdict)
     }
 }
@@ -164,7 +164,6 @@ impl Link {
         }
     }
 
-    /// Returns the number of usable connections.
     fn connections(&self) -> usize {
         match self {
             Self::Pipelined(pipelined) => pipelined.is_up().into(),
@@ -172,7 +171,6 @@ impl Link {
         }
     }
 
-    /// Returns the number of outstanding commands, and its maximum.
     fn load(&self) -> (usize, usize) {
         match self {
             Self::Pipelined(pipelined) => pipelined.load(),
@@ -191,7 +189,7 @@ impl SpendStore for Client {
         let client = &*self.0;
         client.store.intact()?;
         let known = client.store.epochs.find(epoch.key);
-        if known.as_ref().is_some_and(|known| known.is_known_spent(key)) {
+        if known.as_ref().is_some_and(|known| known.spent.contains(ShortKey::of(key))) {
             client.store.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Hint::Spent);
         }
@@ -200,7 +198,7 @@ impl SpendStore for Client {
         match reply {
             Reply::Hit(_) => {
                 if let Some(known) = known {
-                    known.remember_spent(key);
+                    known.spent.insert(ShortKey::of(key));
                 }
                 Ok(Hint::Spent)
             }
@@ -244,7 +242,7 @@ pub(super) struct SharedStore {
     pub(super) options: Arc<Options>,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
     pub(super) epochs: Epochs,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<Totals>,
     pub(super) clients: Mutex<Vec<Weak<ClientState>>>,
     pub(super) verdicts: Verdicts,
     pub(super) marked: Marked,
@@ -286,7 +284,6 @@ pub(super) struct Seen {
 /// like spent records, so their ratio is also the share of spends without a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Records requested.
     pub requested: usize,
     /// Those for which the store reported neither a hit nor a miss.
     pub unclear: usize,
@@ -318,16 +315,11 @@ impl SharedStore {
         self.clients.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns `true` if a client is connected through an endpoint.
-    pub(super) fn is_connected(&self, endpoint: usize) -> bool {
-        connections(&self.clients(), endpoint) > 0
-    }
-
     /// Returns the health of each address. The load is read from the clients, so that a command updates no counter.
     pub(super) fn endpoints_health(&self) -> Vec<EndpointHealth> {
         let (clients, unfit) = (self.clients(), *self.seen.unfit.lock());
         let health = |(index, endpoint): (usize, &Arc<Endpoint>)| {
-            let connections = connections(&clients, index);
+            let connections: usize = clients.iter().map(|client| client.links[index].connections()).sum();
             EndpointHealth {
                 address: endpoint.address.clone(),
                 replica: endpoint.replica,
@@ -344,8 +336,8 @@ impl SharedStore {
     }
 
     /// Returns `Ok` if each client has a majority of replicas that is up, and verdicts are expected. A client without
-    /// connections refuses every request, whatever the others have. A store that was
-    /// found not to serve is seen by the watch, from the moment at which it can again, before it serves: its marks may be gone.
+    /// connections refuses every request, whatever the others have. A store that was found not to serve is seen by the watch,
+    /// from the moment at which it can again, before it serves: its marks may be gone.
     pub(super) fn serves(&self) -> Result<(), Unknown> {
         self.intact()?;
         let clients = self.clients();
@@ -353,11 +345,8 @@ impl SharedStore {
         let expected = self.expects_verdict(is_up);
         let was_down = self.seen.is_down.swap(expected.is_err(), Ordering::Relaxed);
         if expected.is_err() || was_down {
-            let is_seen = self.is_seen();
             self.seen.outages.fetch_add(1, Ordering::Relaxed);
-            if is_seen || expected.is_ok() {
-                self.wake_watch.notify_one();
-            }
+            self.wake_watch.notify_one();
         }
         expected?;
         if self.is_seen() { Ok(()) } else { Err(Unknown::Unmarked) }
@@ -377,8 +366,4 @@ impl SharedStore {
         let lost = self.endpoints.iter().find(|endpoint| endpoint.is_lost());
         Err(lost.or(self.endpoints.first()).map_or(NOT_CONNECTED, |endpoint| endpoint.failure()))
     }
-}
-
-fn connections(clients: &[Arc<ClientState>], endpoint: usize) -> usize {
-    clients.iter().map(|client| client.links[endpoint].connections()).sum()
 }

@@ -6,15 +6,12 @@
 
 use super::address::Stream;
 use super::endpoint::Endpoint;
-use super::protocol::NOT_CONNECTED;
+use super::protocol::{LONGEST_LINE, NOT_CONNECTED};
 use super::serial::ask;
 use crate::Unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
-
-/// The longest reply line that is read.
-const LONGEST_LINE: usize = 512;
 
 /// An increment of one counter. It has no `Debug`, which would show the key.
 pub struct Increment {

@@ -19,12 +19,10 @@ const LOOKUP_KEPT: Duration = Duration::from_secs(1);
 pub(crate) struct Endpoint {
     pub(crate) address: Address,
     lookup: Lookup,
-    /// The number of its replica.
     pub(crate) replica: usize,
     pub(crate) options: Arc<Options>,
     /// The simulated network, in a simulation.
     pub(crate) world: Option<Arc<dyn World>>,
-    /// Clients' failed attempts to connect.
     pub(crate) connect_failures: AtomicU64,
     /// The reason of the last failed attempt to connect, or of the last lost connection.
     failure: Mutex<Unknown>,
@@ -32,14 +30,11 @@ pub(crate) struct Endpoint {
     lost: AtomicBool,
 }
 
-/// The state of one address of the store.
 #[derive(Clone, Debug)]
 pub struct EndpointHealth {
-    /// The address.
     pub address: Address,
     /// The number of its replica; 0 if there is one.
     pub replica: usize,
-    /// Usable connections to it.
     pub connections: usize,
     /// Commands of all clients without a reply, including those waiting to be written, but not those waiting for a pooled
     /// connection.
@@ -93,7 +88,6 @@ pub(crate) fn reads() -> [Command; 8] {
     std::array::from_fn(|_| Command::Get(RecordKey::new(Kind::Probe, &random_bytes())))
 }
 
-/// Returns `true` if one of the servers answered.
 pub(crate) fn is_answer(replies: &[Reply]) -> bool {
     replies.iter().any(|reply| matches!(reply, Reply::Hit(_) | Reply::Miss))
 }
@@ -131,19 +125,18 @@ impl Endpoint {
     /// Opens a connection and proves it with an answer from the store. Neither an accepted connection nor `version` is a proof:
     /// the kernel of a frozen server accepts connections, and mcrouter answers `version` itself.
     pub(crate) async fn connect_answering(&self) -> Result<SerialConnection, Unknown> {
-        let connected = self.connect_and_read().await;
+        let connecting = async {
+            let mut connection = self.connect().await?;
+            let answers = connection.exchange(&reads()).await?;
+            if is_answer(&answers) { Ok(connection) } else { Err(Unknown::Rejected) }
+        };
+        let connected = connecting.await;
         let connection =
             connected.inspect_err(|_| _ = self.connect_failures.fetch_add(1, Ordering::Relaxed))?;
         if self.lost.swap(false, Ordering::Relaxed) {
             tracing::info!(address = %self.address, "this address of the double-spend store answers again");
         }
         Ok(connection)
-    }
-
-    async fn connect_and_read(&self) -> Result<SerialConnection, Unknown> {
-        let mut connection = self.connect().await?;
-        let answers = connection.exchange(&reads()).await?;
-        if is_answer(&answers) { Ok(connection) } else { Err(Unknown::Rejected) }
     }
 
     /// Records a lost connection or a failed attempt. Logs it once per outage.

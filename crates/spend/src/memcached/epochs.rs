@@ -2,14 +2,14 @@
 
 use crate::embedded::{Index, ShortKey};
 use parking_lot::RwLock;
-use postern_token::{SpentKey, TokenKeyId, UnixSeconds};
+use postern_token::{TokenKeyId, UnixSeconds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) struct EpochState {
     pub(crate) key: TokenKeyId,
     expires: AtomicU64,
-    spent: SpentCache,
+    pub(crate) spent: SpentCache,
 }
 
 impl EpochState {
@@ -23,14 +23,6 @@ impl EpochState {
         if self.expires() < expires {
             self.expires.fetch_max(expires.0, Ordering::AcqRel);
         }
-    }
-
-    pub(crate) fn is_known_spent(&self, key: &SpentKey) -> bool {
-        self.spent.contains(ShortKey::of(key))
-    }
-
-    pub(crate) fn remember_spent(&self, key: &SpentKey) {
-        self.spent.insert(ShortKey::of(key));
     }
 }
 
@@ -82,7 +74,7 @@ const BYTES_PER_KEY: usize = 40;
 /// A set of keys known to be spent, in bounded memory: a replay of one is refused without a store command. A spent key never
 /// becomes unspent while the epoch lives, so entries never become stale. The set keeps the latest keys in two generations, and
 /// drops the older generation when the younger is full.
-struct SpentCache {
+pub(crate) struct SpentCache {
     /// The younger generation, and the older one.
     generations: RwLock<[Index; 2]>,
     /// Keys in the younger generation, and the most that it holds.
@@ -97,11 +89,11 @@ impl SpentCache {
         Self { generations, young: AtomicUsize::new(0), capacity: bytes / BYTES_PER_KEY / 2 }
     }
 
-    fn contains(&self, key: ShortKey) -> bool {
+    pub(crate) fn contains(&self, key: ShortKey) -> bool {
         self.generations.read().iter().any(|generation| generation.contains(key))
     }
 
-    fn insert(&self, key: ShortKey) {
+    pub(crate) fn insert(&self, key: ShortKey) {
         if self.capacity == 0 || !self.generations.read()[0].insert(key) {
             return;
         }
@@ -123,7 +115,6 @@ impl SpentCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_token::{Nonce, TokenType};
 
     const KEY: TokenKeyId = TokenKeyId([1; 32]);
 
@@ -142,14 +133,14 @@ mod tests {
 
     #[test]
     fn spent_keys_are_remembered_as_far_as_there_is_memory() {
-        let key = |byte| SpentKey::derive(TokenType::BlindRsa2048, KEY, Nonce([byte; 32]));
+        let key = |byte| ShortKey(byte);
         let (epoch, forgetful) = (Epochs::new(1 << 20).enter(KEY, UnixSeconds(100)), epoch());
         for epoch in [&epoch, &forgetful] {
-            [1, 2, 2].map(key).iter().for_each(|key| epoch.remember_spent(key));
+            [1, 2, 2].map(key).into_iter().for_each(|key| epoch.spent.insert(key));
         }
-        assert_eq!([1, 2, 3].map(|byte| epoch.is_known_spent(&key(byte))), [true, true, false]);
+        assert_eq!([1, 2, 3].map(|byte| epoch.spent.contains(key(byte))), [true, true, false]);
         assert_eq!((epoch.spent.len(), forgetful.spent.len()), (2, 0));
-        assert!(!forgetful.is_known_spent(&key(1)));
+        assert!(!forgetful.spent.contains(key(1)));
     }
 
     #[test]

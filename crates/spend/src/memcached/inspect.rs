@@ -26,26 +26,19 @@ pub struct Server {
     pub memcached: Option<Memory>,
 }
 
-/// The state of a memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// `true` if it evicts records when it is full.
     pub evicts: bool,
-    /// Records evicted since it started.
     pub evicted: u64,
     /// Records rejected for lack of memory since it started.
     pub rejected: u64,
-    /// Bytes in use.
     pub used: u64,
-    /// Limit of the bytes in use.
     pub most: u64,
-    /// Open connections.
     pub connections: u64,
-    /// Maximum number of connections.
     pub most_connections: u64,
     /// Its clock, in seconds since 1970.
     pub time: u64,
-    /// Its process id.
     pub pid: u64,
     /// Its uptime, in seconds.
     pub uptime: u64,

@@ -11,7 +11,6 @@ pub(super) struct Marked(RwLock<Vec<MarkedKey>>);
 
 struct MarkedKey {
     key: TokenKeyId,
-    /// The mark on offer, and its id.
     offered: Option<(Mark, MarkId)>,
     /// A token of that mark was void: records may be lost.
     suspect: bool,
@@ -59,7 +58,6 @@ impl Marked {
         self.0.write().iter_mut().find(|known| known.key == key).map(change)
     }
 
-    /// Returns the id of the mark of this key that is on offer.
     pub(super) fn offered(&self, key: TokenKeyId) -> Option<MarkId> {
         self.find(key, |known| known.offered).flatten().map(|(_, id)| id)
     }
@@ -95,7 +93,6 @@ impl Marked {
         self.change(key, is_news).unwrap_or(false)
     }
 
-    /// Returns and clears the suspicion.
     pub(super) fn take_suspicion(&self, key: TokenKeyId) -> bool {
         self.change(key, |known| std::mem::take(&mut known.suspect)).unwrap_or(false)
     }

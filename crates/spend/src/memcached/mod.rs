@@ -56,8 +56,6 @@ use epochs::Epochs;
 use marked::Marked;
 use parking_lot::Mutex;
 use postern_token::{Mark, TokenKeyId, UnixSeconds};
-use stats::Counters;
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -81,7 +79,6 @@ pub struct Memcached {
     _watch: Watch,
 }
 
-/// The state of the store.
 #[derive(Clone, Debug)]
 pub struct Health {
     /// `Ok` if a spend could be answered through each of the clients.
@@ -104,7 +101,6 @@ pub struct Health {
     pub voteless: usize,
     /// Replicas with a mark closed within the last hour: they lost records and kept the witnesses next to them.
     pub closed: usize,
-    /// Each address.
     pub endpoints: Vec<EndpointHealth>,
     /// Keys known to be spent that this process remembers.
     pub remembered: usize,
@@ -121,7 +117,6 @@ impl Health {
         rejects && replicas.saturating_sub(self.voteless) < replicas / 2 + 1
     }
 
-    /// Returns the number of replicas.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.endpoints.iter().map(|endpoint| endpoint.replica + 1).max().unwrap_or(1)
@@ -148,7 +143,7 @@ impl Memcached {
         Self::open_in(options, Some(world), Arc::default())
     }
 
-    fn open_in(options: Options, world: Option<Arc<dyn World>>, counters: Arc<Counters>) -> io::Result<Self> {
+    fn open_in(options: Options, world: Option<Arc<dyn World>>, counters: Arc<Totals>) -> io::Result<Self> {
         let addresses = options.replicas.addresses().count();
         if !(1..=MOST_ADDRESSES).contains(&addresses) {
             let message = format!("1 to {MOST_ADDRESSES} addresses are used, and these are {addresses}");
@@ -186,7 +181,6 @@ impl Memcached {
         FleetCounters::new(&self.store.endpoints)
     }
 
-    /// Returns the current state of the store.
     #[must_use]
     pub fn health(&self) -> Health {
         let Memcached { store, .. } = self;
@@ -220,17 +214,15 @@ impl Memcached {
         servers
     }
 
-    /// Returns the reason why every token of a key is refused now. `None` if no such reason is known.
+    /// Returns `true` if the epoch of a key is known to be over, so that all of its tokens are refused.
     #[must_use]
-    pub fn refuses(&self, key: TokenKeyId, now: UnixSeconds) -> Option<Unknown> {
-        let epoch = self.store.epochs.find(key)?;
-        (now >= epoch.expires()).then_some(Unknown::EpochRetired)
+    pub fn has_retired(&self, key: TokenKeyId, now: UnixSeconds) -> bool {
+        self.store.epochs.find(key).is_some_and(|epoch| now >= epoch.expires())
     }
 
-    /// Returns the counters since the store was opened.
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        self.store.counters.totals()
+    pub fn totals(&self) -> &Totals {
+        &self.store.counters
     }
 
     /// Sets the keys whose marks are watched: those of these epochs, for which tokens are requested, and no others. A key
@@ -244,7 +236,6 @@ impl Memcached {
         }
     }
 
-    /// Returns the mark that binds the tokens of a key.
     #[must_use]
     pub fn binding(&self, key: TokenKeyId) -> Option<Mark> {
         self.store.marked.binding(key)
@@ -253,11 +244,5 @@ impl Memcached {
     /// Forgets expired epochs, and returns their number.
     pub fn drop_expired(&self, now: UnixSeconds) -> usize {
         self.store.epochs.drop_expired(now)
-    }
-}
-
-impl fmt::Debug for Memcached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memcached").field("health", &self.health()).finish_non_exhaustive()
     }
 }

@@ -5,14 +5,10 @@ use super::votes::{REPLICAS, majority};
 use crate::Marks;
 use std::time::Duration;
 
-/// The options of the shared store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
-    /// The addresses of the records.
     pub replicas: Replicas,
-    /// TLS to all addresses.
     pub tls: Option<Tls>,
-    /// The transport of commands.
     pub transport: Transport,
     /// The timeout of a command. A command that exceeds it is unknown, and its connection is closed.
     pub timeout: Duration,
@@ -31,8 +27,7 @@ pub struct Options {
     pub cache_bytes: usize,
 }
 
-/// The addresses of the records.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Replicas {
     /// One set of records: addresses that lead to it, at least one.
     One(Vec<Address>),
@@ -42,7 +37,6 @@ pub enum Replicas {
 }
 
 impl Replicas {
-    /// Returns the addresses, each with the number of its replica.
     pub fn addresses(&self) -> impl Iterator<Item = (usize, &Address)> {
         let lists = match self {
             Self::One(addresses) => std::slice::from_ref(addresses),
@@ -68,8 +62,7 @@ impl Replicas {
     }
 }
 
-/// The transport of commands.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Transport {
     /// One connection per address and runtime that carries the commands of all callers at once.
     Pipelined {

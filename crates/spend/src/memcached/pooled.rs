@@ -15,7 +15,7 @@
 use super::endpoint::{Endpoint, is_answer, reads};
 use super::protocol::{Command, Failure, Reply, Value, exptime};
 use super::serial::SerialConnection;
-use super::stats::Counters;
+use super::stats::Totals;
 use super::world::since;
 use crate::Unknown;
 use crate::exchange_log::Entry;
@@ -33,17 +33,16 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::{JoinHandle, unconstrained};
 use tokio::time::timeout;
 
-/// The pause between looks for missing connections.
 const REFILL: Duration = Duration::from_millis(250);
 
 pub(crate) struct Pooled {
     pool: bb8::Pool<Connector>,
     /// One turn per connection: FIFO, unlike bb8.
-    turns: Arc<Semaphore>,
+    turns: Semaphore,
     size: usize,
     endpoint: Arc<Endpoint>,
     checkout_timeout: Duration,
-    counters: Arc<Counters>,
+    counters: Arc<Totals>,
     /// The last attempt to connect failed.
     fails: Arc<AtomicBool>,
     silence: Arc<Silence>,
@@ -56,7 +55,7 @@ impl Pooled {
         endpoint: &Arc<Endpoint>,
         size: usize,
         checkout_timeout: Duration,
-        counters: &Arc<Counters>,
+        counters: &Arc<Totals>,
     ) -> Self {
         let (size, fails) = (size.max(1), Arc::new(AtomicBool::new(true)));
         let pool = bb8::Pool::builder()
@@ -67,14 +66,8 @@ impl Pooled {
             .max_lifetime(None)
             .retry_connection(false)
             .build_unchecked(Connector { endpoint: Arc::clone(endpoint), fails: Arc::clone(&fails) });
-        let turns = Arc::new(Semaphore::new(size));
-        let silence = Arc::new(Silence::default());
-        let refill = tokio::spawn(refill(
-            pool.clone(),
-            (Arc::clone(&turns), size),
-            Arc::clone(&silence),
-            endpoint.options.timeout,
-        ));
+        let (turns, silence) = (Semaphore::new(size), Arc::new(Silence::default()));
+        let refill = tokio::spawn(refill(pool.clone(), size, Arc::clone(&silence), endpoint.options.timeout));
         let (endpoint, counters) = (Arc::clone(endpoint), Arc::clone(counters));
         Self { pool, turns, size, endpoint, checkout_timeout, counters, fails, silence, refill }
     }
@@ -161,19 +154,13 @@ impl Silence {
 
 /// Connects again where connections are missing: bb8 tries once, and later only if a connection is asked for. Ends the silence
 /// with an answer on an idle connection or a new one: a server at its limit of connections accepts none.
-async fn refill(
-    pool: bb8::Pool<Connector>,
-    (turns, size): (Arc<Semaphore>, usize),
-    silence: Arc<Silence>,
-    patience: Duration,
-) {
+async fn refill(pool: bb8::Pool<Connector>, size: usize, silence: Arc<Silence>, patience: Duration) {
     loop {
         _ = timeout(REFILL, silence.begun.notified()).await;
         let is_silent = silence.is_on.load(Ordering::Relaxed);
         if !is_silent && (pool.state().connections as usize) >= size {
             continue;
         }
-        let Ok(_turn) = turns.try_acquire() else { continue };
         // Without an idle connection this asks for a new one, and with fewer connections than wanted for all that are missing.
         let Ok(Ok(mut connection)) = timeout(REFILL, pool.get()).await else { continue };
         if is_silent {
@@ -204,7 +191,6 @@ impl Drop for Noting<'_, '_> {
     }
 }
 
-/// The maker of bb8's connections.
 struct Connector {
     endpoint: Arc<Endpoint>,
     fails: Arc<AtomicBool>,

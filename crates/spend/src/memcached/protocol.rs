@@ -51,7 +51,6 @@ impl RecordKey {
         Self { bytes, length: KEY_LEN as u8 }
     }
 
-    /// Returns the key of a record in the bucket with this label.
     pub(crate) fn in_bucket(label: [u8; 4], name: &[u8; 16]) -> Self {
         let mut bytes = [0; KEY_LEN];
         bytes[0] = b'|';
@@ -66,7 +65,6 @@ impl RecordKey {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Returns the length of its record's value.
     fn value_len(&self) -> usize {
         if usize::from(self.length) == BUCKET_KEY_LEN { BUCKET_VALUE_LEN } else { VALUE_LEN }
     }
@@ -113,7 +111,6 @@ impl Value {
         (text.len() == key.value_len()).then(|| Self::read(text))
     }
 
-    /// Decodes a value made by [`Value::of_bytes`].
     pub(crate) fn decode<const N: usize>(&self) -> Option<[u8; N]> {
         URL_SAFE_NO_PAD.decode(self.as_bytes()).ok()?.try_into().ok()
     }
@@ -143,7 +140,6 @@ impl Command {
         }
     }
 
-    /// Appends the command in wire format.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Get(key) => {
@@ -173,9 +169,7 @@ pub(crate) fn exptime(expires: UnixSeconds) -> u32 {
 pub(crate) enum Reply {
     /// `STORED`: this command wrote the record.
     Stored,
-    /// `NOT_STORED`: the record existed.
     NotStored,
-    /// The requested record.
     Hit(Value),
     /// `END`: no record was found, which proves nothing.
     Miss,
@@ -203,13 +197,9 @@ impl From<Failure> for Unknown {
     }
 }
 
-/// The error for bytes that no reply to the command can begin with: the rest of the stream cannot be parsed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Garbled;
-
 /// Parses one reply from the beginning of `bytes`, to the `get` of a key or to an `add`. Returns the reply and its length, or
 /// `None` if it is incomplete.
-pub(crate) fn parse(key: Option<&RecordKey>, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+pub(crate) fn parse(key: Option<&RecordKey>, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Unknown> {
     const ERROR: &[u8] = b"SERVER_ERROR";
     let shorter = bytes.len().min(ERROR.len());
     // Its first byte is also that of STORED.
@@ -223,17 +213,16 @@ pub(crate) fn parse(key: Option<&RecordKey>, bytes: &[u8]) -> Result<Option<(Rep
     }
 }
 
-/// Parses one of some fixed replies.
-fn one_of(bytes: &[u8], replies: &[(&[u8], Reply)]) -> Result<Option<(Reply, usize)>, Garbled> {
+fn one_of(bytes: &[u8], replies: &[(&[u8], Reply)]) -> Result<Option<(Reply, usize)>, Unknown> {
     if let Some((text, reply)) = replies.iter().find(|(text, _)| bytes.starts_with(text)) {
         return Ok(Some((*reply, text.len())));
     }
     let begun = bytes == b"S" || replies.iter().any(|(text, _)| text.starts_with(bytes));
-    if begun { Ok(None) } else { Err(Garbled) }
+    if begun { Ok(None) } else { Err(Unknown::Garbled) }
 }
 
 /// Parses `VALUE <key> 0 <length>`, the value, and `END`.
-fn hit(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+fn hit(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Unknown> {
     let Some((value, length)) = block(key, bytes)? else { return Ok(None) };
     let end = begins(&bytes[length..], &[b"END\r\n"])?;
     Ok(end.map(|rest| (Reply::Hit(value), bytes.len() - rest.len())))
@@ -241,7 +230,7 @@ fn hit(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled>
 
 /// Parses the block of one record: `VALUE <key> 0 <length>`, the value, and a line's end. Returns the value and the block's
 /// length, or `None` if it is incomplete.
-pub(crate) fn block(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Value, usize)>, Garbled> {
+pub(crate) fn block(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Value, usize)>, Unknown> {
     let length: &[u8] = if key.value_len() == VALUE_LEN { b" 0 22\r\n" } else { b" 0 7\r\n" };
     let Some(rest) = begins(bytes, &[b"VALUE ", key.as_bytes(), length])? else { return Ok(None) };
     let Some((value, rest)) = rest.split_at_checked(key.value_len()) else { return Ok(None) };
@@ -250,11 +239,11 @@ pub(crate) fn block(key: &RecordKey, bytes: &[u8]) -> Result<Option<(Value, usiz
 }
 
 /// Returns the bytes after `parts`, or `None` if they are incomplete.
-fn begins<'a>(mut bytes: &'a [u8], parts: &[&[u8]]) -> Result<Option<&'a [u8]>, Garbled> {
+fn begins<'a>(mut bytes: &'a [u8], parts: &[&[u8]]) -> Result<Option<&'a [u8]>, Unknown> {
     for part in parts {
         let shorter = bytes.len().min(part.len());
         if bytes[..shorter] != part[..shorter] {
-            return Err(Garbled);
+            return Err(Unknown::Garbled);
         }
         if shorter < part.len() {
             return Ok(None);
@@ -264,14 +253,13 @@ fn begins<'a>(mut bytes: &'a [u8], parts: &[&[u8]]) -> Result<Option<&'a [u8]>, 
     Ok(Some(bytes))
 }
 
-/// Parses `SERVER_ERROR <text>`, of bounded length.
-fn error_line(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+fn error_line(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Unknown> {
     let within = &bytes[..bytes.len().min(LONGEST_LINE)];
     match within.windows(2).position(|pair| pair == b"\r\n") {
         // `SERVER_ERRORS` is no reply.
-        Some(end) if end > 12 && within[12] != b' ' => Err(Garbled),
+        Some(end) if end > 12 && within[12] != b' ' => Err(Unknown::Garbled),
         Some(end) => Ok(Some((Reply::ServerError, end + 2))),
-        None if bytes.len() >= LONGEST_LINE => Err(Garbled),
+        None if bytes.len() >= LONGEST_LINE => Err(Unknown::Garbled),
         None => Ok(None),
     }
 }

@@ -97,8 +97,8 @@ impl SerialConnection {
             self.first_byte.get_or_insert_with(instant);
             let mut used = 0;
             while let Some((command, rest)) = unanswered.split_first() {
-                let parsed = parse(command.asks_for(), &self.buffer[used..filled]);
-                let Some((reply, length)) = parsed.map_err(|_| Unknown::Garbled)? else { break };
+                let parsed = parse(command.asks_for(), &self.buffer[used..filled])?;
+                let Some((reply, length)) = parsed else { break };
                 replied(reply, &self.buffer[used..used + length]);
                 (used, unanswered) = (used + length, rest);
             }

@@ -86,7 +86,6 @@ impl Verdicts {
         }
     }
 
-    /// Returns `Ok` if a verdict can be expected.
     pub(super) fn expected(&self) -> Result<(), Unknown> {
         if self.silent.load(Relaxed) < ROUNDS && !self.refuses.load(Relaxed) {
             return Ok(());

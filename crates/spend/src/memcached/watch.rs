@@ -240,7 +240,7 @@ impl Rounds {
         let replies = self.exchange(endpoint, commands).await;
         self.failed = *replies.as_ref().err().unwrap_or(&self.failed);
         match &replies {
-            Err(reason) if !self.store.is_connected(endpoint) => {
+            Err(reason) if self.store.endpoints_health()[endpoint].connections == 0 => {
                 self.store.endpoints[endpoint].failed(*reason)
             }
             _ => {}

@@ -15,10 +15,8 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connect
 ///
 /// The monotonic clock is tokio's: a runtime with a paused clock simulates it.
 pub trait World: Send + Sync {
-    /// Opens a connection.
     fn connect<'a>(&'a self, address: &'a Address) -> Connecting<'a>;
 
-    /// Returns the wall-clock time.
     fn now(&self) -> UnixSeconds;
 }
 
@@ -27,7 +25,6 @@ pub(crate) fn instant() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Returns the time since `earlier` by the same clock.
 pub(crate) fn since(earlier: Instant) -> Duration {
     instant().saturating_duration_since(earlier)
 }

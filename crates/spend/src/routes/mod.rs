@@ -20,12 +20,10 @@ pub use twemproxy::judge_twemproxy;
 /// The consequence of several owners for the records of a bucket.
 const PARTED: &str = "records of one bucket then lie on several servers, and when one comes back empty, a witness on another \
      admits its spent tokens again";
-/// Characters shown of a name.
 const LONGEST_NAME: usize = 80;
 /// The gateway's default timeout.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// For information.
@@ -39,7 +37,6 @@ pub enum Severity {
 /// One finding, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Its severity.
     pub severity: Severity,
     /// The place in the file: `line 4 column 7`, or `pool spent`. Empty for the whole file.
     pub place: String,

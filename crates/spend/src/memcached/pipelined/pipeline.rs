@@ -10,7 +10,7 @@
 mod queue;
 
 use crate::Unknown;
-use crate::memcached::protocol::{Command, Failure, Garbled, NOT_CONNECTED};
+use crate::memcached::protocol::{Command, Failure, NOT_CONNECTED};
 use crate::memcached::world::instant;
 use parking_lot::Mutex;
 use postern_net::TcpFacts;
@@ -68,14 +68,12 @@ impl Pipeline {
         self.queue.lock().down.is_none()
     }
 
-    /// Returns the number of commands without a reply.
     pub(crate) fn outstanding(&self) -> usize {
         self.queue.lock().unanswered()
     }
 
     // ---- Called by the connection's task ----
 
-    /// Opens the pipeline on a proven connection.
     pub(crate) fn open(&self) {
         let mut queue = self.queue.lock();
         debug_assert!(queue.unanswered() == 0 && queue.joined.is_empty() && queue.out.is_empty());
@@ -125,7 +123,7 @@ impl Pipeline {
         bytes: &[u8],
         (slow, facts): (Duration, &dyn Fn() -> Option<TcpFacts>),
         woken: &mut Vec<Waker>,
-    ) -> Result<usize, Garbled> {
+    ) -> Result<usize, Unknown> {
         let (at, mut used) = (instant(), 0);
         let mut queue = self.queue.lock();
         let is_slow =

@@ -75,10 +75,10 @@ fn everything_else_is_garbled() {
         (Some(key(7)), &flagged),
     ];
     for (asked, text) in cases {
-        assert_eq!(parse(asked.as_ref(), text), Err(Garbled), "{asked:?} {:?}", text.escape_ascii());
+        assert_eq!(parse(asked.as_ref(), text), Err(Unknown::Garbled), "{asked:?} {:?}", text.escape_ascii());
     }
     let endless = [b"SERVER_ERROR ".as_slice(), &[b'x'; 600]].concat();
-    assert_eq!(parse(None, &endless), Err(Garbled));
+    assert_eq!(parse(None, &endless), Err(Unknown::Garbled));
 }
 
 proptest! {

@@ -43,7 +43,7 @@ pub(super) struct Marking {
     incomplete: Option<Instant>,
     tried: Option<Instant>,
     /// The loss of the mark on offer, once found.
-    loss: Option<Loss>,
+    pub(super) loss: Option<Loss>,
     /// The time of the last survey of all buckets because of a void token.
     suspected: Option<Instant>,
 }
@@ -51,7 +51,6 @@ pub(super) struct Marking {
 /// The extent of a loss of a mark.
 #[derive(Clone, Copy)]
 pub(super) struct Loss {
-    /// Buckets whose tokens are void.
     pub(super) void: usize,
     /// Replicas that answered when the buckets were counted.
     pub(super) answering: usize,
@@ -70,7 +69,6 @@ impl Marking {
         !is_unclear || since(*self.without.get_or_insert_with(instant)) >= COMPLETE_WITHIN
     }
 
-    /// Records the mark that is on offer now.
     pub(super) fn adopt(&mut self, number: u32, id: MarkId) {
         self.offered = Some((number, id));
         self.know(id);
@@ -122,10 +120,6 @@ impl Marking {
         !is_counted || is_suspect || self.may_change()
     }
 
-    pub(super) fn has_loss(&self) -> bool {
-        self.loss.is_some()
-    }
-
     /// Records a loss. Returns `true` if it is the first, or if more tokens are void than before.
     pub(super) fn is_worse(&mut self, loss: Loss) -> bool {
         self.loss.replace(loss).is_none_or(|before| loss.void > before.void)
@@ -147,7 +141,6 @@ impl Marking {
         self.is_void() && self.offered.is_some_and(|(number, _)| number + 1 >= MOST_MARKS)
     }
 
-    /// Returns `true` if another mark may follow the one with this number now.
     pub(super) fn may_follow(&mut self, number: u32) -> bool {
         number + 1 < MOST_MARKS && self.may_change()
     }

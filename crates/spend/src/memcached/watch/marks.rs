@@ -27,9 +27,7 @@ const OTHERS_FIRST: Duration = Duration::from_secs(2);
 struct Losses {
     /// Each bucket, once for each replica where it is torn.
     torn: Vec<Bucket>,
-    /// These replicas.
     at: [bool; REPLICAS],
-    /// The number of replicas that answered.
     answering: usize,
     /// `true` if every replica knows the mark in every bucket.
     is_whole: bool,
@@ -82,7 +80,7 @@ impl Rounds {
         if !looks {
             return Ok(());
         }
-        let looks_at_all = is_suspect || marking.has_loss();
+        let looks_at_all = is_suspect || marking.loss.is_some();
         let all: Vec<_> = Bucket::all().collect();
         let found = self.losses(&id, if looks_at_all { &all } else { &due }).await;
         if found.torn.is_empty() {

@@ -20,9 +20,7 @@ const A_WRITE: usize = 512;
 const COPIES: u32 = 16;
 
 pub(super) struct Offers {
-    /// The latest mark, with its number.
     pub(super) latest: Option<(u32, Mark)>,
-    /// The earlier marks.
     pub(super) before: Vec<Mark>,
     /// The first offer that may exist, too: none of its copies could be read.
     pub(super) unclear: Option<u32>,
@@ -31,7 +29,6 @@ pub(super) struct Offers {
 /// The buckets of a replica, by their knowledge of a mark.
 #[derive(Default)]
 pub(super) struct Survey {
-    /// Buckets with a witness of the mark.
     pub(super) known: HashSet<Bucket>,
     /// Buckets that do not know the mark although their server answers, or where it was closed.
     pub(super) torn: Vec<Bucket>,
@@ -62,7 +59,6 @@ pub(super) fn void(torn: &[Bucket], answering: usize, majority: usize) -> Option
 }
 
 impl Rounds {
-    /// Sends commands for each item, in order, and passes on the replies.
     async fn for_each<T: Copy, const N: usize>(
         &mut self,
         endpoint: usize,

@@ -96,12 +96,14 @@ pub(super) struct Plan {
 }
 
 pub(super) type Records = Arc<Mutex<HashMap<String, Vec<u8>>>>;
-pub(super) type Elsewhere = (fn(&str) -> bool, Records);
+pub(super) type Elsewhere = (Selection, Records);
+/// Selects keys.
+pub(super) type Selection = fn(&str) -> bool;
 
 pub(super) struct State {
     pub(super) records: Records,
     /// Keys of a server that is down: a `get` is told as a miss, as some routers do, an `add` fails.
-    pub(super) away: Mutex<Option<fn(&str) -> bool>>,
+    pub(super) away: Mutex<Option<Selection>>,
     /// Keys that lie elsewhere, and where.
     pub(super) elsewhere: Option<Elsewhere>,
     pub(super) plans: Mutex<VecDeque<Plan>>,

@@ -5,7 +5,7 @@
 //! queries several servers at once); keys without a block were not found.
 
 use crate::Unknown;
-use crate::memcached::protocol::{Command, Failure, Garbled, RecordKey, Reply, Value, block, parse};
+use crate::memcached::protocol::{Command, Failure, RecordKey, Reply, Value, block, parse};
 use crate::memcached::world::instant;
 use postern_net::TcpFacts;
 use std::collections::VecDeque;
@@ -145,9 +145,9 @@ impl Queue {
         bytes: &[u8],
         read: Read,
         woken: &mut Vec<Waker>,
-    ) -> Result<Option<usize>, Garbled> {
+    ) -> Result<Option<usize>, Unknown> {
         // A reply to a command that was not sent is garbled.
-        if let Some(first) = self.sent.front().ok_or(Garbled)?.key {
+        if let Some(first) = self.sent.front().ok_or(Unknown::Garbled)?.key {
             return self.deliver_gets(&first, bytes, read, woken);
         }
         let Some((reply, length)) = parse(None, bytes)? else { return Ok(None) };
@@ -162,8 +162,8 @@ impl Queue {
         bytes: &[u8],
         read: Read,
         woken: &mut Vec<Waker>,
-    ) -> Result<Option<usize>, Garbled> {
-        let joined = *self.joined.front().ok_or(Garbled)?;
+    ) -> Result<Option<usize>, Unknown> {
+        let joined = *self.joined.front().ok_or(Unknown::Garbled)?;
         let missing = self.sent.iter().take(joined).enumerate().filter_map(|(index, get)| {
             let is_found = self.found.iter().any(|(found, _)| *found == index);
             if is_found { None } else { Some((index, get.key.as_ref()?)) }
@@ -185,7 +185,7 @@ impl Queue {
                 // next one, which may ask for the same keys.
                 let is_followed = self.sent.front().is_some_and(|next| next.key.is_some());
                 if others == Reply::ServerError && joined > 1 && found.is_empty() && is_followed {
-                    return Err(Garbled);
+                    return Err(Unknown::Garbled);
                 }
             }
         }
@@ -193,8 +193,8 @@ impl Queue {
     }
 
     /// Gives the reply to the command sent first. Returns the caller to wake, if its exchange is complete.
-    fn answer_next(&mut self, reply: Reply, read: Read) -> Result<Option<Waker>, Garbled> {
-        let pending = self.sent.pop_front().ok_or(Garbled)?;
+    fn answer_next(&mut self, reply: Reply, read: Read) -> Result<Option<Waker>, Unknown> {
+        let pending = self.sent.pop_front().ok_or(Unknown::Garbled)?;
         let answer = &mut self.exchanges[pending.exchange as usize].answer;
         if let Ok(replies) = &mut answer.result {
             replies[pending.position] = reply;
@@ -274,12 +274,12 @@ fn piece<'a>(
     first: &RecordKey,
     mut missing: impl Iterator<Item = (usize, &'a RecordKey)>,
     bytes: &[u8],
-) -> Result<Option<(Piece, usize)>, Garbled> {
+) -> Result<Option<(Piece, usize)>, Unknown> {
     if bytes.first() != Some(&b'V') {
         // mcrouter may send the records it found before the error of a dead server. But an error must belong to at least one
         // missing key.
         return match parse(Some(first), bytes)? {
-            Some((Reply::ServerError, _)) if missing.next().is_none() => Err(Garbled),
+            Some((Reply::ServerError, _)) if missing.next().is_none() => Err(Unknown::Garbled),
             end => Ok(end.map(|(reply, length)| (Piece::End(reply), length))),
         };
     }
@@ -288,10 +288,10 @@ fn piece<'a>(
         match block(key, bytes) {
             Ok(Some((value, length))) => return Ok(Some((Piece::Block(place, value), length))),
             Ok(None) => begun = true,
-            Err(Garbled) => {}
+            Err(_) => {}
         }
     }
-    if begun { Ok(None) } else { Err(Garbled) }
+    if begun { Ok(None) } else { Err(Unknown::Garbled) }
 }
 
 #[cfg(test)]
@@ -308,7 +308,7 @@ mod tests {
         [b"VALUE ", key(byte).as_bytes(), b" 0 22\r\n", &[b'a' + byte; VALUE_LEN], b"\r\n"].concat()
     }
 
-    fn read(keys: &[RecordKey], bytes: &[u8]) -> Result<Option<(Piece, usize)>, Garbled> {
+    fn read(keys: &[RecordKey], bytes: &[u8]) -> Result<Option<(Piece, usize)>, Unknown> {
         piece(&key(1), keys.iter().enumerate(), bytes)
     }
 
@@ -350,7 +350,7 @@ mod tests {
         }
         let value = Value::of_bytes(&[0, 1, 2, 3, 4]);
         assert_eq!(read(&keys, &text), Ok(Some((Piece::Block(1, value), text.len()))));
-        assert_eq!(read(&keys[..1], &text), Err(Garbled));
+        assert_eq!(read(&keys[..1], &text), Err(Unknown::Garbled));
     }
 
     #[test]
@@ -366,11 +366,11 @@ mod tests {
             b"STORED\r\n".to_vec(),
             b"NOT_STORED\r\n".to_vec(),
         ] {
-            assert_eq!(read(&keys, &text), Err(Garbled), "{:?}", text.escape_ascii());
+            assert_eq!(read(&keys, &text), Err(Unknown::Garbled), "{:?}", text.escape_ascii());
         }
         // Every key has its block.
-        assert_eq!(read(&[], b"SERVER_ERROR late\r\n"), Err(Garbled));
-        assert_eq!(read(&[], &block(1)), Err(Garbled));
+        assert_eq!(read(&[], b"SERVER_ERROR late\r\n"), Err(Unknown::Garbled));
+        assert_eq!(read(&[], &block(1)), Err(Unknown::Garbled));
         assert_eq!(read(&[], b"END\r\n"), Ok(Some((Piece::End(Reply::Miss), 5))));
     }
 }

@@ -50,7 +50,7 @@ fn result_of(waiting: Waiting<'_>) -> Option<Result<Reply, Failure>> {
 }
 
 /// Delivers one byte at a time, as a connection may.
-fn deliver(pipeline: &Pipeline, replies: &str) -> Result<(), Garbled> {
+fn deliver(pipeline: &Pipeline, replies: &str) -> Result<(), Unknown> {
     let mut held = Vec::new();
     for byte in replies.bytes() {
         held.push(byte);
@@ -87,7 +87,7 @@ fn nobody_is_answered_before_the_end() {
     taken(&pipeline);
     deliver(&pipeline, &block(1)).unwrap();
     assert_eq!(pipeline.outstanding(), 1);
-    assert_eq!(deliver(&pipeline, "SERVER_ERROR late\r\n"), Err(Garbled));
+    assert_eq!(deliver(&pipeline, "SERVER_ERROR late\r\n"), Err(Unknown::Garbled));
     pipeline.close(Unknown::Garbled, None);
     assert_eq!(result_of(waiting), Some(Err(Failure::Sent(Unknown::Garbled))));
     // Received blocks are not carried over to the next connection.
@@ -223,7 +223,7 @@ fn two_callers_with_one_key_are_both_answered() {
     let [first, second] =
         [get(1), get(1)].map(|command| pipeline.submit([&command], Instant::now()).unwrap());
     taken(&pipeline);
-    assert_eq!(deliver(&pipeline, &block(1).repeat(3)), Err(Garbled));
+    assert_eq!(deliver(&pipeline, &block(1).repeat(3)), Err(Unknown::Garbled));
     drop((first, second));
 }
 

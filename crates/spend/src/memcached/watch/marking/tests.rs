@@ -93,8 +93,8 @@ async fn the_first_mark_of_a_key_follows_no_other() {
 #[test]
 fn a_loss_stays_while_fewer_replicas_answer_than_when_it_was_seen() {
     let mut marking = torn(0);
-    assert!(!marking.heals(2) && marking.has_loss());
-    assert!(marking.heals(3) && !marking.has_loss());
+    assert!(!marking.heals(2) && marking.loss.is_some());
+    assert!(marking.heals(3) && marking.loss.is_none());
 }
 
 #[test]
@@ -127,8 +127,8 @@ async fn a_loss_is_counted_once_and_again_when_more_replicas_answer_or_a_token_w
     let looks =
         |marking: &mut Marking| [marking.looks(3, false), marking.looks(2, true), marking.looks(2, false)];
     let mut marking = Marking::default();
-    assert!(marking.looks(3, false) && !marking.has_loss());
-    assert!(marking.is_worse(Loss { void: 0, answering: 2 }) && marking.has_loss());
+    assert!(marking.looks(3, false) && marking.loss.is_none());
+    assert!(marking.is_worse(Loss { void: 0, answering: 2 }) && marking.loss.is_some());
     assert_eq!(looks(&mut marking), [true, true, true], "a mark may follow");
     marking.follow();
     assert_eq!(looks(&mut marking), [true, true, false]);
