@@ -7,10 +7,11 @@ use postern_daemon::drain::Shutdown;
 use postern_daemon::readiness::Readiness;
 use postern_telemetry::catalogue::ADDRESS;
 use postern_telemetry::metrics;
+use socket2::SockRef;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 struct Running {
@@ -176,7 +177,11 @@ async fn clients_that_never_read_their_answers_are_cut_off() {
     let flood = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(64);
     let mut flooding = tokio::task::JoinSet::new();
     for _ in 0..64 {
-        let (mut stream, flood) = (TcpStream::connect(admin.address).await.unwrap(), flood.clone());
+        let socket = TcpSocket::new_v4().unwrap();
+        // Buffers are full after few answers: on the loopback interface the server's would take megabytes.
+        socket.set_recv_buffer_size(4096).unwrap();
+        SockRef::from(&socket).set_tcp_mss(536).unwrap();
+        let (mut stream, flood) = (socket.connect(admin.address).await.unwrap(), flood.clone());
         flooding.spawn(async move { while stream.write_all(flood.as_bytes()).await.is_ok() {} });
     }
     let cut = tokio::time::timeout(Duration::from_secs(60), flooding.join_all()).await;
