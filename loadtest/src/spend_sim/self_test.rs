@@ -48,13 +48,21 @@ pub(crate) fn self_test(seeds: Range<u64>) -> Result<()> {
     Ok(())
 }
 
+impl Defect {
+    /// Returns a plan that can show the defect.
+    pub(crate) fn plan(self, seed: u64) -> Plan {
+        match self {
+            Store(Undo::FourAnHour) | Self::FourMarksADay => Plan::long(seed),
+            _ => Plan::new(seed),
+        }
+    }
+}
+
 /// Returns the first seed with a finding that is absent without the defect.
-pub(crate) fn first(defect: Defect, kind: Kind, mut seeds: Range<u64>) -> Result<Option<u64>> {
-    let is_slow = matches!(defect, Store(Undo::FourAnHour) | Defect::FourMarksADay);
-    let plan_of = if is_slow { Plan::long } else { Plan::new };
+fn first(defect: Defect, kind: Kind, mut seeds: Range<u64>) -> Result<Option<u64>> {
     let finds = |seed, undo| -> Result<bool> {
         put_back(undo);
-        Ok(run(&plan_of(seed))?.judgement.findings.iter().any(|finding| finding.kind == kind))
+        Ok(run(&defect.plan(seed))?.judgement.findings.iter().any(|finding| finding.kind == kind))
     };
     let found = seeds.find_map(|seed| {
         let is_found = finds(seed, Some(defect)).and_then(|found| Ok(found && !finds(seed, None)?));
