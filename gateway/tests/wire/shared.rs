@@ -180,7 +180,8 @@ async fn memcacheds_that_drop_records_when_they_are_full_are_not_used() {
                     servers.iter().all(|server| reason.contains(&server.address::<String>()))
                         && reason.contains("start it with -M")
                 };
-                reasons.iter().any(named)
+                // Without keys there is another answer.
+                reasons.iter().any(named) && !reasons.iter().any(|reason| reason.starts_with("keys: "))
             })
             .await;
         let answer = Client::ask(gateway.address, connect("target.example:443")).await;
