@@ -205,6 +205,15 @@ pub fn cpu(pid: u32) -> Duration {
     Duration::from_nanos(spent.sum())
 }
 
+/// `true` if a thread of the process runs, or waits for a processor.
+pub fn wants_processor(pid: u32) -> bool {
+    let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    tasks.any(|task| {
+        let text = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default(); // it may have ended
+        text.rsplit_once(')').is_some_and(|(_, fields)| fields.starts_with(" R"))
+    })
+}
+
 /// Returns the resident memory of a process, in KiB.
 pub fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
