@@ -10,7 +10,8 @@ mod tests;
 use crate::gate::{Condition, Reason};
 use postern_spend::Unknown;
 use postern_spend::memcached::Health;
-use shared::{of_away, of_shared, unfit};
+pub(crate) use shared::way_out;
+use shared::{of_away, of_shared, percent, unfit};
 use std::collections::VecDeque;
 
 /// Samples of the last ten seconds, at four per second.
@@ -139,36 +140,7 @@ const OVERLAPS: &str = "Two replicas of the store lead to the same servers, so t
 const USED_UP: &str = "The store has lost the records of a token key 256 times, and no further mark follows: mend it, then run \
                        `postern issuer key rotate`";
 
-pub(crate) fn way_out(reason: Unknown) -> &'static str {
-    match reason {
-        Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
-        Unknown::SyncFailed => "Check the disk, then restart the gateway",
-        Unknown::Astray => {
-            "Make all addresses of the store, or of one replica, lead to the same records, or remove the others"
-        }
-        Unknown::Unwatched => "Restart the gateway",
-        Unknown::Overloaded => {
-            "Raise store.memcached.pool_size where commands are pooled, or start another gateway"
-        }
-        Unknown::Unmarked => {
-            "Wait a few seconds for the witnesses of a mark; if it lasts, the store's servers cannot be reached or take no records"
-        }
-        Unknown::EpochRetired => "Rotate the issuer's keys",
-        Unknown::Rejected => "Start the server that is down, or give the full one more memory",
-        Unknown::Unavailable(_) | Unknown::TimedOut | Unknown::Garbled => {
-            "Check that the store's servers run, and the way to them"
-        }
-    }
-}
-
 /// Formats a count as "1 token key" or "2 token keys".
 pub(crate) fn plural(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    match (part * 100).checked_div(whole) {
-        None | Some(0) => "less than 1%".to_owned(),
-        Some(share) => format!("{share}%"),
-    }
 }

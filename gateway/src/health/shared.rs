@@ -1,6 +1,6 @@
-//! What a shared store lacks, in sentences: its replicas, the servers behind their addresses, and the mark on offer.
+//! What a shared store lacks, in sentences: its replicas, the servers behind their addresses, and the mark on offer; and the
+//! remedy for each reason that a store has for no verdict.
 
-use super::{percent, way_out};
 use crate::gate::Reason;
 use postern_spend::Unknown;
 use postern_spend::memcached::{BUCKETS, EndpointHealth, Health, Round};
@@ -112,4 +112,34 @@ fn replicas_at(replicas: &[usize], health: &Health) -> String {
         format!("number {} ({})", replica + 1, addresses(health, |endpoint| endpoint.replica == *replica))
     });
     named.collect::<Vec<_>>().join(" and ")
+}
+
+/// Returns the remedy.
+pub(crate) fn way_out(reason: Unknown) -> &'static str {
+    match reason {
+        Unknown::DiskFull => "Free disk space, or raise the quota: it is tried again every second",
+        Unknown::SyncFailed => "Check the disk, then restart the gateway",
+        Unknown::Astray => {
+            "Make all addresses of the store, or of one replica, lead to the same records, or remove the others"
+        }
+        Unknown::Unwatched => "Restart the gateway",
+        Unknown::Overloaded => {
+            "Raise store.memcached.pool_size where commands are pooled, or start another gateway"
+        }
+        Unknown::Unmarked => {
+            "Wait a few seconds for the witnesses of a mark; if it lasts, the store's servers cannot be reached or take no records"
+        }
+        Unknown::EpochRetired => "Rotate the issuer's keys",
+        Unknown::Rejected => "Start the server that is down, or give the full one more memory",
+        Unknown::Unavailable(_) | Unknown::TimedOut | Unknown::Garbled => {
+            "Check that the store's servers run, and the way to them"
+        }
+    }
+}
+
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    match (part * 100).checked_div(whole) {
+        None | Some(0) => "less than 1%".to_owned(),
+        Some(share) => format!("{share}%"),
+    }
 }
