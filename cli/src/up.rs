@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Up) -> Result<(), Failure> {
         Err(failure) => {
             if is_new {
                 let _ = std::fs::remove_dir_all(&args.data); // ignored: `failure` matters
-                drop(data); // its lock, after the folder: another `up` may wait for it
+                drop(data); // its lock, after the folder: another `up` may begin at any moment
             }
             return Err(failure);
         }

@@ -195,7 +195,7 @@ mod tests {
         for (status, outcome) in [
             (StatusCode::SERVICE_UNAVAILABLE, AgentOutcome::GatewayFailed),
             (StatusCode::TOO_MANY_REQUESTS, AgentOutcome::GatewayFailed),
-            (StatusCode::LOOP_DETECTED, AgentOutcome::GatewayFailed),
+            (StatusCode::LOOP_DETECTED, AgentOutcome::TargetFailed),
             (StatusCode::BAD_GATEWAY, AgentOutcome::TargetFailed),
         ] {
             let refused = Refused::of(status, http::HeaderMap::new(), Bytes::new());

@@ -96,7 +96,8 @@ postern_telemetry::label! {
         Crowded = "crowded",
         /// 503: no issuer key is in use; the token was not read.
         NoKeys = "no_keys",
-        /// 503 or 508: the next hop of all tunnels is down, or a tunnel would come back from a next hop; the token was not read.
+        /// 502, 503 or 508: the next hop of all tunnels is down, or a tunnel would come back from a next hop; the token was not
+        /// read.
         NextHopDown = "next_hop_down",
         /// 403: the target is not allowed.
         PolicyRefused = "policy_refused",

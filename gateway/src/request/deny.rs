@@ -67,6 +67,9 @@ pub(crate) enum Refusal {
     /// The next hop of all tunnels is down: the request was refused before its token was read.
     #[error("the proxy that this gateway reaches the target through cannot be used now")]
     NextHopAway,
+    /// It serves, but none of its URLs that carry UDP does, so no client has to leave this gateway: the token was not read either.
+    #[error("no proxy that carries UDP to the target can be used now")]
+    NextHopUdpAway,
     /// The next hop of all tunnels leads in a circle, or a tunnel to this target came back recently: the request was refused
     /// before its token was read.
     #[error("the request would come back to this gateway: its next hops lead in a circle")]
@@ -256,6 +259,7 @@ impl Refusal {
             Self::NoSource => (S::BAD_GATEWAY, O::DialRefused, "destination_ip_unroutable", TARGET),
             Self::DialTimeout => (S::GATEWAY_TIMEOUT, O::DialTimeout, "connection_timeout", TARGET),
             Self::NextHopAway => (S::SERVICE_UNAVAILABLE, O::NextHopDown, "destination_unavailable", UNREAD),
+            Self::NextHopUdpAway => (S::BAD_GATEWAY, O::NextHopDown, "destination_unavailable", UNREAD),
             Self::Circle => (S::LOOP_DETECTED, O::NextHopDown, "proxy_loop_detected", UNREAD),
             Self::NextHop => (S::BAD_GATEWAY, O::DialRefused, "destination_unavailable", RETRY),
             Self::NextHopRefused => (S::FORBIDDEN, O::PolicyRefused, DENIED, TARGET),

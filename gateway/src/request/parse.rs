@@ -73,10 +73,16 @@ pub(super) fn destination(head: &request::Parts, settings: &Settings) -> Result<
     if policy.via_before_lookup(&target).is_none_or(carries) { Ok(target) } else { Err(Refusal::NextHopUdp) }
 }
 
-/// Refuses early a tunnel through the next hop of all tunnels while this is down.
+/// Refuses early a tunnel through the next hop of all tunnels while this is down, or what of it carries UDP.
 pub(super) fn check_next_hop(policy: &Policy, target: &Target) -> Result<(), Refusal> {
-    let is_away = policy.via_of_all().is_some_and(|hop| hop.outage(target.transport()).is_some());
-    if is_away && policy.goes_through_that_of_all(target) { Err(Refusal::NextHopAway) } else { Ok(()) }
+    let Some(hop) = policy.via_of_all().filter(|_| policy.goes_through_that_of_all(target)) else {
+        return Ok(());
+    };
+    match target.transport() {
+        _ if hop.outage(Transport::Tcp).is_some() => Err(Refusal::NextHopAway),
+        Transport::Udp if hop.outage(Transport::Udp).is_some() => Err(Refusal::NextHopUdpAway),
+        Transport::Tcp | Transport::Udp => Ok(()),
+    }
 }
 
 /// Refuses early a tunnel that would come back from a next hop. Peers' requests are exempt: they carry no token, and reveal the

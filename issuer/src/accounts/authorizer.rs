@@ -177,7 +177,9 @@ impl Authorizer {
         }
         match self.exchange(key).await {
             Ok(answer) => {
-                breaker.failed_in_a_row.store(0, Ordering::Relaxed);
+                if answer.is_ok() {
+                    breaker.failed_in_a_row.store(0, Ordering::Relaxed);
+                }
                 Ok(self.judged(answer, tiers))
             }
             Err(reason) => {
@@ -223,9 +225,10 @@ impl Authorizer {
                 Err(error @ BodyError::Broken(_)) => Err(error.to_string()),
                 read => Ok(read.map_err(|error| error.to_string())),
             },
-            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                Err(other())
-            }
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Err(other()),
             _ => Ok(Err(other())),
         }
     }

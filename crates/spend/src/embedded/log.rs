@@ -90,12 +90,17 @@ impl EpochLog {
     /// is wrong with its headers.
     pub(crate) fn over(key: TokenKeyId, directory: &Directory, now: UnixSeconds) -> Option<Self> {
         let file = File::open(directory.records(key)).ok()?;
-        let end = |at| {
+        let mut expires = None;
+        for at in HEADERS {
             let mut bytes = [0; HEADER_LEN];
             file.read_exact_at(&mut bytes, at).ok()?;
-            Header::decode(&bytes).ok().filter(|header| header.key == key).map(|header| header.expires)
-        };
-        let expires = HEADERS.into_iter().filter_map(end).max().filter(|expires| *expires <= now)?;
+            match Header::decode(&bytes) {
+                Ok(header) if header.key == key => expires = expires.max(Some(header.expires)),
+                Err(HeaderFault::Broken) => {} // the other one counts
+                Ok(_) | Err(_) => return None,
+            }
+        }
+        let expires = expires.filter(|expires| *expires <= now)?;
         Some(Self::new(&Epoch { key, expires, mark: None }, file, None))
     }
 

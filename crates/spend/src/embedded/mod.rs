@@ -241,6 +241,9 @@ impl Embedded {
             return Ok(None);
         }
         let read = EpochLog::open(key, &self.directory);
+        if let Err(error @ StoreError::Io { .. }) = &read {
+            return Err(self.syncer.no_room(error.unknown(), error)); // the next caller tries again
+        }
         let mut epochs = self.epochs.write();
         epochs.unread.retain(|log| log.key != key);
         match read {
