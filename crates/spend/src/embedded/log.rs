@@ -89,18 +89,10 @@ impl EpochLog {
     /// Returns the epoch without its records if it is over by `now`. `None` if it is not, or if [`EpochLog::open`] has to tell what
     /// is wrong with its headers.
     pub(crate) fn over(key: TokenKeyId, directory: &Directory, now: UnixSeconds) -> Option<Self> {
-        let file = File::open(directory.records(key)).ok()?;
-        let mut expires = None;
-        for at in HEADERS {
-            let mut bytes = [0; HEADER_LEN];
-            file.read_exact_at(&mut bytes, at).ok()?;
-            match Header::decode(&bytes) {
-                Ok(header) if header.key == key => expires = expires.max(Some(header.expires)),
-                Err(HeaderFault::Broken) => {} // the other one counts
-                Ok(_) | Err(_) => return None,
-            }
-        }
-        let expires = expires.filter(|expires| *expires <= now)?;
+        let path = directory.records(key);
+        let file = File::open(&path).ok()?;
+        let ends = read_headers(&file, key, &path).ok()?;
+        let expires = ends.into_iter().flatten().max().filter(|expires| *expires <= now)?;
         Some(Self::new(&Epoch { key, expires, mark: None }, file, None))
     }
 
@@ -114,22 +106,7 @@ impl EpochLog {
         if meta.len() < RECORDS {
             return damaged(&format!("it ends after {} bytes, within its header", meta.len()));
         }
-        let mut headers = [None; 2];
-        for (at, expires) in HEADERS.into_iter().zip(&mut headers) {
-            let mut bytes = [0; HEADER_LEN];
-            file.read_exact_at(&mut bytes, at).on("read", path)?;
-            match Header::decode(&bytes) {
-                Ok(header) if header.key == key => *expires = Some(header.expires),
-                Ok(_) => return damaged("its header names another key than its file name"),
-                Err(HeaderFault::Newer(version)) => {
-                    let path = path.display();
-                    let reason =
-                        format!("{path} has version {version}, written by a later Postern: run that version");
-                    return Err(StoreError::Refused(reason));
-                }
-                Err(HeaderFault::Broken) => {}
-            }
-        }
+        let headers = read_headers(&file, key, path)?;
         let Some(expires) = headers.into_iter().flatten().max() else {
             return damaged("both its headers are broken");
         };
@@ -271,6 +248,29 @@ impl EpochLog {
     pub(crate) fn file_bytes(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
+}
+
+/// Returns the end in each header, `None` for a broken one.
+fn read_headers(file: &File, key: TokenKeyId, path: &Path) -> Result<[Option<UnixSeconds>; 2], StoreError> {
+    let mut ends = [None; 2];
+    for (at, end) in HEADERS.into_iter().zip(&mut ends) {
+        let mut bytes = [0; HEADER_LEN];
+        file.read_exact_at(&mut bytes, at).on("read", path)?;
+        match Header::decode(&bytes) {
+            Ok(header) if header.key == key => *end = Some(header.expires),
+            Ok(_) => {
+                return Err(StoreError::damaged(path, "its header names another key than its file name"));
+            }
+            Err(HeaderFault::Newer(version)) => {
+                let path = path.display();
+                let reason =
+                    format!("{path} has version {version}, written by a later Postern: run that version");
+                return Err(StoreError::Refused(reason));
+            }
+            Err(HeaderFault::Broken) => {}
+        }
+    }
+    Ok(ends)
 }
 
 fn renew(file: &File, meta: &Metadata, key: TokenKeyId) -> io::Result<Mark> {
