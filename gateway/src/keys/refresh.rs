@@ -141,7 +141,8 @@ impl Refresh {
             Ok(()) => {
                 gauge!(catalogue::KEYS_FETCHED).set(now.0 as f64);
                 self.failure = None;
-                self.schedule.succeeded(Instant::now(), now, max_age, keyring.next_change(now));
+                let (change, is_lacking) = (keyring.next_change(now), self.passed_over.is_some());
+                self.schedule.succeeded(Instant::now(), now, max_age, change, is_lacking);
                 if let Some(saved) = &mut self.supply.saved {
                     saved.keep(&keyring).await;
                 }

@@ -61,20 +61,28 @@ impl Schedule {
         self.is_soon = false;
     }
 
-    /// Schedules the next fetch after a success; a copy of the answer may be kept for `max_age`.
+    /// Schedules the next fetch after a success; a copy of the answer may be kept for `max_age`. If `is_lacking`, a key of it may
+    /// be usable as soon as its secret has been copied here, and is asked for soon: a copy of the answer lasts until the key is in
+    /// use, when agents need its challenge.
     pub(super) fn succeeded(
         &mut self,
         now: Instant,
         wall: UnixSeconds,
         max_age: Option<Duration>,
         change: Option<UnixSeconds>,
+        is_lacking: bool,
     ) {
-        self.failures = 0;
         if !self.is_polled {
-            (self.next, self.change) = (now + NEVER, None);
+            (self.next, self.change, self.failures) = (now + NEVER, None, 0);
             return;
         }
-        let wait = max_age.map_or(self.poll, |age| self.poll.min(age.max(LEAST)));
+        let mut wait = max_age.map_or(self.poll, |age| self.poll.min(age.max(LEAST)));
+        if is_lacking {
+            wait = wait.min(Backoff { first: LEAST, longest: self.poll }.pause(self.failures));
+            self.failures = self.failures.saturating_add(1);
+        } else {
+            self.failures = 0;
+        }
         self.until(now + wait, now, wall, change);
     }
 
@@ -117,7 +125,7 @@ mod tests {
     fn fetched(max_age: Option<Duration>, change: Option<UnixSeconds>) -> (Schedule, Instant) {
         let (mut schedule, now) = (Schedule::new(POLL, true), Instant::now());
         schedule.asked(now);
-        schedule.succeeded(now, WALL, max_age, change);
+        schedule.succeeded(now, WALL, max_age, change, false);
         (schedule, now)
     }
 
@@ -147,7 +155,7 @@ mod tests {
         assert_eq!(schedule.next, now + UNKNOWN_EVERY);
         assert!(schedule.is_soon);
         let mut file = Schedule::new(POLL, false);
-        file.succeeded(now, WALL, None, None);
+        file.succeeded(now, WALL, None, None, false);
         file.soon();
         assert!(file.next > now + POLL, "a file is not read again for it");
     }
@@ -162,6 +170,19 @@ mod tests {
         let waits: Vec<Duration> = waits.collect();
         assert_eq!((waits[0], waits[1]), (FIRST_RETRY, FIRST_RETRY * 2));
         assert_eq!(waits[14], POLL);
+    }
+
+    #[tokio::test]
+    async fn a_key_without_its_secret_is_looked_for_soon_and_ever_more_slowly() {
+        let (mut schedule, now) = fetched(None, None);
+        let waits = (0..15).map(|_| {
+            schedule.succeeded(now, WALL, Some(secs(100)), None, true);
+            schedule.next - now
+        });
+        let waits: Vec<Duration> = waits.collect();
+        assert_eq!((waits[0], waits[1], waits[14]), (LEAST, LEAST * 2, secs(100)));
+        schedule.succeeded(now, WALL, None, None, false);
+        assert_eq!(schedule.next - now, POLL);
     }
 
     #[tokio::test]
