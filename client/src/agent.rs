@@ -33,8 +33,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet, spawn_blocking};
-use tokio::try_join;
+use tokio::task::{JoinSet, spawn_blocking};
 
 /// The listener's name in the log and in errors.
 const WHAT: &str = "the agent";
@@ -119,16 +118,23 @@ impl Agent {
             let limit = self.state.limit.clone();
             tokio::spawn(reload::keep(reloader, self.config, self.reloadable, limit, shutdown.clone()));
         }
-        let keep = |hop: Hop| hop.keep(self.process.readiness.clone(), shutdown.clone());
-        let mut keeping: JoinSet<()> = self.hops.into_iter().map(keep).collect();
+        let mut keeping = JoinSet::new();
+        for hop in self.hops {
+            hop.keep(&mut keeping, self.process.readiness.clone(), shutdown.clone());
+        }
         let serving =
             serve::accept(self.state, (WHAT, self.listener), shutdown.tracker(), shutdown.draining());
         tokio::select! {
             _ = serving => {} // fails only for connections that wait
-            Some(Err(ended)) = keeping.join_next() => panic_on(ended),
+            // An agent that mints nothing any more must not look well.
+            Some(Err(ended)) = keeping.join_next() => {
+                if let Ok(panic) = ended.try_into_panic() {
+                    resume_unwind(panic);
+                }
+            }
         }
         drop(accepting);
-        keeping.join_all().await; // until the stop
+        keeping.join_all().await; // until the stop; panics, too
     }
 }
 
@@ -172,17 +178,10 @@ impl Hop {
         Ok((Self { opener, refill }, reloadable))
     }
 
-    /// Runs the refill and the probes of the gateways until the stop.
-    async fn keep(self, readiness: Readiness, shutdown: Shutdown) {
-        let refilling = tokio::spawn(self.refill.run());
-        let keeping = tokio::spawn(self.opener.gateways.clone().keep(readiness, shutdown));
-        let _ = try_join!(refilling, keeping).map_err(panic_on);
-    }
-}
-
-/// Panics if the task has: an agent that mints nothing any more must not look well. A task of a runtime that ends is cancelled.
-fn panic_on(ended: JoinError) {
-    if let Ok(panic) = ended.try_into_panic() {
-        resume_unwind(panic);
+    /// Runs the refill and the probes of the gateways in `tasks` until the stop.
+    fn keep(self, tasks: &mut JoinSet<()>, readiness: Readiness, shutdown: Shutdown) {
+        let Self { opener, refill } = self;
+        tasks.spawn(refill.run());
+        tasks.spawn(async move { opener.gateways.clone().keep(readiness, shutdown).await });
     }
 }

@@ -308,15 +308,15 @@ impl Accounts {
         let is_due = maintenance.due <= Instant::now();
         if is_due && self.store.with(|connection| connection.clock_fault(now))?.is_none() {
             let kept_since = now.saturating_sub(self.configured.load().usage.keep_for.get());
-            match self.store.with(|connection| usage::maintain(connection, now, kept_since)) {
-                Ok(true) => {}
-                Ok(false) => maintenance.due = Instant::now() + MAINTAIN_EVERY,
-                Err(error) => {
-                    tracing::warn!(
-                        "past periods of usage cannot be removed: {error}; it is tried again in an hour"
-                    );
-                    maintenance.due = Instant::now() + MAINTAIN_EVERY;
-                }
+            let maintained = self.store.with(|connection| usage::maintain(connection, now, kept_since));
+            let has_more = maintained.unwrap_or_else(|error| {
+                tracing::warn!(
+                    "past periods of usage cannot be removed: {error}; it is tried again in an hour"
+                );
+                false
+            });
+            if !has_more {
+                maintenance.due = Instant::now() + MAINTAIN_EVERY;
             }
         }
         Ok(())

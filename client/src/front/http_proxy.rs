@@ -72,7 +72,9 @@ async fn requests(
     let (kept, opened) = (KeptTunnels::default(), Mutex::new(None));
     let mut http = builder(HEADER_TIMEOUT, HEADER_LIMIT);
     // A client may finish sending and then only read; one that does so before its tunnel opens has hung up.
-    http.half_close(!is_connect).max_headers(MOST_FIELDS).preserve_header_case(true); // in lower case, a target would recognise requests of an agent
+    http.half_close(!is_connect);
+    // In lower case, a target would recognise requests of an agent.
+    http.max_headers(MOST_FIELDS).preserve_header_case(true);
     let answer = |request: Request<Incoming>| {
         let (kept, opened) = (&kept, &opened);
         async move {

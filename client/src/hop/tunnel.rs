@@ -108,11 +108,10 @@ impl OpenError {
             Self::Passed(refused) if !refused.is_unavailable() => {
                 return RouteError::Io(io::Error::other(sentence));
             }
-            Self::Passed(_) => true,
             Self::Outage(outage) | Self::FirstHop(outage) => outage.is_unavailable,
             Self::ForGateway | Self::NoUdp(_) | Self::Exchange(_) | Self::TokensRefused { .. } => false,
             Self::Shortage(shortage) => !matches!(shortage, Shortage::Gateway(_)),
-            Self::AboveCap(_) => true,
+            Self::Passed(_) | Self::AboveCap(_) => true,
         };
         let outage = Outage::no_answer(sentence);
         RouteError::FirstHop(Outage { is_unavailable, retry_after, is_of_first_hop: true, ..outage })

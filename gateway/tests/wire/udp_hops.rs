@@ -231,13 +231,18 @@ async fn a_next_hop_that_turns_out_to_carry_no_udp_costs_one_token() {
     assert!(gateway.readiness.degraded().is_empty(), "{:?}", gateway.readiness.degraded());
 }
 
-/// Several URLs of one next hop, of which one carries UDP.
-#[tokio::test]
-async fn udp_goes_through_the_url_that_carries_it() {
-    let (exit, target, socks) = (exit(), echo().await, Proxy::socks());
+/// Returns a gateway whose next hop has two URLs, a SOCKS5 proxy and the gateway returned as `exit`, which alone carries UDP.
+async fn through_socks_or_exit() -> (Running, Running, Proxy) {
+    let (exit, socks) = (exit(), Proxy::socks());
     let keys = format!("{}{CREDENTIALS}\n", AUTHORITY.keys());
     let gateway = gateway(all_through(&[&socks.url, &url(&exit)], &keys)).await;
-    let mut client = Http2::connect(gateway.address).await;
+    (gateway, exit, socks)
+}
+
+#[tokio::test]
+async fn udp_goes_through_the_url_that_carries_it() {
+    let (gateway, _exit, _socks) = through_socks_or_exit().await;
+    let (target, mut client) = (echo().await, Http2::connect(gateway.address).await);
     for _ in 0..8 {
         open(&mut client, target).await.echo(b"through the gateway").await;
     }
@@ -299,10 +304,8 @@ async fn while_its_next_hop_is_away_udp_is_refused_and_no_token_is_read() {
 /// The other URL is up, so TCP goes on. It carries no UDP.
 #[tokio::test]
 async fn while_the_only_url_that_carries_udp_is_away_no_token_is_read() {
-    let (exit, target, socks) = (exit(), echo().await, Proxy::socks());
-    let keys = format!("{}{CREDENTIALS}\n", AUTHORITY.keys());
-    let gateway = gateway(all_through(&[&socks.url, &url(&exit)], &keys)).await;
-    let mut client = Http2::connect(gateway.address).await;
+    let (gateway, exit, _socks) = through_socks_or_exit().await;
+    let (target, mut client) = (echo().await, Http2::connect(gateway.address).await);
     open(&mut client, target).await.echo(b"before").await;
     exit.stop().await;
     let degraded = || gateway.readiness.degraded().join("; ");
