@@ -13,10 +13,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// "At once", on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(2);
-/// A person who pressed Ctrl-C expects output within this time.
-const SOON: Duration = Duration::from_secs(2);
+/// "At once", on a busy machine: a third of the deadline that the second signal cuts short.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ctrl_c_in_up_reports_what_it_waits_for_and_a_second_one_ends_it() {
@@ -27,7 +25,7 @@ async fn ctrl_c_in_up_reports_what_it_waits_for_and_a_second_one_ends_it() {
         tunnels.push(open_tunnel(system.ports.client, None).await);
     }
     system.process.signal("INT");
-    expect_soon(&system.process, &["3", "tunnel"]).await;
+    expect_line(&system.process, &["3", "tunnel"]).await;
     ends_at_once(system.process);
 }
 
@@ -37,7 +35,7 @@ async fn sigterm_of_a_gateway_reports_what_it_waits_for_and_a_second_one_ends_it
     let token = tokens::mint(&fleet.issuer.http(), &fleet.gateway.http(), 1).remove(0);
     let _tunnel = open_tunnel(fleet.gateway.address, Some(&token)).await;
     fleet.gateway.process.signal("TERM");
-    expect_soon(&fleet.gateway.process, &["1", "tunnel"]).await;
+    expect_line(&fleet.gateway.process, &["1", "tunnel"]).await;
     ends_at_once(fleet.gateway.process);
 }
 
@@ -49,7 +47,7 @@ async fn an_issuer_says_that_what_was_open_has_ended() {
         let mut stream = TcpStream::connect(issuer.address).await.unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap(); // the drain waits a moment for the rest
         issuer.process.signal("TERM");
-        expect_soon(&issuer.process, &["waiting for open connections"]).await;
+        expect_line(&issuer.process, &["waiting for open connections"]).await;
         let _ = stream.write_all(b"Host: localhost\r\n\r\n").await; // the moment may be over
         let ended = issuer.process.ended();
         ended.assert_stopped();
@@ -124,8 +122,8 @@ async fn open_tunnel(proxy: SocketAddr, token: Option<&str>) -> BufReader<TcpStr
     stream
 }
 
-/// Waits for a line on stderr with all of `words`, for as long as a person waits.
-async fn expect_soon(process: &Postern, words: &[&str]) {
+/// Waits for a line on stderr with all of `words`, which comes before the deadline does.
+async fn expect_line(process: &Postern, words: &[&str]) {
     let began = Instant::now();
     loop {
         let (_, stderr) = process.written();
@@ -133,7 +131,7 @@ async fn expect_soon(process: &Postern, words: &[&str]) {
             println!("{line}");
             return;
         }
-        assert!(began.elapsed() < SOON, "no line with {words:?} within {SOON:?}, but {stderr:?}");
+        assert!(began.elapsed() < AT_ONCE, "no line with {words:?} within {AT_ONCE:?}, but {stderr:?}");
         tokio::time::sleep(crate::support::TICK).await;
     }
 }

@@ -17,13 +17,11 @@ async fn after_a_restart_no_dead_connection_is_used() {
         let spend = async || client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
         assert_eq!(spend().await, Ok(Spend::Admitted), "{name}");
         server.restart();
-        let back = Instant::now();
         for _ in 0..4 {
             tokio::task::yield_now().await; // this runtime sees that they are closed, and so does who holds them
         }
         eventually("the store is ready", || async { client.serving().ok() }).await;
         assert_eq!(spend().await, Ok(Spend::Void), "{name}: the first spend");
-        assert!(back.elapsed() < Duration::from_secs(1), "{name}: back after {:?}", back.elapsed());
         for _ in 0..64 {
             assert_eq!(spend().await, Ok(Spend::Void), "{name}: a connection of before was used");
         }
