@@ -165,6 +165,10 @@ async fn a_store_that_takes_no_record_ends_the_service_until_it_does() {
             scene.gateway.client.serving().err()
         })
         .await;
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(100)).await; // the watch tries to write
+            assert!(scene.gateway.client.serving().is_err(), "{name}");
+        }
         scene.fake.lose(|_| false);
         eventually("tokens are read", async || scene.gateway.client.serving().ok()).await;
         assert_eq!(spend().await, Ok(Spend::Admitted), "{name}");

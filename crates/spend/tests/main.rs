@@ -12,6 +12,7 @@ mod epochs;
 mod exchange_log;
 mod hostile;
 mod hostile_marks;
+mod losses;
 mod marks;
 mod model;
 mod moved;

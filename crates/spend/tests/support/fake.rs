@@ -40,6 +40,7 @@ impl Fake {
         let state = Arc::new(State {
             records: Records::default(),
             away: Mutex::default(),
+            fails: AtomicBool::new(false),
             elsewhere,
             plans: Mutex::default(),
             sentinels: Mutex::default(),
@@ -95,6 +96,18 @@ impl Fake {
     /// Behaves as a router does, of which a server with these keys is down: misses are told, and nothing is stored.
     pub fn lose(&self, away: fn(&str) -> bool) {
         *self.state.away.lock().unwrap() = Some(away);
+    }
+
+    /// Behaves as a router does whose servers are all down.
+    pub fn fail(&self, fails: bool) {
+        self.state.fails.store(fails, SeqCst);
+    }
+
+    /// Loses the sentinels with these keys, and keeps the witnesses next to them.
+    pub fn lose_sentinels(&self, lost: fn(&str) -> bool) {
+        let sentinels = self.state.sentinels.lock().unwrap();
+        let is_lost = |key: &str| sentinels.iter().any(|name| key.ends_with(name.as_str())) && lost(key);
+        self.state.records.lock().unwrap().retain(|key, _| !is_lost(key));
     }
 
     /// Ends every [`Step::Wait`].

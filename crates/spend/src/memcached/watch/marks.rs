@@ -131,7 +131,12 @@ impl Rounds {
             losses.at[self.replica(endpoint)] |= !survey.torn.is_empty();
             losses.torn.extend(survey.torn);
             losses.answering += 1;
-            losses.is_whole &= survey.known.len() == buckets.len();
+            let is_known = survey.known.len() == buckets.len();
+            losses.is_whole &= is_known;
+            // Another gateway may have planted the mark: what was unfit here was fit there.
+            if is_known && self.markings.values().all(|marking| marking.offered.is_some()) {
+                self.store.seen.unfit.lock()[self.replica(endpoint)] = None;
+            }
         }
         losses
     }

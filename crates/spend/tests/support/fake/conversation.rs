@@ -158,6 +158,7 @@ impl Conversation {
         match asked.verb {
             Verb::Version => b"VERSION fake\r\n".to_vec(),
             Verb::Settings => b"STAT evictions off\r\nEND\r\n".to_vec(),
+            Verb::Get | Verb::Add if self.state.fails.load(SeqCst) => b"SERVER_ERROR no server\r\n".to_vec(),
             Verb::Get => {
                 let mut reply = Vec::new();
                 for key in asked.keys.iter().filter(|key| !self.is_away(key)) {

@@ -104,6 +104,8 @@ pub(super) struct State {
     pub(super) records: Records,
     /// Keys of a server that is down: a `get` is told as a miss, as some routers do, an `add` fails.
     pub(super) away: Mutex<Option<Selection>>,
+    /// Every command for records is answered by an error.
+    pub(super) fails: AtomicBool,
     /// Keys that lie elsewhere, and where.
     pub(super) elsewhere: Option<Elsewhere>,
     pub(super) plans: Mutex<VecDeque<Plan>>,
