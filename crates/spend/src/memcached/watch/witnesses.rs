@@ -185,11 +185,13 @@ impl Rounds {
             if !sentinels.closing.contains(&replica) {
                 continue;
             }
-            let (id, value, mut is_closed) = (sentinels.mark, second_value(self.now()), true);
+            let (id, value, mut closed_in) = (sentinels.mark, second_value(self.now()), 0);
             let add = |bucket| [Command::Add { key: closed(bucket, &id), value, expires }];
-            let read =
-                |_, [reply]: [Reply; 1]| is_closed &= matches!(reply, Reply::Stored | Reply::NotStored);
-            if self.for_each(endpoint, &all, add, read).await.is_ok() && is_closed {
+            let read = |_, [reply]: [Reply; 1]| {
+                closed_in += usize::from(matches!(reply, Reply::Stored | Reply::NotStored));
+            };
+            let _ = self.for_each(endpoint, &all, add, read).await; // what it did not reach is not counted
+            if closed_in == all.len() {
                 sentinels.closing.retain(|other| *other != replica);
             }
         }
