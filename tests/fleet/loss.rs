@@ -164,11 +164,19 @@ async fn gateways_of_one_replica_and_of_three_admit_each_token_once() {
         let presented = if phase == "at rest" { 0..30 } else { 0..60 };
         for (own, tokens) in tokens.iter().enumerate() {
             for index in presented.clone() {
-                for gateway in [&one, &three] {
-                    opened[own][index] +=
-                        usize::from(present(gateway.address, &target, &tokens[index]).await.status == 200);
+                for (at, gateway) in [&one, &three].into_iter().enumerate() {
+                    let status = present(gateway.address, &target, &tokens[index]).await.status;
+                    opened[own][index] += usize::from(status == 200);
+                    // It asks for a token of its own mark, or has no verdict.
+                    let refuses = if at == 0 && phase == "frozen" { 503 } else { 407 };
+                    assert!(at == own || status == refuses, "{phase}: {status} at gateway {at}");
                 }
             }
+        }
+        if phase == "frozen" {
+            one.readyz(503, &["every request is refused with 503", "Check that the store's servers run"])
+                .await;
+            three.readyz(200, &["degraded: ", "the other two decide", &addresses[0]]).await;
         }
         let most = opened.iter().flatten().max();
         assert!(most <= Some(&1), "{phase}: a token opened {most:?} tunnels");

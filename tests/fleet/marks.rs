@@ -7,6 +7,7 @@ use crate::support::router::Router;
 use crate::support::tokens::present;
 use crate::support::{admin, eventually, proxy, target, tokens};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A gateway of a fleet behind `router`.
@@ -190,12 +191,34 @@ async fn is_given_no_mark(
     let router = router(home.path(), &servers);
     let gateway = Daemon::start("gateway", &config(home.path(), "gateway", &issuer, &router));
     let address = format!("127.0.0.1:{} is a router", router.port());
+    is_not_ready(&gateway, &[&[&*address], explanation].concat()).await;
+}
+
+/// Waits until a gateway has no mark, and reports why.
+async fn is_not_ready(gateway: &Daemon, explanation: &[&str]) {
     eventually("no mark is planted, and the gateway reports why", || async {
         let (status, page) = admin::get(gateway.admin, "/readyz").await?;
-        let explains = explanation.iter().all(|text| page.contains(text));
-        (status == 503 && page.contains(&address) && explains).then_some(())
+        (status == 503 && explanation.iter().all(|text| page.contains(text))).then_some(())
     })
     .await;
+}
+
+/// A replica has two addresses, and nothing shows at the router's that the memcached behind it drops records.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_memcached_that_evicts_is_given_no_mark_through_a_router_either() {
+    let home = TempDir::new().unwrap();
+    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    let servers = [Memcached::evicting()];
+    let router = Router::twemproxy(home.path(), &servers);
+    let addresses = [format!("127.0.0.1:{}", router.port()), servers[0].address()];
+    let store = format!("memcached.addresses = {addresses:?}\n");
+    let gateway = Daemon::start("gateway", &config_with(home.path(), "gateway", &issuer, &store, ""));
+    is_not_ready(&gateway, &["is a memcached that drops records when it is full", "start it with -M"]).await;
+    // Longer than a mark without all of its witnesses is held back.
+    for _ in 0..120 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(admin::get(gateway.admin, "/readyz").await.unwrap().0, 503);
+    }
 }
 
 /// A memcached that is reached directly is one server, whatever it numbers.

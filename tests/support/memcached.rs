@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 
 /// A memcached; killed when it is dropped.
 pub struct Memcached {
+    host: &'static str,
     port: u16,
     child: Option<Child>,
     /// Its clock's distance from the machine's, as faketime writes it.
     clock: Option<&'static str>,
+    /// It is started without -M.
+    evicts: bool,
     /// Options in addition to those of all.
     options: &'static [&'static str],
 }
@@ -42,9 +45,25 @@ impl Memcached {
         server
     }
 
+    /// One that drops records when it is full.
+    pub fn evicting() -> Self {
+        let mut server = Self::absent();
+        server.evicts = true;
+        server.launch();
+        server
+    }
+
+    /// Another one at the same port, of another address of this machine.
+    pub fn beside(&self) -> Self {
+        let mut server = Self::absent();
+        (server.host, server.port) = ("127.0.0.2", self.port);
+        server.launch();
+        server
+    }
+
     /// A port on which nothing listens yet.
     pub fn absent() -> Self {
-        Self { port: ports::free(), child: None, clock: None, options: &[] }
+        Self { host: "127.0.0.1", port: ports::free(), child: None, clock: None, evicts: false, options: &[] }
     }
 
     pub fn port(&self) -> u16 {
@@ -52,20 +71,22 @@ impl Memcached {
     }
 
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host, self.port)
     }
 
     /// Starts it, empty.
     pub fn launch(&mut self) {
         let mut command = Command::new("memcached");
-        command.args(["-l", "127.0.0.1", "-p", &self.port.to_string(), "-U", "0", "-t", "2"]);
-        // -M: an error rather than an eviction. As root it refuses to start without a user; as another user it
-        // ignores the option.
-        command.args(["-c", "4096", "-M", "-u", "root"]).args(self.options);
+        command.args(["-l", self.host, "-p", &self.port.to_string(), "-U", "0", "-t", "2"]);
+        // As root it refuses to start without a user; as another user it ignores the option.
+        command.args(["-c", "4096", "-u", "root"]).args(self.options);
+        if !self.evicts {
+            command.arg("-M"); // an error rather than an eviction
+        }
         if let Some(difference) = self.clock {
             command.env("LD_PRELOAD", faketime::library()).env("FAKETIME", difference);
         }
-        self.child = Some(listening(spawn(command, "memcached"), self.port, "memcached"));
+        self.child = Some(listening_at(self.host, spawn(command, "memcached"), self.port, "memcached"));
     }
 
     /// SIGKILL, and the end of it.
@@ -103,9 +124,13 @@ pub fn spawn(mut command: Command, package: &str) -> Child {
 }
 
 /// Returns the server as soon as it listens there.
-pub fn listening(mut server: Child, port: u16, what: &str) -> Child {
+pub fn listening(server: Child, port: u16, what: &str) -> Child {
+    listening_at("127.0.0.1", server, port, what)
+}
+
+fn listening_at(host: &str, mut server: Child, port: u16, what: &str) -> Child {
     let began = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+    while TcpStream::connect((host, port)).is_err() {
         assert_eq!(server.try_wait().unwrap(), None, "{what} ended");
         assert!(began.elapsed() < PATIENCE, "{what} does not listen on port {port}");
         thread::sleep(Duration::from_millis(2));
