@@ -21,6 +21,8 @@ pub struct Issuer {
     pub address: SocketAddr,
     /// The first is preferred, and the one that a gateway's challenge names.
     pub keys: Mutex<Vec<Arc<SigningKey>>>,
+    /// Those that it has forgotten, which are not new to its clients.
+    forgotten: Mutex<Vec<Arc<SigningKey>>>,
     not_after: Mutex<Option<UnixSeconds>>,
     /// The time when the first key takes over, if still ahead: the second signs until then.
     takes_over: Mutex<Option<UnixSeconds>>,
@@ -55,8 +57,17 @@ pub struct Refusal {
     pub times: usize,
 }
 
+/// Returns a key that no running test has. One that a test has dropped is used again, because making an RSA key takes a tenth of a
+/// second of CPU.
 pub fn key() -> Arc<SigningKey> {
-    Arc::new(SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap())
+    static MADE: Mutex<Vec<Arc<SigningKey>>> = Mutex::new(Vec::new());
+    let is_free = |key: &&Arc<SigningKey>| Arc::strong_count(key) == 1;
+    if let Some(free) = MADE.lock().iter().find(is_free) {
+        return free.clone();
+    }
+    let new = Arc::new(SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap());
+    MADE.lock().push(new.clone());
+    new
 }
 
 impl Issuer {
@@ -65,6 +76,7 @@ impl Issuer {
         let issuer = Arc::new(Self {
             address: listener.local_addr().unwrap(),
             keys: Mutex::new(vec![key()]),
+            forgotten: Mutex::default(),
             not_after: Mutex::default(),
             takes_over: Mutex::default(),
             ahead: AtomicI64::new(0),
@@ -114,7 +126,8 @@ impl Issuer {
 
     /// Publishes a new key and forgets the old ones: they are neither listed nor sign.
     pub fn rotate_now(&self) {
-        *self.keys.lock() = vec![key()];
+        let old = std::mem::replace(&mut *self.keys.lock(), vec![key()]);
+        self.forgotten.lock().extend(old);
     }
 
     /// Publishes a key that takes over at `moment`.
