@@ -5,17 +5,28 @@ use super::defect::put_back;
 use super::plan::{Plan, Theme};
 use super::run::{Outcome, run, shrink};
 use super::self_test::DEFECTS;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
+/// Seeds without a finding.
+const CLEAN: RangeInclusive<u64> = 1..=24;
+
+/// The first seed of each theme runs twice.
 #[test]
 fn one_seed_is_one_run_and_what_the_deployment_claims_holds() {
     let (mut presentations, mut admissions, mut lost) = (0, 0, 0);
-    for seed in 1..=24 {
-        let outcome = run(&Plan::new(seed)).unwrap();
+    let mut themes = BTreeSet::new();
+    for seed in CLEAN {
+        let plan = Plan::new(seed);
+        let outcome = run(&plan).unwrap();
         assert!(outcome.judgement.findings.is_empty(), "seed {seed}: {:?}", outcome.judgement.findings);
         presentations += outcome.judgement.presentations;
         admissions += outcome.judgement.admissions;
         lost += usize::from(outcome.judgement.lost);
-        let again = run(&Plan::new(seed)).unwrap();
+        if !themes.insert(plan.theme) {
+            continue;
+        }
+        let again = run(&plan).unwrap();
         let mut pairs = outcome.history.iter().zip(&again.history);
         assert_eq!(pairs.find(|(first, second)| first != second), None, "seed {seed}");
         assert_eq!(outcome.history.len(), again.history.len(), "seed {seed}");
@@ -49,7 +60,9 @@ fn each_mended_defect_is_found_when_it_is_put_back_and_nothing_without_it() {
             found.iter().any(|finding| finding.kind == kind),
             "{name}: run --self-test, and note its seeds: {found:?}"
         );
-        assert_nothing_found(&plan, name);
+        if plan.theme == Theme::Long || !CLEAN.contains(&seed) {
+            assert_nothing_found(&plan, name);
+        }
     }
 }
 
