@@ -3,9 +3,11 @@
 
 use crate::support::accounts::token_request;
 use crate::support::daemon::{Daemon, issuer_config};
-use crate::support::process::{cpu, resident};
+use crate::support::postgres::Postgres;
+use crate::support::process::{command, cpu, resident};
 use postern_issuer::control::{AccountRequest, Line, Terms, ask};
 use reqwest::RequestBuilder;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -135,6 +137,27 @@ async fn a_million_accounts_are_measured_against_a_few() {
             let began = Instant::now();
             super::said(&config, &["backup", home.path().join("copy").to_str().unwrap()]);
             println!("  a backup: {:?}", began.elapsed());
+            moved_to_postgres_and_back(home.path()).await;
         }
     }
+}
+
+async fn moved_to_postgres_and_back(home: &Path) {
+    let server = Postgres::start(&[]);
+    let passphrase = home.join("passphrase");
+    std::fs::write(&passphrase, "a passphrase of this measurement\n").unwrap();
+    std::fs::set_permissions(&passphrase, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let more = format!("passphrase_file = {passphrase:?}\n[accounts]\ndatabase = {:?}\n", server.url(""));
+    let config = issuer_config(home, &more);
+    let migrate = |to: &str| {
+        let began = Instant::now();
+        let words = ["issuer", "migrate", "--to", to, "--config"].map(OsStr::new);
+        let ended = command(words.into_iter().chain([config.as_os_str()])).output().unwrap(); // may take minutes
+        println!("{ended:?}\n  to {to}: {:?}", began.elapsed());
+        assert!(ended.status.success());
+    };
+    migrate("postgres");
+    println!("{} bytes in PostgreSQL", server.sql("SELECT pg_database_size(current_database())").concat());
+    measure("a million accounts in PostgreSQL", &config).await;
+    migrate("sqlite");
 }
