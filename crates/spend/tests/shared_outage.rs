@@ -171,7 +171,10 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
             let mut log = ExchangeLog::default();
             let verdict = client.spend_with(&fresh(&epoch), &epoch, UnixSeconds::now(), &mut log).await;
             assert!(verdict.is_err(), "{name}");
-            assert!(log.exchanges().iter().all(|exchange| exchange.ended == Ended::Refused), "{name}: {log:?}");
+            assert!(
+                log.exchanges().iter().all(|exchange| exchange.ended == Ended::Refused),
+                "{name}: {log:?}"
+            );
         }
         server.signal("CONT");
         let thawed = Instant::now();
