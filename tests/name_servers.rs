@@ -9,7 +9,7 @@ use crate::support::tokens::mint;
 use crate::support::{admin, eventually, proxy, target};
 use postern_testkit::ports;
 use server::{Does, Family, LATE, NameServer};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -371,67 +371,4 @@ async fn a_gateway_follows_changes_of_resolv_conf_and_of_the_hosts_file() {
         |server: &NameServer| server.asked().into_iter().map(|(name, _)| name).collect::<HashSet<_>>();
     assert_eq!(asked(&first), HashSet::from(["one.test".to_owned()]));
     assert_eq!(asked(&second), HashSet::from(["two.test", "three.test"].map(str::to_owned)));
-}
-
-/// The name of a memcached moves to another one, and back to the first, which has kept its records.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs root, for mounts"]
-async fn a_store_whose_name_moves_admits_each_token_once() {
-    for transport in ["pipelined", "pooled"] {
-        let (home, echo) = (TempDir::new().unwrap(), target::echo().await.to_string());
-        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-        let first = Memcached::start();
-        let second = first.beside();
-        let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
-        with_memcacheds(&config, &[format!("spent:{}", first.port())]);
-        let text = std::fs::read_to_string(&config).unwrap();
-        // It does not remember what it has spent, so that each answer is the store's.
-        let more = format!("memcached.transport = \"{transport}\"\nmemcached.spent_cache = \"0B\"\n");
-        std::fs::write(&config, text.replace("[store]\n", &format!("[store]\n{more}"))).unwrap();
-        let hosts = |host: &str| format!("127.0.0.1 localhost\n{host} spent\n");
-        let gateway = started("gateway", &config, None, &hosts("127.0.0.1"));
-        gateway.until_ready("gateway").await;
-        let mut opened = HashMap::<String, usize>::new();
-        let challenge = async || {
-            let mut stream = proxy::dial(gateway.address).await.ok()?;
-            let head = proxy::connect(&mut stream, &echo, None).await.ok()?;
-            head.value("proxy-authenticate").map(str::to_owned)
-        };
-        let present_all = async |opened: &mut HashMap<String, usize>| {
-            for (token, times) in opened {
-                if let Ok(mut stream) = proxy::dial(gateway.address).await {
-                    let status = proxy::connect(&mut stream, &echo, Some(token)).await.unwrap().status;
-                    *times += usize::from(status == 200);
-                }
-            }
-        };
-        opened.extend(mint(&issuer.http(), &gateway.http(), 100).into_iter().map(|token| (token, 0)));
-        present_all(&mut opened).await;
-        assert!(opened.values().all(|times| *times == 1), "{transport}");
-
-        for (host, server, next) in [("127.0.0.2", &first, &second), ("127.0.0.1", &second, &first)] {
-            let before = challenge().await.unwrap();
-            std::fs::write(home.path().join("etc-gateway/hosts"), hosts(host)).unwrap();
-            present_all(&mut opened).await; // over the connections that are there
-            server.freeze(); // connections end, and the name is looked up again
-            next.thaw();
-            for _ in 0..3 {
-                present_all(&mut opened).await;
-            }
-            eventually("it asks for tokens of another mark, and goes on to", || async {
-                let asked = challenge().await.filter(|asked| *asked != before)?;
-                tokio::time::sleep(Duration::from_secs(3)).await; // longer than the next mark takes
-                (challenge().await? == asked).then_some(())
-            })
-            .await;
-            let new = mint(&issuer.http(), &gateway.http(), 20);
-            opened.extend(new.iter().map(|token| (token.clone(), 0)));
-            present_all(&mut opened).await;
-            present_all(&mut opened).await;
-            assert!(opened.values().all(|times| *times <= 1), "{transport}, {host}: {:?}", opened.values());
-            // A pool's connection to the frozen one may cost a token.
-            let served: usize = new.iter().map(|token| opened[token]).sum();
-            assert!(served > 10, "{transport}, {host}: {served} of {} new tokens", new.len());
-        }
-    }
 }

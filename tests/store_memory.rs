@@ -149,9 +149,13 @@ async fn two_replicas_without_a_vote_are_not_ready() {
             (status == 503 && body.contains(said) && names).then_some(())
         })
         .await;
-        let metrics = Metrics::of(gateway.admin).await;
-        let away = |replica| metrics.value(&format!("postern_store_replicas_away{{replica=\"{replica}\"}}"));
-        assert_eq!([away(1), away(2), away(3)], [1, 1, 0]);
+        eventually("the metrics say so", || async {
+            let metrics = Metrics::of(gateway.admin).await;
+            let away =
+                |replica| metrics.value(&format!("postern_store_replicas_away{{replica=\"{replica}\"}}"));
+            ([away(1), away(2), away(3)] == [1, 1, 0]).then_some(())
+        })
+        .await;
         for address in &at[..2] {
             eventually("the page says so", || async {
                 row(gateway.admin, address).await[1].as_str()?.starts_with("bad: ").then_some(())

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 /// A memcached; killed when it is dropped.
 pub struct Memcached {
-    host: &'static str,
     port: u16,
     child: Option<Child>,
     /// Its clock's distance from the machine's, as faketime writes it.
@@ -53,17 +52,9 @@ impl Memcached {
         server
     }
 
-    /// Another one at the same port, of another address of this machine.
-    pub fn beside(&self) -> Self {
-        let mut server = Self::absent();
-        (server.host, server.port) = ("127.0.0.2", self.port);
-        server.launch();
-        server
-    }
-
     /// A port on which nothing listens yet.
     pub fn absent() -> Self {
-        Self { host: "127.0.0.1", port: ports::free(), child: None, clock: None, evicts: false, options: &[] }
+        Self { port: ports::free(), child: None, clock: None, evicts: false, options: &[] }
     }
 
     pub fn port(&self) -> u16 {
@@ -71,13 +62,13 @@ impl Memcached {
     }
 
     pub fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// Starts it, empty.
     pub fn launch(&mut self) {
         let mut command = Command::new("memcached");
-        command.args(["-l", self.host, "-p", &self.port.to_string(), "-U", "0", "-t", "2"]);
+        command.args(["-l", "127.0.0.1", "-p", &self.port.to_string(), "-U", "0", "-t", "2"]);
         // As root it refuses to start without a user; as another user it ignores the option.
         command.args(["-c", "4096", "-u", "root"]).args(self.options);
         if !self.evicts {
@@ -86,7 +77,7 @@ impl Memcached {
         if let Some(difference) = self.clock {
             command.env("LD_PRELOAD", faketime::library()).env("FAKETIME", difference);
         }
-        self.child = Some(listening_at(self.host, spawn(command, "memcached"), self.port, "memcached"));
+        self.child = Some(listening(spawn(command, "memcached"), self.port, "memcached"));
     }
 
     /// SIGKILL, and the end of it.
@@ -124,13 +115,9 @@ pub fn spawn(mut command: Command, package: &str) -> Child {
 }
 
 /// Returns the server as soon as it listens there.
-pub fn listening(server: Child, port: u16, what: &str) -> Child {
-    listening_at("127.0.0.1", server, port, what)
-}
-
-fn listening_at(host: &str, mut server: Child, port: u16, what: &str) -> Child {
+pub fn listening(mut server: Child, port: u16, what: &str) -> Child {
     let began = Instant::now();
-    while TcpStream::connect((host, port)).is_err() {
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
         assert_eq!(server.try_wait().unwrap(), None, "{what} ended");
         assert!(began.elapsed() < PATIENCE, "{what} does not listen on port {port}");
         thread::sleep(Duration::from_millis(2));
