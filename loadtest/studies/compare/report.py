@@ -123,19 +123,13 @@ class Result:
             if is_udp
             else f"relayed by {self.setup.bulk_tunnels} tunnels at once, {self.setup.mebibytes} MiB each way and round"
         )
-        datagrams = [
-            "## CPU for a datagram\n",
-            f"{self.setup.datagrams:,} of each kind and round, by {self.setup.bulk_tunnels} tunnels at once in bursts of 32; those "
-            "alone one by\none, an eighth as many, each asked for by a datagram of five bytes. µs for each one that arrived; medians.\n",
-            self.datagram_table(),
-        ]
         return [
             "## CPU for a tunnel\n",
             f"{self.lineup.about}: µs of CPU of all the proxy's processes, {self.setup.tunnels}\n"
             f"tunnels a round of {self.setup.clients} clients, {self.setup.rounds} rounds.\n",
             self.cpu_table(),
             image("cpu-per-tunnel"),
-            *(datagrams if is_udp else []),
+            *(self.datagram_parts() if is_udp else []),
             "## CPU for a GiB\n",
             f"Seconds of CPU for a GiB {gib}; medians.\n",
             self.bulk_table(),
@@ -188,6 +182,14 @@ class Result:
             low_to_high = f"{number(s['low'])} to {number(s['high'])}"
             rows.append([title, number(s["median"]), number(s["min"]), low_to_high, *ratios])
         return table(["", "median, µs", "minimum", "middle half", *(f"× {title}" for title in beside.values())], rows)
+
+    def datagram_parts(self):
+        return [
+            "## CPU for a datagram\n",
+            f"{self.setup.datagrams:,} of each kind and round, by {self.setup.bulk_tunnels} tunnels at once in bursts of 32; those "
+            "alone one by\none, an eighth as many, each asked for by a datagram of five bytes. µs for each one that arrived; medians.\n",
+            self.datagram_table(),
+        ]
 
     def datagram_table(self):
         rows = []
