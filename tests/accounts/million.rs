@@ -3,7 +3,7 @@
 
 use crate::support::accounts::token_request;
 use crate::support::daemon::{Daemon, issuer_config};
-use crate::support::postgres::Postgres;
+use crate::support::postgres::{Postgres, issuer_in};
 use crate::support::process::{command, cpu, resident};
 use postern_issuer::control::{AccountRequest, Line, Terms, ask};
 use reqwest::RequestBuilder;
@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// The issuer's folder.
+const ISSUER: &str = "one";
 const ACCOUNTS: u32 = 1_000_000;
 /// Accounts that request tokens.
 const ACTIVE: usize = 500;
@@ -122,9 +124,11 @@ async fn measure(name: &str, config: &Path) {
 async fn a_million_accounts_are_measured_against_a_few() {
     for is_full in [false, true] {
         let home = TempDir::new().unwrap();
-        let config = issuer_config(home.path(), "");
+        let folder = home.path().join(ISSUER);
+        std::fs::create_dir(&folder).unwrap();
+        let config = issuer_config(&folder, "");
         super::add(&config, "first", "1/1d");
-        let path = home.path().join("issuer/accounts.sqlite");
+        let path = folder.join("issuer/accounts.sqlite");
         if is_full {
             fill(&path);
             println!("{} MB on the disk", std::fs::metadata(&path).unwrap().len() / 1_000_000);
@@ -144,11 +148,7 @@ async fn a_million_accounts_are_measured_against_a_few() {
 
 async fn moved_to_postgres_and_back(home: &Path) {
     let server = Postgres::start(&[]);
-    let passphrase = home.join("passphrase");
-    std::fs::write(&passphrase, "a passphrase of this measurement\n").unwrap();
-    std::fs::set_permissions(&passphrase, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    let more = format!("passphrase_file = {passphrase:?}\n[accounts]\ndatabase = {:?}\n", server.url(""));
-    let config = issuer_config(home, &more);
+    let config = issuer_in(&server, home, ISSUER, "");
     let migrate = |to: &str| {
         let began = Instant::now();
         let words = ["issuer", "migrate", "--to", to, "--config"].map(OsStr::new);

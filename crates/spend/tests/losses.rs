@@ -1,7 +1,7 @@
 //! Losses and faults that the watch reports, and their ends: what is over is reported no longer.
 
 use crate::support::fake::Fake;
-use crate::support::marked::{Gateway, MarkRecords, ask};
+use crate::support::marked::{Gateway, delete_sentinels, is_in_first_bucket};
 use crate::support::{Relay, epoch, eventually, options, pipelined, transports};
 use postern_spend::memcached::{Options, Replicas, Unfit};
 use postern_spend::{Spend, SpendStore, Unknown};
@@ -85,10 +85,7 @@ async fn a_mark_that_is_closed_in_all_buckets_is_followed_by_the_next() {
     let gateway = Gateway::start(options(vec![server.address()], pipelined()), epoch()).await;
     let mark = gateway.mark().await;
     let held = gateway.token(mark);
-    // The first one tells the age of the mark.
-    for key in MarkRecords::of(&server).await.sentinels.iter().filter(|key| !key.starts_with("|o9J-")) {
-        ask(&server, &format!("delete {key}"));
-    }
+    delete_sentinels(&server).await;
     let next = gateway.mark_after(mark).await;
     assert_eq!(gateway.spend(&held).await, Ok(Spend::Void));
     assert_eq!(gateway.spend(&gateway.token(next)).await, Ok(Spend::Admitted));
@@ -107,8 +104,7 @@ async fn a_mark_is_closed_on_servers_that_were_down_when_the_loss_was_found() {
     let gateway = Gateway::start(options(vec![fake.address()], pipelined()), epoch()).await;
     let mark = gateway.mark().await;
     fake.lose(is_in_a_quarter);
-    // The first one tells the age of the mark.
-    fake.lose_sentinels(|key| !is_in_a_quarter(key) && !key.starts_with("|o9J-"));
+    fake.lose_sentinels(|key| !is_in_a_quarter(key) && !is_in_first_bucket(key));
     eventually("the loss is found", async || (gateway.store.health().closed == 1).then_some(())).await;
     tokio::time::sleep(Duration::from_millis(500)).await; // some rounds of the watch
     fake.lose(|_| false);
@@ -170,10 +166,7 @@ async fn a_mark_that_is_closed_at_one_replica_is_good_at_the_other_two() {
     let three = Options { replicas: Replicas::Three(lists), ..options(Vec::new(), pipelined()) };
     let gateway = Gateway::start(three, epoch()).await;
     let mark = gateway.mark().await;
-    let records = MarkRecords::of(&servers[1]).await;
-    for key in records.sentinels.iter().filter(|key| !key.starts_with("|o9J-")) {
-        ask(&servers[1], &format!("delete {key}"));
-    }
+    delete_sentinels(&servers[1]).await;
     gateway.mark_after(mark).await; // as a precaution
     assert_eq!(gateway.store.health().closed, 1);
     for token in gateway.tokens(50, mark) {

@@ -1,6 +1,6 @@
 //! Three replicas that vote: real memcacheds that are away, slow, emptied, one after another.
 
-use crate::support::marked::{Gateway, MarkRecords, Token, ask};
+use crate::support::marked::{Gateway, MarkRecords, Token, ask, delete_sentinels};
 use crate::support::{Relay, epoch, eventually, options, pipelined};
 use postern_spend::memcached::{Ended, Options, Replicas, Verb};
 use postern_spend::{Epoch, ExchangeLog, Hint, Spend, SpendStore, Unknown};
@@ -339,11 +339,7 @@ async fn a_restart_makes_no_mark_younger() {
     drop(gateway);
     tokio::time::sleep(Duration::from_secs(4)).await; // the first group is read after two
     for server in &servers {
-        let MarkRecords { sentinels, .. } = MarkRecords::of(server).await;
-        // The first one reports the mark's age.
-        for key in sentinels.iter().filter(|key| !key.starts_with("|o9J-")) {
-            ask(server, &format!("delete {key}"));
-        }
+        delete_sentinels(server).await;
     }
     let once = Options { interval: Duration::from_secs(3600), ..replicas(&servers) };
     let restarted = Gateway::start(once, epoch).await;

@@ -15,6 +15,14 @@ async fn spend(client: &Client, key: &SpentKey, epoch: &Epoch) -> Result<Spend, 
     client.spend(key, epoch, UnixSeconds::now()).await
 }
 
+/// Spends a fresh token, of which nothing is sent.
+async fn assert_refused_unsent(client: &Client, epoch: &Epoch, name: &str) {
+    let mut log = ExchangeLog::default();
+    let verdict = client.spend_with(&fresh(epoch), epoch, UnixSeconds::now(), &mut log).await;
+    assert!(verdict.is_err(), "{name}");
+    assert!(log.exchanges().iter().all(|exchange| exchange.ended == Ended::Refused), "{name}: {log:?}");
+}
+
 /// Deadlines as in production.
 fn brisk(server: &Server, transport: Transport) -> Options {
     Options {
@@ -168,13 +176,7 @@ async fn a_frozen_store_fails_fast_and_comes_back_by_itself() {
         // From here on no caller waits: nothing is sent.
         eventually(name, || async { client.serving().err() }).await;
         for _ in 0..1000 {
-            let mut log = ExchangeLog::default();
-            let verdict = client.spend_with(&fresh(&epoch), &epoch, UnixSeconds::now(), &mut log).await;
-            assert!(verdict.is_err(), "{name}");
-            assert!(
-                log.exchanges().iter().all(|exchange| exchange.ended == Ended::Refused),
-                "{name}: {log:?}"
-            );
+            assert_refused_unsent(&client, &epoch, name).await;
         }
         server.signal("CONT");
         let thawed = Instant::now();
@@ -233,9 +235,7 @@ async fn a_pool_sends_nothing_more_to_a_server_that_is_silent() {
     .await;
     server.signal("STOP");
     assert_eq!(spend(&client, &fresh(&epoch), &epoch).await, Err(Unknown::TimedOut));
-    let (mut log, now) = (ExchangeLog::default(), UnixSeconds::now());
-    assert!(client.spend_with(&fresh(&epoch), &epoch, now, &mut log).await.is_err());
-    assert!(log.exchanges().iter().all(|exchange| exchange.ended == Ended::Refused), "{log:?}");
+    assert_refused_unsent(&client, &epoch, "pooled").await;
     server.signal("CONT");
     eventually("it is used again", || async { client.serving().ok() }).await;
 }

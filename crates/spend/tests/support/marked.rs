@@ -120,6 +120,18 @@ impl MarkRecords {
     }
 }
 
+/// `true` for keys of the first bucket, whose sentinel tells the age of the mark.
+pub fn is_in_first_bucket(key: &str) -> bool {
+    key.starts_with("|o9J-")
+}
+
+/// Deletes the sentinels of a server's only mark, but for the first one.
+pub async fn delete_sentinels(server: &Server) {
+    for key in MarkRecords::of(server).await.sentinels.iter().filter(|key| !is_in_first_bucket(key)) {
+        ask(server, &format!("delete {key}"));
+    }
+}
+
 /// Of `key=%7Clabel%7C%23%7Cname exp=seconds ...`, for a record in a bucket.
 fn name_and_end(line: &str) -> Option<(String, u64)> {
     let (name, rest) = line.strip_prefix("key=%7C")?.split_once(" exp=")?;
