@@ -61,6 +61,31 @@ async fn the_challenge_is_requested_again_when_the_directory_has_a_newer_key_in_
     assert_eq!((world.gateway.tokens().len(), world.gateway.probes()), (2, probes + 1));
 }
 
+/// Its challenge with the old key is good for an hour, and it may have been asked a moment too early.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_learns_of_a_newer_key_late_is_asked_again_within_seconds() {
+    let world = World::with(|config| (config.wallet.low, config.wallet.high) = (0, 1)).await;
+    let target = echo().await.to_string();
+    world.gateway.set_max_age(3_600);
+    world.gateway.stay_with(world.issuer.key());
+    world.gateway.accept(world.issuer.key());
+    world.issuer.rotate(); // the old key is listed and signs on
+    for _ in 0..4 {
+        assert_eq!(world.connect(&target).await.status, 200, "tokens of the old key are good");
+    }
+    assert!(world.gateway.probes() <= 3, "not before each token: {}", world.gateway.probes());
+    assert!(!keys(&world.gateway).contains(&world.issuer.key().id()));
+    world.gateway.catch_up();
+    let minted_for_new = async {
+        while keys(&world.gateway).last() != Some(&world.issuer.key().id()) {
+            assert_eq!(world.connect(&target).await.status, 200);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(HANG, minted_for_new).await.expect("the agent asks again");
+    world.gateway.expect_no_token_twice();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_is_behind_costs_one_token_and_the_others_are_kept() {
     let world = World::new().await;

@@ -23,6 +23,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// Interval between removals of useless tokens.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// Interval between requests for the challenge of a gateway that does not name the issuer's newest key yet: it polls the
+/// issuer, and its challenge with the older key may be valid for minutes.
+const BEHIND_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Refill {
     supply: Arc<Supply>,
@@ -35,8 +38,8 @@ pub(crate) struct Refill {
     /// Start of a postponed batch.
     put_off: Option<Instant>,
     status: MintingStatus,
-    /// The issuer's preferred key for which the challenge was fetched again, but named another key.
-    asked_about: Option<TokenKeyId>,
+    /// The issuer's preferred key for which the challenge was fetched again, but named another key; and when.
+    asked_about: Option<(TokenKeyId, Instant)>,
     failures_in_a_row: u32,
     next_tidy: Instant,
     /// During a drain, tokens are minted for waiting requests only.
@@ -226,13 +229,19 @@ impl Refill {
         self.mint(&issuer, &published, current, count).await
     }
 
-    /// Returns `true` if the issuer has a newer key than `current` names, and the challenge was not fetched since.
+    /// Returns `true` if the issuer has a newer key than `current` names, and the challenge was not fetched of late.
     fn is_superseded(&mut self, current: &CurrentChallenge, published: &Published) -> bool {
         let preferred = published.preferred(&current.challenge);
-        let is_news = current.key.is_some() && preferred.is_some() && current.key != preferred;
-        let is_superseded = is_news && self.asked_about != preferred;
-        self.asked_about = if is_news { preferred } else { None };
-        is_superseded
+        let Some(preferred) = preferred.filter(|key| current.key.is_some_and(|named| named != *key)) else {
+            self.asked_about = None;
+            return false;
+        };
+        let is_asked =
+            self.asked_about.is_some_and(|(key, when)| key == preferred && when.elapsed() < BEHIND_EVERY);
+        if !is_asked {
+            self.asked_about = Some((preferred, Instant::now()));
+        }
+        !is_asked
     }
 
     async fn mint(

@@ -27,6 +27,8 @@ pub struct Gateway {
     names_key: Mutex<bool>,
     /// The key it requires and accepts, where that is not the issuer's first: a gateway that is behind.
     pinned: Mutex<Option<Arc<SigningKey>>>,
+    /// A key that it accepts beside the one that its challenge names: one that the issuer still lists.
+    accepted: Mutex<Option<Arc<SigningKey>>>,
     max_age: Mutex<u64>,
     mood: Mutex<Mood>,
     /// The delay of the answer to the next presentation of a token.
@@ -98,6 +100,7 @@ impl Gateway {
             tags: Mutex::default(),
             names_key: Mutex::new(true),
             pinned: Mutex::default(),
+            accepted: Mutex::default(),
             max_age: Mutex::new(3600),
             mood: Mutex::new(Mood::Well),
             held: Mutex::default(),
@@ -162,6 +165,11 @@ impl Gateway {
     /// It has fetched the directory.
     pub fn catch_up(&self) {
         *self.pinned.lock() = None;
+    }
+
+    /// From now on it accepts tokens of this key as well.
+    pub fn accept(&self, key: Arc<SigningKey>) {
+        *self.accepted.lock() = Some(key);
     }
 
     /// The next presentation of a token is answered after `time`, as for a target that is slow.
@@ -280,8 +288,10 @@ impl Gateway {
         if !is_asked_for || self.tags.lock().is_some() {
             return Err(self.refusal("another challenge"));
         }
-        let key = VerifyingKey::from_spki(self.key().public_key()).unwrap();
-        if key.verify(&token).is_err() {
+        let accepted = self.accepted.lock().clone();
+        let verifies =
+            |key: Arc<SigningKey>| VerifyingKey::from_spki(key.public_key()).unwrap().verify(&token).is_ok();
+        if !accepted.into_iter().chain([self.key()]).any(verifies) {
             return Err(self.refusal("unknown key"));
         }
         if !self.spent.lock().insert(token.as_bytes().to_vec()) {
