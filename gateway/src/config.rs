@@ -239,7 +239,8 @@ pub struct Limits {
     pub udp_idle_timeout: ConfigDuration,
     /// Age at which even a busy tunnel is reset.
     pub tunnel_lifetime: Option<ConfigDuration>,
-    /// Bytes a second in each direction of a tunnel, at least 1 KiB.
+    /// Bytes a second in each direction of a tunnel, at least 1 KiB. Each datagram counts 66 bytes more than it has, as on a link;
+    /// where a next hop sends it, only its capsule counts.
     pub tunnel_rate: Option<Size>,
     /// Secret of 16 characters or more by which a fleet shares `limits.source.refusals` through memcached.
     pub shared_secret: Option<Secret>,

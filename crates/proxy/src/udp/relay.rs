@@ -79,7 +79,8 @@ impl<C: AsyncRead + AsyncWrite + Reset + Unpin> UdpRelay<C> {
         }
     }
 
-    /// Limits each direction to `bytes_a_second`, after one second's worth at once.
+    /// Limits each direction to `bytes_a_second`, after one second's worth at once. Each datagram counts as a packet, so the
+    /// rate also bounds empty ones.
     #[must_use]
     pub fn paced(mut self, bytes_a_second: Option<u64>) -> Self {
         self.up.pace = bytes_a_second.map(Pace::new);

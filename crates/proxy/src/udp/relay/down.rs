@@ -1,6 +1,6 @@
 //! From the target to a client's stream: datagrams are received in bursts, and written as capsules.
 
-use super::turn::{Fault, KEPT, Scratch, TURN, Turn};
+use super::turn::{Fault, KEPT, PACKET, Scratch, TURN, Turn};
 use crate::relay::Pace;
 use crate::udp::socket::is_final;
 use std::io;
@@ -86,7 +86,7 @@ impl Down {
         let kept = ends.iter().copied().rfind(|&end| end <= taken + KEPT).unwrap_or(taken).max(begun);
         let dropped = ends.iter().filter(|&&end| end > kept).count() as u64;
         if let Some(pace) = &mut self.pace {
-            pace.spend(kept);
+            pace.spend(kept + PACKET * ends.len());
         }
         self.bytes += bytes;
         self.last_moved = Instant::now();

@@ -1,4 +1,4 @@
-use super::turn::READ;
+use super::turn::{PACKET, READ};
 use super::*;
 use crate::relay::Meter;
 use crate::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
@@ -78,6 +78,27 @@ async fn a_turn_makes_few_system_calls_however_small_the_datagrams_are() {
         most = most.max(relay.meter.up.total() - before);
     }
     assert!(most <= 132, "{most} datagrams");
+}
+
+#[tokio::test]
+async fn a_rate_also_limits_datagrams_without_bytes() {
+    let (relay, mut client, target) = relay(READ).await;
+    let mut relay = relay.paced(Some(1000 * PACKET as u64));
+    tokio::time::pause();
+    client.write_all(&[0, 1, 0].repeat(5000)).await.unwrap();
+    let (up, down) = (relay.meter.up.total(), relay.meter.down.total());
+    for second in 1..4 {
+        for _ in 0..500 {
+            for _ in 0..3 {
+                let _ = target.send(&[]).await; // the kernel drops what the relay does not receive
+            }
+            turn(&mut relay).await;
+        }
+        for sent in [relay.meter.up.total() - up, relay.meter.down.total() - down] {
+            assert!((500 * second..=1100 * second).contains(&sent), "{sent} within {second} s");
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
 }
 
 #[tokio::test]

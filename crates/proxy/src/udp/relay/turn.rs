@@ -12,6 +12,9 @@ use std::sync::Arc;
 pub(crate) const KEPT: usize = 64 << 10;
 /// Size of a read from the client, in bytes.
 pub(super) const READ: usize = 64 << 10;
+/// Bytes that a datagram counts for a rate limit besides its own: what its packet has on a link. Frame 18, preamble and gap 20,
+/// IPv4 20, UDP 8.
+pub(super) const PACKET: usize = 66;
 /// Reads and bursts of one turn, after which other tunnels have theirs.
 pub(super) const TURN: usize = 4;
 

@@ -1,6 +1,6 @@
 //! From a client's stream to the target: capsules are read, and their datagrams sent in bursts.
 
-use super::turn::{DatagramMeter, Fault, READ, Scratch, TURN, Turn};
+use super::turn::{DatagramMeter, Fault, PACKET, READ, Scratch, TURN, Turn};
 use crate::relay::Pace;
 use crate::udp::capsule::{Decoder, MAX_PAYLOAD};
 use crate::udp::socket::{Bursts, Datagrams};
@@ -37,15 +37,15 @@ impl Up {
         let Turn { datagrams, meter, scratch: Scratch { read: room, bursts, .. } } = turn;
         for _ in 0..TURN {
             ready!(datagrams.poll_writable(cx))?;
+            let most = match &mut self.pace {
+                Some(pace) => ready!(pace.poll_allowance(cx)).min(READ),
+                None => READ,
+            };
             if !self.unsent.is_empty() {
                 let unsent = std::mem::take(&mut self.unsent);
                 self.send(&unsent, datagrams, bursts, meter)?;
                 continue;
             }
-            let most = match &mut self.pace {
-                Some(pace) => ready!(pace.poll_allowance(cx)).min(READ),
-                None => READ,
-            };
             let mut buffer = ReadBuf::new(&mut room[..most]);
             ready!(Pin::new(&mut *client).poll_read(cx, &mut buffer))?;
             let read = buffer.filled().len();
@@ -84,6 +84,9 @@ impl Up {
         let tally = burst.end()?;
         self.unsent = bytes.to_vec();
         self.bytes += tally.bytes;
+        if let Some(pace) = &mut self.pace {
+            pace.spend(PACKET * (tally.sent + tally.dropped) as usize);
+        }
         if tally.sent > 0 {
             self.last_moved = Instant::now();
         }
