@@ -44,6 +44,8 @@ pub(super) struct Marking {
     tried: Option<Instant>,
     /// The loss of the mark on offer, once found.
     pub(super) loss: Option<Loss>,
+    /// The time at which a loss that is known was last looked at, or became known.
+    looked_back: Option<Instant>,
     /// The time of the last survey of all buckets because of a void token.
     suspected: Option<Instant>,
 }
@@ -75,7 +77,8 @@ impl Marking {
         if number > 0 {
             self.follow();
         }
-        (self.loss, self.without, self.incomplete, self.tried) = (None, None, None, None);
+        (self.loss, self.looked_back) = (None, None);
+        (self.without, self.incomplete, self.tried) = (None, None, None);
     }
 
     fn follow(&mut self) {
@@ -120,6 +123,16 @@ impl Marking {
         !is_counted || is_suspect || self.may_change()
     }
 
+    /// Returns `true` if a known loss is to be looked at again, because its replica may be back with all records: once in
+    /// [`BETWEEN`].
+    pub(super) fn looks_back(&mut self) -> bool {
+        let looks = since(*self.looked_back.get_or_insert_with(instant)) >= BETWEEN;
+        if looks {
+            self.looked_back = Some(instant());
+        }
+        looks
+    }
+
     /// Records a loss. Returns `true` if it is the first, or if more tokens are void than before.
     pub(super) fn is_worse(&mut self, loss: Loss) -> bool {
         self.loss.replace(loss).is_none_or(|before| loss.void > before.void)
@@ -132,7 +145,7 @@ impl Marking {
         if self.loss.is_some_and(|loss| answering < loss.answering) {
             return false;
         }
-        (self.without, self.incomplete, self.tried) = (None, None, None);
+        (self.looked_back, self.without, self.incomplete, self.tried) = (None, None, None, None);
         self.loss.take().is_some()
     }
 

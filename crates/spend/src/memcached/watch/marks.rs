@@ -77,7 +77,7 @@ impl Rounds {
         }
         let is_suspect = marking.suspects(|| self.store.marked.take_suspicion(key));
         let (looks, due) = (marking.looks(self.replicas.len(), is_suspect), marking.due());
-        if !looks {
+        if !looks && !marking.looks_back() {
             return Ok(());
         }
         let looks_at_all = is_suspect || marking.loss.is_some();
@@ -89,6 +89,9 @@ impl Rounds {
                 tracing::info!(token_key = %key.short(), "the double-spend store knows the mark again, in every bucket");
             }
             return Ok(());
+        }
+        if !looks {
+            return Ok(()); // known: sentinels that are read again and again would be the last records to be evicted
         }
         // A detected loss may have spared witnesses, too, of any mark.
         for sentinels in &mut marking.sentinels {

@@ -97,6 +97,20 @@ fn a_loss_stays_while_fewer_replicas_answer_than_when_it_was_seen() {
     assert!(marking.heals(3) && marking.loss.is_none());
 }
 
+/// No mark may follow for the rest of the day, but the replica may be back with all records.
+#[tokio::test(start_paused = true)]
+async fn a_known_loss_is_looked_at_once_a_minute() {
+    let (mut marking, mut looks) = (torn(0), Vec::new());
+    for second in 0..200 {
+        if marking.looks_back() {
+            looks.push(second);
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(looks, [60, 120, 180]);
+    assert!(marking.heals(3) && !marking.looks_back(), "the next loss has a minute of its own");
+}
+
 #[test]
 fn every_witness_is_read_in_its_turn() {
     let mut marking = Marking::default();
