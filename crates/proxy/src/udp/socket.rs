@@ -255,16 +255,26 @@ impl Tally {
     }
 }
 
+/// What Linux makes of ICMP's "no UDP there", "host unknown" and "host isolated", for which the standard library has no kinds.
+#[cfg(target_os = "linux")]
+const OF_ICMP: [nix::errno::Errno; 3] =
+    [nix::errno::Errno::ENOPROTOOPT, nix::errno::Errno::EHOSTDOWN, nix::errno::Errno::ENONET];
+#[cfg(not(target_os = "linux"))]
+const OF_ICMP: [i32; 0] = [];
+
 /// Returns `true` if the system reports that the target cannot be reached: RFC 9298, section 3.1, ends the stream then.
 pub(super) fn is_final(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
-    matches!(
-        error.kind(),
-        Kind::ConnectionRefused
-            | Kind::ConnectionReset
-            | Kind::HostUnreachable
-            | Kind::NetworkUnreachable
-            | Kind::NetworkDown
-            | Kind::PermissionDenied
-    )
+    let is_of_icmp =
+        error.raw_os_error().is_some_and(|code| OF_ICMP.iter().any(|known| *known as i32 == code));
+    is_of_icmp
+        || matches!(
+            error.kind(),
+            Kind::ConnectionRefused
+                | Kind::ConnectionReset
+                | Kind::HostUnreachable
+                | Kind::NetworkUnreachable
+                | Kind::NetworkDown
+                | Kind::PermissionDenied
+        )
 }

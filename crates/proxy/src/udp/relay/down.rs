@@ -64,15 +64,11 @@ impl Down {
         let Scratch { bursts, capsules, ends, .. } = &mut **scratch;
         capsules.clear();
         ends.clear();
-        let (mut count, mut bytes) = (0, 0);
-        let each = |length: usize, capsules: &[u8]| {
-            count += 1;
-            bytes += length as u64;
-            ends.push(capsules.len());
-        };
+        let each = |length: usize, capsules: &[u8]| ends.push((capsules.len(), length));
         if let Err(error) = ready!(datagrams.poll_receive(cx, bursts, capsules, each)) {
-            let ended = if is_final(&error) { Err(Fault::Broken) } else { Ok(Vec::new()) };
-            return Poll::Ready(ended);
+            // Without memory the socket would stay ready and be read in vain.
+            let is_over = is_final(&error) || error.kind() == io::ErrorKind::OutOfMemory;
+            return Poll::Ready(if is_over { Err(Fault::Broken) } else { Ok(Vec::new()) });
         }
         let mut taken = 0;
         while taken < capsules.len() {
@@ -82,17 +78,19 @@ impl Down {
             }
         }
         // A capsule that the client has begun to take must be completed.
-        let begun = ends.iter().copied().find(|&end| end >= taken).unwrap_or(taken);
-        let kept = ends.iter().copied().rfind(|&end| end <= taken + KEPT).unwrap_or(taken).max(begun);
-        let dropped = ends.iter().filter(|&&end| end > kept).count() as u64;
+        let all = || ends.iter().map(|(end, _)| *end);
+        let begun = all().find(|&end| end >= taken).unwrap_or(taken);
+        let kept = all().rfind(|&end| end <= taken + KEPT).unwrap_or(taken).max(begun);
+        let passed = all().filter(|&end| end <= kept).count();
+        let bytes: u64 = ends.iter().take(passed).map(|(_, length)| *length as u64).sum();
         if let Some(pace) = &mut self.pace {
             pace.spend(kept + PACKET * ends.len());
         }
         self.bytes += bytes;
         self.last_moved = Instant::now();
         meter.bytes.down.add(bytes);
-        meter.down.add(count - dropped);
-        meter.dropped.down.add(dropped);
+        meter.down.add(passed as u64);
+        meter.dropped.down.add((ends.len() - passed) as u64);
         Poll::Ready(Ok(capsules[taken..kept].to_vec()))
     }
 

@@ -32,8 +32,8 @@ pub(super) struct Scratch {
     pub(super) read: Box<[u8]>,
     pub(super) bursts: Bursts,
     pub(super) capsules: Vec<u8>,
-    /// Ends of the capsules in `capsules`.
-    pub(super) ends: Vec<usize>,
+    /// Ends of the capsules in `capsules`, and the lengths of their datagrams.
+    pub(super) ends: Vec<(usize, usize)>,
 }
 
 /// The relay's socket and counts, and the thread's buffers.
