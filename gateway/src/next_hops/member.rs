@@ -47,6 +47,8 @@ pub(super) struct Health {
     has_opened: bool,
     /// `true` if the last connection carried no UDP.
     pub(super) lacks_udp: bool,
+    /// `true` if the URL has carried UDP since it was last down: refusals of UDP are then about their targets.
+    has_carried_udp: bool,
     /// Time of the last request for UDP whose answer showed that the server knows none.
     refused_udp: Option<Instant>,
 }
@@ -72,9 +74,18 @@ impl Member {
         !health.lacks_udp && health.refused_udp.is_none_or(|at| at.elapsed() >= UDP_STANDS)
     }
 
-    /// Records an answer of a server that knows no UDP, although its SETTINGS or the operator promised it.
-    pub(crate) fn refused_udp(&self) {
-        self.health.lock().refused_udp = Some(Instant::now());
+    pub(crate) fn carried_udp(&self) {
+        self.health.lock().has_carried_udp = true;
+    }
+
+    /// Records an answer to a request for UDP as servers give that know none, although SETTINGS or the operator promised it.
+    /// Returns `false` if this one has carried UDP: it refuses the target, and others stay open.
+    pub(crate) fn refused_udp(&self) -> bool {
+        let health = &mut *self.health.lock();
+        if !health.has_carried_udp {
+            health.refused_udp = Some(Instant::now());
+        }
+        !health.has_carried_udp
     }
 
     pub(super) fn choice(&self, now: Instant) -> Choice<'_> {
@@ -178,6 +189,7 @@ impl Health {
             is_in_circle: false,
             has_opened: false,
             lacks_udp: false,
+            has_carried_udp: false,
             refused_udp: None,
         }
     }
@@ -209,6 +221,7 @@ impl Health {
         } else if self.down.is_some() {
             return false; // several tunnels can fail at once; only checks count from now on
         }
+        self.has_carried_udp = false; // another program may come up there
         self.check_at = now + jittered(BACKOFF.pause(self.failures), Duration::ZERO, jitter);
         self.failures = self.failures.saturating_add(1);
         self.down.replace(reason).is_none()

@@ -14,7 +14,7 @@ use postern_gateway::config::{Config, Egress};
 use postern_testkit::ports;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UdpSocket;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::{sleep, timeout};
 
 /// Keys of a next hop that is reached over HTTP/1.1, which does not announce UDP.
@@ -229,6 +229,43 @@ async fn a_next_hop_that_turns_out_to_carry_no_udp_costs_one_token() {
     client.send(connect_with(tcp.address, &[&tokens[1]])).await;
     client.head().await.assert_opened();
     assert!(gateway.readiness.degraded().is_empty(), "{:?}", gateway.readiness.degraded());
+}
+
+/// A proxy that opens one target and knows no other, as one that allows some hosts; it sends each byte back.
+async fn picky(target: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await?);
+                }
+                if !String::from_utf8_lossy(&head).contains(&path(target)) {
+                    return stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await;
+                }
+                let opened = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: connect-udp\r\n\
+                              Capsule-Protocol: ?1\r\n\r\n";
+                stream.write_all(opened.as_bytes()).await?;
+                let (mut read, mut write) = stream.split();
+                tokio::io::copy(&mut read, &mut write).await.map(drop)
+            });
+        }
+    });
+    format!("http://{address}")
+}
+
+/// A client that asks for what the next hop refuses would otherwise end UDP for all others.
+#[tokio::test]
+async fn a_next_hop_that_has_carried_udp_and_refuses_a_target_goes_on_carrying_the_others() {
+    let gateway = gateway(all_through(&[&picky("good.example:443").await], "udp = true\n")).await;
+    let mut client = Http2::connect(gateway.address).await;
+    for _ in 0..3 {
+        open(&mut client, "good.example:443").await.echo(b"open").await;
+        let (answer, _) = open_with(&mut client, "bad.example:443", &ISSUER.authorization()).await;
+        assert_eq!(answer.status, 403, "{answer:?}");
+    }
 }
 
 /// Returns a gateway whose next hop has two URLs, a SOCKS5 proxy and the gateway returned as `exit`, which alone carries UDP.

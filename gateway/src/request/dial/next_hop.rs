@@ -196,12 +196,14 @@ async fn open_http(
     };
     let target = |refusal| Err(Failure::Target(refusal));
     if connect.is_opened_by(&head, is_http2) {
+        if is_udp {
+            member.carried_udp();
+        }
         return Ok(tunnel);
     }
     match head.status.as_u16() {
         // Servers that know no such path, method or upgrade.
-        ..=299 | 400 | 404 | 405 | 501 if is_udp => {
-            member.refused_udp();
+        ..=299 | 400 | 404 | 405 | 501 if is_udp && member.refused_udp() => {
             Err(Failure::NoUdp("it does not know CONNECT-UDP"))
         }
         status @ (401 | 407) if hop.user.is_none() => {
