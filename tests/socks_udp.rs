@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_rustls::TlsAcceptor;
 
@@ -112,7 +112,7 @@ async fn beyond_the_limit_the_target_that_was_silent_for_longest_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_target_takes_a_place_of_a_connection() {
-    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 3\n").await;
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 6\n").await;
     let [first, second, third] = [v4(echo().await), v4(echo().await), v4(echo().await)];
     let mut program = stage.program().await;
     program.echo(&first, 4).await;
@@ -122,6 +122,10 @@ async fn each_target_takes_a_place_of_a_connection() {
         .await;
     program.echo(&first, 4).await;
     assert_eq!(stage.opened().await, 2);
+    // The other half of the places is for connections.
+    let mut connection = proxy::dial(stage.agent.address).await.unwrap();
+    in_time(connection.write_all(b"GET /proxy.pac HTTP/1.1\r\nHost: localhost\r\n\r\n")).await.unwrap();
+    assert_eq!(in_time(proxy::read_head(&mut connection)).await.unwrap().status, 200);
     drop(program);
     stage.has_streams(0).await;
     eventually("the places are free", || async {
@@ -131,6 +135,49 @@ async fn each_target_takes_a_place_of_a_connection() {
         Some(())
     })
     .await;
+}
+
+/// A program that vanished without a word, as a phone does, would otherwise hold its place for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_association_without_a_target_gives_its_place_to_a_connection() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 4\n").await;
+    let closed = v4(UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap());
+    let mut program = stage.program().await;
+    program.send(&closed, b"nobody is there").await;
+    metrics_when(stage.agent.admin, "a stream was open", |metrics| metrics.agent_requests("opened") > 0)
+        .await;
+    stage.has_streams(0).await;
+    let ended = tokio::spawn(async move { program.control.read(&mut [0]).await });
+    eventually("the association makes room", || async {
+        let mut connections = Vec::new();
+        for _ in 0..4 {
+            connections.push(proxy::dial(stage.agent.address).await.ok()?);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        ended.is_finished().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_is_being_opened_makes_no_room_for_another() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "udp_targets = 2\n").await;
+    let [first, second, third, fourth] =
+        [v4(echo().await), v4(echo().await), v4(echo().await), v4(echo().await)];
+    let mut program = stage.program().await;
+    program.echo(&first, 4).await;
+    stage.gateway.process.signal("STOP");
+    for target in [&second, &third, &fourth, &fourth] {
+        program.send(target, b"wait").await;
+    }
+    stage.dropped(2).await; // those to the fourth
+    stage.gateway.process.signal("CONT");
+    for target in [&second, &third, &second] {
+        program.echo(target, 4).await;
+    }
+    assert_eq!(stage.opened().await, 3);
+    assert_eq!(tokens(&Metrics::of(stage.agent.admin).await, "abandoned"), 0);
+    stage.has_streams(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -62,8 +62,8 @@ pub struct Listen {
     /// Scarce file descriptors lower it.
     #[schemars(range(min = 1))]
     pub connections: usize,
-    /// Targets of UDP at once for each association of SOCKS5, a token each; beyond, the one silent for longest ends. 0: no UDP, over
-    /// HTTP either.
+    /// Targets of UDP at once for each association of SOCKS5, a token each; beyond, the one silent for longest ends. All together
+    /// take half of `connections` at most. 0: no UDP, over HTTP either.
     pub udp_targets: usize,
 }
 

@@ -177,7 +177,10 @@ async fn a_program_that_hangs_up_before_its_tunnel_opens_costs_no_token() {
     let connects = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
     let port = target.port().to_be_bytes();
     let socks = [&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1][..], &port].concat();
-    for request in [&connects, &socks, &connects, &socks] {
+    let udp = b"GET /.well-known/masque/udp/127.0.0.1/53/ HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\n\
+                Upgrade: connect-udp\r\n\r\n"
+        .to_vec();
+    for request in [&connects, &socks, &udp, &connects, &socks, &udp] {
         let mut program = TcpStream::connect(world.agent.address).await.unwrap();
         program.write_all(request).await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await; // it waits for its token

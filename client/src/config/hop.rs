@@ -293,7 +293,7 @@ pub struct WalletConfig {
     /// Longest random delay of minting, to hide the moment of use; none when tokens run short.
     #[serde(default = "seconds::<60>")]
     pub delay: ConfigDuration,
-    /// Tokens sent in a minute; more requests get 429. 0 means no limit.
+    /// Tokens sent in a minute, half of them for UDP; more requests get 429. 0 means no limit.
     #[serde(default = "most_per_minute")]
     pub most_per_minute: u32,
     /// Sync before a token is sent; without it a power loss may link tunnels to you.

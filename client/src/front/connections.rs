@@ -86,11 +86,21 @@ impl Endpoint for AgentState {
                 self.count(AgentOutcome::BadRequest);
                 self.shutdown.until_stopped(socks::refuse_version_4(stream)).await;
             }
-            // Of the methods that programs send to a proxy, CONNECT alone begins so.
-            Some(first) => http_proxy::serve(stream, first == b'C', visitor, self).await,
+            Some(first) => {
+                // Of the methods that programs send to a proxy, CONNECT alone begins so.
+                let asks_for_tunnel = first == b'C' || asks_for_udp(&stream).await;
+                http_proxy::serve(stream, asks_for_tunnel, visitor, self).await;
+            }
             None => {}
         }
     }
+}
+
+/// Peeks at what has arrived, and returns `true` if it asks for UDP.
+async fn asks_for_udp(stream: &TcpStream) -> bool {
+    const BEGIN: &[u8] = b"GET /.well-known/masque/udp/";
+    let mut begin = [0; BEGIN.len()];
+    matches!(stream.peek(&mut begin).await, Ok(length) if begin[..length] == *BEGIN)
 }
 
 /// Peeks at the first byte, which identifies the protocol: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.

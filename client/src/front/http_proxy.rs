@@ -37,12 +37,12 @@ enum Opened {
     Udp(UdpStream),
 }
 
-/// Serves one client connection, which may become a tunnel; it begins with a CONNECT if `is_connect`.
-pub(crate) async fn serve(stream: TcpStream, is_connect: bool, visitor: Visitor, state: &AgentState) {
+/// Serves one client connection, which may become a tunnel; its first request asks for one if `asks_for_tunnel`.
+pub(crate) async fn serve(stream: TcpStream, asks_for_tunnel: bool, visitor: Visitor, state: &AgentState) {
     let Ok(ends) = ConnectionEnds::of(&stream) else { return }; // the client is gone already
     let Visitor { mut place, exchange, .. } = visitor;
     // Boxed, so the memory of HTTP is freed before the tunnel begins.
-    match Box::pin(requests(stream, is_connect, ends, &exchange, state)).await {
+    match Box::pin(requests(stream, asks_for_tunnel, ends, &exchange, state)).await {
         (Finished { stream: Accepted::Left(stream), early, ended: Ended::Closed }, Some(opened)) => {
             place.keep();
             match opened {
@@ -64,7 +64,7 @@ pub(crate) async fn serve(stream: TcpStream, is_connect: bool, visitor: Visitor,
 /// Answers requests until one of them opens a tunnel, which it returns, the connection ends, or the stop comes.
 async fn requests(
     stream: TcpStream,
-    is_connect: bool,
+    asks_for_tunnel: bool,
     ends: ConnectionEnds,
     exchange: &Exchange,
     state: &AgentState,
@@ -72,7 +72,7 @@ async fn requests(
     let (kept, opened) = (KeptTunnels::default(), Mutex::new(None));
     let mut http = builder(HEADER_TIMEOUT, HEADER_LIMIT);
     // A client may finish sending and then only read; one that does so before its tunnel opens has hung up.
-    http.half_close(!is_connect);
+    http.half_close(!asks_for_tunnel);
     // In lower case, a target would recognise requests of an agent.
     http.max_headers(MOST_FIELDS).preserve_header_case(true);
     let answer = |request: Request<Incoming>| {
@@ -209,8 +209,8 @@ struct UdpStream {
 impl UdpStream {
     async fn open(head: &Parts, state: &AgentState) -> Result<Self, Refusal> {
         let target = target(head, state)?;
-        let (opened, tunnel) = (Instant::now(), state.opener.open(&target).await?);
-        Ok(Self { tunnel, target, opened })
+        let tunnel = state.opener.open(&target).await?;
+        Ok(Self { tunnel, target, opened: Instant::now() })
     }
 
     /// Relays capsules until a side ends, or none come for a while. `early` has those that came with the request.

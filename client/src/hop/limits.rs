@@ -6,7 +6,7 @@ use crate::settings::TokenSettings;
 use parking_lot::Mutex;
 use postern_daemon::bucket::Bucket;
 use postern_daemon::seldom::Seldom;
-use postern_proxy::target::Target;
+use postern_proxy::target::{Target, Transport};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -56,40 +56,48 @@ fn is_recent(at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(at) < REMEMBERED
 }
 
-/// The limit on tokens sent in a minute: the present `[wallet] most_per_minute`.
+/// The limit on tokens sent in a minute: the present `[wallet] most_per_minute`, and half of it for UDP. A program that sends a
+/// datagram each to many targets, as a scan does, leaves the other half to tunnels.
 pub(crate) struct Cap {
     settings: watch::Receiver<TokenSettings>,
-    bucket: Mutex<Bucket>,
+    all: Mutex<Bucket>,
+    udp: Mutex<Bucket>,
     line: Seldom,
 }
 
 impl Cap {
     pub(crate) fn new(settings: watch::Receiver<TokenSettings>) -> Self {
-        Self { settings, bucket: Mutex::default(), line: Seldom::every(Duration::from_secs(60)) }
+        let line = Seldom::every(Duration::from_secs(60));
+        Self { settings, all: Mutex::default(), udp: Mutex::default(), line }
     }
 
     /// Fails at the limit with the time until a token may be sent, and warns once a minute.
-    pub(crate) fn check(&self, now: Instant) -> Result<(), Duration> {
-        self.take(0, now)
+    pub(crate) fn check(&self, transport: Transport, now: Instant) -> Result<(), Duration> {
+        self.take(0, transport, now)
     }
 
     /// Counts a token that is about to be sent, and fails as [`Cap::check`] does.
-    pub(crate) fn count(&self, now: Instant) -> Result<(), Duration> {
-        self.take(1, now)
+    pub(crate) fn count(&self, transport: Transport, now: Instant) -> Result<(), Duration> {
+        self.take(1, transport, now)
     }
 
-    fn take(&self, tokens: u64, now: Instant) -> Result<(), Duration> {
+    fn take(&self, tokens: u64, transport: Transport, now: Instant) -> Result<(), Duration> {
         let most = self.settings.borrow().most_per_minute;
         if most == 0 {
             return Ok(());
         }
         let most = f64::from(most);
-        let taken = self.bucket.lock().take(most / 60.0, most, tokens, now);
-        taken.map(drop).inspect_err(|_| {
+        let from = |bucket: &Mutex<Bucket>, most: f64| bucket.lock().take(most / 60.0, most, tokens, now);
+        let of_udp = match transport {
+            Transport::Udp => from(&self.udp, (most / 2.0).max(1.0)).map(drop),
+            Transport::Tcp => Ok(()),
+        };
+        of_udp.and_then(|()| from(&self.all, most).map(drop)).inspect_err(|_| {
             if self.line.due(now).is_some() {
                 tracing::warn!(
-                    "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}), and are refused (429) \
-                     until they send fewer: a web page or a program may be opening tunnels without end. If that is wanted, raise it"
+                    "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}, half of it for UDP), \
+                     and are refused (429) until they send fewer: a web page or a program may be opening tunnels without end. If \
+                     that is wanted, raise it"
                 );
             }
         })
@@ -99,6 +107,7 @@ impl Cap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Transport::{Tcp, Udp};
     use http::{HeaderMap, StatusCode};
 
     fn target(number: usize) -> Target {
@@ -129,12 +138,13 @@ mod tests {
         let settings = TokenSettings { most_per_minute: 60, ..TokenSettings::default() };
         let (sender, receiver) = watch::channel(settings.clone());
         let (cap, start) = (Cap::new(receiver), Instant::now());
-        assert_eq!((0..100).filter(|_| cap.count(start).is_ok()).count(), 60);
-        assert_eq!(cap.count(start), Err(Duration::from_secs(1)));
+        let sent = |transport, at| (0..100).filter(|_| cap.count(transport, at).is_ok()).count();
+        assert_eq!((sent(Udp, start), sent(Tcp, start)), (30, 30), "UDP has half of them");
+        assert_eq!(cap.count(Tcp, start), Err(Duration::from_secs(1)));
         let later = start + Duration::from_secs(1);
-        assert!(cap.check(start).is_err() && (0..9).all(|_| cap.check(later).is_ok()));
-        assert_eq!((0..9).filter(|_| cap.count(start + Duration::from_millis(3_100)).is_ok()).count(), 3);
+        assert!(cap.check(Tcp, start).is_err() && (0..9).all(|_| cap.check(Tcp, later).is_ok()));
+        assert_eq!(sent(Tcp, start + Duration::from_millis(3_100)), 3);
         sender.send_replace(TokenSettings { most_per_minute: 0, ..settings });
-        assert!((0..1_000).all(|_| cap.count(start).is_ok()), "no limit");
+        assert_eq!((sent(Udp, start), sent(Tcp, start)), (100, 100), "no limit");
     }
 }

@@ -175,10 +175,11 @@ impl Opener {
 
     /// Sends one token once. `Err` is final; after [`Attempt::Failed`] another token may succeed.
     async fn attempt(&self, target: &Target, began: Instant, wanted: Wanted) -> Result<Attempt, OpenError> {
-        self.cap.check(began).map_err(OpenError::AboveCap)?; // before a wait for a token, and a dial
-        let (chosen, connection, taken) = self.fund(wanted, target.transport()).await?;
+        let transport = target.transport();
+        self.cap.check(transport, began).map_err(OpenError::AboveCap)?; // before a wait for a token, and a dial
+        let (chosen, connection, taken) = self.fund(wanted, transport).await?;
         let asked = Instant::now();
-        self.cap.count(asked).map_err(OpenError::AboveCap)?;
+        self.cap.count(transport, asked).map_err(OpenError::AboveCap)?;
         let mut sent = taken.send();
         let exchange = connection.connect(target, Some(&sent.token));
         let answered = self.gateways.watch(&chosen, exchange).await;

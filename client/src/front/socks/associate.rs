@@ -1,7 +1,7 @@
 //! UDP ASSOCIATE (RFC 1928, sections 4, 6 and 7): a UDP socket for one program, while its TCP connection is open.
 //!
-//! Each target is a [`Flow`]. Targets at once are limited for an association, and each has a place like a connection; datagrams
-//! that find no room are dropped, as UDP is.
+//! Each target is a [`Flow`]. Targets at once are limited for an association, and each has a place like a connection, while half of
+//! the places are free; datagrams that find no room are dropped, as UDP is.
 
 use super::datagram::Datagram;
 use super::flow::{Ended, Flow};
@@ -9,7 +9,7 @@ use crate::catalogue::AgentOutcome;
 use crate::front::own_pages::canonical;
 use crate::front::state::AgentState;
 use postern_daemon::exchange::Exchange;
-use postern_daemon::places::Place;
+use postern_daemon::places::{Bounds, Place};
 use postern_daemon::serve::Endpoint;
 use std::collections::HashMap;
 use std::io;
@@ -60,8 +60,8 @@ impl<'a> Association<'a> {
         self.socket.local_addr()
     }
 
-    /// Relays datagrams until the connection ends, or a drain comes and no stream is left. Until the first datagram, another
-    /// connection may take the place.
+    /// Relays datagrams until the connection ends, or a drain comes and no stream is left. While it has no target, another
+    /// connection may take the place: a program that vanished would otherwise hold it for ever.
     pub(super) async fn run(mut self, mut stream: TcpStream, mut place: Place, exchange: Exchange) {
         let (mut room, mut unread, shutdown) = (vec![0; LONGEST], [0; 64], &self.state.shutdown);
         let mut is_draining = false;
@@ -85,6 +85,13 @@ impl<'a> Association<'a> {
                 Some(ended) = self.flows.join_next() => {
                     if let Ok(ended) = ended {
                         self.end(ended);
+                    }
+                    if self.flows.is_empty()
+                        && let Ok(free) = self.state.with_limits(|limits| {
+                            self.state.places.take(None, limits.bounds, &exchange)
+                        })
+                    {
+                        place = free;
                     }
                 }
                 () = shutdown.draining(), if !is_draining => is_draining = true,
@@ -148,17 +155,18 @@ impl<'a> Association<'a> {
         Some(Slot::Open(flow, task))
     }
 
-    /// Frees a slot for the target `address`: ends the target that was silent for longest if there are too many; `None` if none
-    /// is allowed.
+    /// Frees a slot for the target `address`: ends the target that was silent for longest if there are too many. `None` if all
+    /// are being opened, whose tokens may have been sent already, or if none is allowed.
     fn make_room(&mut self, address: &[u8]) -> Option<()> {
         self.targets.remove(address);
         let most = self.state.limit.udp_targets();
         while most > 0 && self.targets.len() >= most {
             let silence = |slot: &Slot| match slot {
-                Slot::Shut(until) => (false, *until),
-                Slot::Open(flow, _) => (true, flow.moved()),
+                Slot::Shut(until) => Some((false, *until)),
+                Slot::Open(flow, _) => flow.is_open().then(|| (true, flow.moved())),
             };
-            let silent = self.targets.iter().min_by_key(|(_, slot)| silence(slot))?.0.clone();
+            let silences = self.targets.iter().filter_map(|(address, slot)| Some((silence(slot)?, address)));
+            let silent = silences.min_by_key(|(silence, _)| *silence)?.1.clone();
             if let Some(Slot::Open(_, task)) = self.targets.remove(&silent) {
                 task.abort();
             }
@@ -166,12 +174,13 @@ impl<'a> Association<'a> {
         (most > 0).then_some(())
     }
 
-    /// Takes a place for a target, which no connection can take from it.
+    /// Takes a place for a target, which no connection can take from it. Half of the places are for connections.
     fn place(&self) -> Option<Place> {
         let AgentState { places, .. } = self.state;
-        let taken = self
-            .state
-            .with_limits(|limits| places.take_for(None, limits.bounds, &Exchange::new(limits.patience)));
+        let taken = self.state.with_limits(|limits| {
+            let half = Bounds { connections: limits.bounds.connections.div_ceil(2), ..limits.bounds };
+            places.take_for(None, half, &Exchange::new(limits.patience))
+        });
         taken.ok().map(|mut place| {
             place.keep();
             place

@@ -45,6 +45,8 @@ struct Waiting {
     datagrams: usize,
     /// Time of the last datagram in either direction.
     moved: Instant,
+    /// `true` once the gateway has opened the stream.
+    is_open: bool,
 }
 
 /// The end of a flow.
@@ -67,7 +69,12 @@ impl Flow {
             header: [&WHOLE, address].concat(),
             path,
             answers: Arc::clone(answers),
-            waiting: Mutex::new(Waiting { capsules: Vec::new(), datagrams: 0, moved: Instant::now() }),
+            waiting: Mutex::new(Waiting {
+                capsules: Vec::new(),
+                datagrams: 0,
+                moved: Instant::now(),
+                is_open: false,
+            }),
             arrived: Notify::new(),
         })
     }
@@ -91,11 +98,16 @@ impl Flow {
         self.waiting.lock().moved
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.waiting.lock().is_open
+    }
+
     pub(super) async fn run(self: Arc<Self>, opener: Arc<Opener>) -> Ended {
         match opener.open(&self.target).await {
             Ok(tunnel) => {
                 self.answers.count(AgentOutcome::Opened);
                 let _open = self.answers.udp_opened();
+                self.waiting.lock().is_open = true;
                 let opened = Instant::now();
                 let received = tunnel.received();
                 received.keep_taking(self.relay(tunnel)).await;
