@@ -31,5 +31,6 @@ mod tunnel;
 mod udp;
 mod udp_attacks;
 mod udp_hops;
+mod udp_requests;
 mod udp_sizes;
 mod unread;

@@ -3,7 +3,7 @@
 use crate::support::client::{Answer, Client, connect_with};
 use crate::support::http2::Http2;
 use crate::support::target::Echo;
-use crate::support::udp::{any_port, ask, ask_for, capsule, echo, open, open_with, path, upgrade};
+use crate::support::udp::{any_port, ask, capsule, echo, open, open_with, paid, path, upgrade};
 use crate::support::{ISSUER, PATIENCE, Running};
 use h2::Reason;
 use postern_config::ConfigDuration;
@@ -31,6 +31,7 @@ fn assert_challenged(answer: &Answer, status: u16) {
     let challenge = answer.value("proxy-authenticate");
     assert!(challenge.starts_with("PrivateToken challenge="), "{answer:?}");
     assert_eq!(answer.value("www-authenticate"), challenge);
+    assert!(answer.all("capsule-protocol").is_empty(), "{answer:?}");
 }
 
 #[tokio::test]
@@ -71,7 +72,9 @@ async fn http1_upgrades_to_capsules_also_to_those_that_were_sent_ahead() {
         assert_eq!(answer.value("upgrade"), "connect-udp");
         assert_eq!(answer.value("connection").to_lowercase(), "upgrade");
         assert_eq!(answer.value("capsule-protocol"), "?1");
-        assert!(answer.all("content-length").is_empty() && answer.all("transfer-encoding").is_empty());
+        for field in ["content-length", "content-type", "transfer-encoding"] {
+            assert!(answer.all(field).is_empty(), "{answer:?}");
+        }
         assert_eq!(client.take(8).await, capsule(b"ahead"));
         client.send(capsule(b"after")).await;
         assert_eq!(client.take(8).await, capsule(b"after"));
@@ -133,6 +136,12 @@ async fn a_malformed_stream_is_reset_and_the_connection_stays_open() {
     flow.tunnel.end();
     assert_eq!(flow.tunnel.reset().await, Some(Reason::PROTOCOL_ERROR));
     open(&mut client, target).await.echo(b"still on").await;
+    // HTTP/1.1 has nothing but the connection.
+    let mut client = Client::connect(gateway.address).await;
+    client.send(upgrade(target, &paid()).into_bytes()).await;
+    assert_eq!(client.head().await.status, 101);
+    client.send([capsule(b"before"), vec![0, 0]].concat()).await;
+    client.is_reset().await;
 }
 
 #[tokio::test]
@@ -202,66 +211,6 @@ async fn both_kinds_of_client_learn_the_challenge_and_present_their_token() {
         ISSUER.authorization()
     );
     Client::ask(gateway.address, request).await.assert_refused(407, "http_request_denied", "no token");
-}
-
-#[tokio::test]
-async fn a_request_that_is_not_for_udp_is_refused() {
-    let gateway = start().await;
-    let mut client = Http2::connect(gateway.address).await;
-    let token = ISSUER.authorization();
-    let fields = [("proxy-authorization", token.as_str())];
-    for (protocol, path, status, details) in [
-        ("websocket", "/", 501, "no protocol but connect-udp"),
-        ("connect-ip", "/.well-known/masque/ip/*/*/", 501, "no protocol but connect-udp"),
-        ("connect-udp", "/", 400, "names no target"),
-        ("connect-udp", "/.well-known/masque/udp/example.com/443", 400, "names no target"),
-        ("connect-udp", "/.well-known/masque/udp/example.com/0/", 400, "port"),
-        ("connect-udp", "/.well-known/masque/udp/a..b/443/", 400, "host"),
-        ("connect-udp", "/.well-known/masque/udp/127.1/443/", 400, "host"),
-    ] {
-        let answer = ask_for(&mut client, protocol, path, &fields).await.answer().await;
-        answer.assert_refused(status, "http_request_error", details);
-    }
-    for (name, value) in
-        [("content-length", "0"), ("content-type", "text/plain"), ("transfer-encoding", "chunked")]
-    {
-        let lines = format!("{name}: {value}\r\nProxy-Authorization: {token}\r\n");
-        let answer = Client::ask(gateway.address, upgrade("192.0.2.1:443", &lines));
-        answer.await.assert_refused(400, "http_request_error", "a request for UDP has no");
-        if name != "transfer-encoding" {
-            // RFC 9113, section 8.2.2: the library refuses that field itself.
-            let fields = [("proxy-authorization", token.as_str()), (name, value)];
-            let answer = ask(&mut client, &path("192.0.2.1:443"), &fields).await.answer().await;
-            answer.assert_refused(400, "http_request_error", "a request for UDP has no");
-        }
-    }
-    let unspent = ask(&mut client, &path(echo().await), &[("proxy-authorization", &token)]).await;
-    unspent.opened().await.0.assert_opened();
-}
-
-#[tokio::test]
-async fn a_template_of_the_operator_names_targets_beside_the_well_known_one() {
-    let gateway = Running::start_with(|config| {
-        any_port(config);
-        config.egress.udp_template = Some("/udp?h={target_host}&p={target_port}".parse().unwrap());
-    });
-    let (gateway, target) = (gateway.await, echo().await);
-    let mut client = Http2::connect(gateway.address).await;
-    let own = format!("/udp?h={}&p={}", target.ip(), target.port());
-    let token = ISSUER.authorization();
-    let fields = [("proxy-authorization", token.as_str())];
-    for (path, details) in [("/udp?h=a.example&q=443", "names no target"), ("/udp?h=a..b&p=443", "host")] {
-        let answer = ask(&mut client, path, &fields).await.answer().await;
-        answer.assert_refused(400, "http_request_error", details);
-    }
-    ask(&mut client, &own, &fields).await.opened().await.0.assert_opened();
-    open(&mut client, target).await.echo(b"at the well-known one").await;
-    // Elsewhere it is a path without a target.
-    let other = start().await;
-    let mut client = Http2::connect(other.address).await;
-    let answer =
-        ask(&mut client, &own, &[("proxy-authorization", &ISSUER.authorization())]).await.answer().await;
-    answer.assert_refused(400, "http_request_error", "names no target");
 }
 
 #[tokio::test]

@@ -351,6 +351,57 @@ pub(super) const REQUESTS: &[Row] = &[
         Refused,
         &[],
     ),
+    // A request for UDP without a path, with an empty one, without a scheme, and with GET (RFC 9298, section 3.4).
+    Row(
+        &[
+            (":method", "CONNECT"),
+            (":scheme", "http"),
+            (":authority", "{target}"),
+            (":protocol", "connect-udp"),
+        ],
+        &[],
+        &[],
+        Reset,
+        &[],
+    ),
+    Row(
+        &[
+            (":method", "CONNECT"),
+            (":scheme", "http"),
+            (":authority", "{target}"),
+            (":path", ""),
+            (":protocol", "connect-udp"),
+        ],
+        &[],
+        &[],
+        Reset,
+        &[],
+    ),
+    Row(
+        &[
+            (":method", "CONNECT"),
+            (":authority", "{target}"),
+            (":path", "/.well-known/masque/udp/192.0.2.1/443/"),
+            (":protocol", "connect-udp"),
+        ],
+        &[],
+        &[],
+        Reset,
+        &[],
+    ),
+    Row(
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "{target}"),
+            (":path", "/.well-known/masque/udp/192.0.2.1/443/"),
+            (":protocol", "connect-udp"),
+        ],
+        &[],
+        &[],
+        Reset,
+        &[],
+    ),
     Row(
         &[(":method", "CONNECT"), (":authority", "{target}"), ("host", "elsewhere.example")],
         &[],
