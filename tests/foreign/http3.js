@@ -1,4 +1,4 @@
-// Pages over HTTP/3: a server (aioquic), and a client that reaches it through a proxy by CONNECT-UDP (libcurl).
+// Pages over HTTP/3: a server (aioquic), and clients that reach it through a proxy by CONNECT-UDP (libcurl, aioquic).
 
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,7 +20,16 @@ export async function page3(text, { certificate, key }) {
 
 /** Fetches `url` through the proxy at this URL, over this version of HTTP to it, with a token or without one. */
 export function fetch3(version, proxy, { ca, url, authorization = '' }) {
-    const program = join(import.meta.dirname, 'http3_by_proxy.py');
-    const args = [python, program, version, proxy, ca, url];
-    return run('sh', ['-c', 'printf "%s\\n" "$0" | "$@"', authorization, ...args]);
+    return withToken(authorization, 'http3_by_proxy.py', [version, proxy, ca, url]);
+}
+
+/** The same by aioquic, through the proxy at this address. */
+export function fetchByCapsules(proxy, { ca, url, authorization }) {
+    return withToken(authorization, 'capsules_by_aioquic.py', [proxy, ca, url]);
+}
+
+/** Runs a program of this folder with the token on its standard input. */
+function withToken(authorization, name, args) {
+    const program = join(import.meta.dirname, name);
+    return run('sh', ['-c', 'printf "%s\\n" "$0" | "$@"', authorization, python, program, ...args]);
 }

@@ -1,10 +1,10 @@
-// HTTP/3 through the gateway: libcurl by CONNECT-UDP, over HTTP/1.1 and HTTP/2, to aioquic; and on through Envoy.
+// HTTP/3 through the gateway by CONNECT-UDP to aioquic: libcurl over HTTP/1.1 and HTTP/2, aioquic over HTTP/2; and on through Envoy.
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { anywhere, connectProxy, skip as noEnvoy, withEnvoy } from './envoy.js';
-import { fetch3, page3, skip } from './http3.js';
+import { fetch3, fetchByCapsules, page3, skip } from './http3.js';
 import { daemon, mint } from './postern.js';
 import { free } from './proxies.js';
 import { stage } from './stage.js';
@@ -60,6 +60,18 @@ for (const version of ['h1', 'h2']) {
     });
 }
 
+test('a page by aioquic, whose packets a client of h2 writes as capsules, for one token', within, async () => {
+    const [authorization] = await mint({ issuer: system.issuer, gateway: gateway.address, count: 1, ca });
+    const { opened } = await gateway.metrics();
+    const result = await fetchByCapsules(gateway.address, { ca, url: server.url, authorization });
+    assert.equal(result.code, 0, result.stderr);
+    assert.ok(result.stdout.includes(text), result.stdout);
+    const replay = await fetchByCapsules(gateway.address, { ca, url: server.url, authorization });
+    assert.equal(replay.code, 1);
+    assert.match(replay.stderr, /the proxy answered 407/);
+    assert.equal((await gateway.metrics()).opened - opened, 1);
+});
+
 // The agent speaks HTTP/1.1 to programs.
 test('a page by libcurl through the agent, which has the token', within, async () => {
     const before = await system.metrics();
@@ -69,25 +81,40 @@ test('a page by libcurl through the agent, which has the token', within, async (
     assert.equal((await system.metrics()).opened - before.opened, 1);
 });
 
-/** Runs an Envoy that carries UDP while `act` runs with a gateway before it. */
-async function beforeEnvoy(hop, act) {
+/** Runs an Envoy that carries UDP for everyone while `act` runs. */
+async function withOpenEnvoy(hop, act) {
     const { filter, cluster } = anywhere();
     const upgrades = ['CONNECT', 'CONNECT-UDP'];
     const upgrade_configs = upgrades.map((upgrade_type) => ({ upgrade_type, connect_config: {} }));
     const listener = connectProxy({ cluster: 'anywhere', timeout: '0s', upgrade_configs }, [filter], upgrades);
     const port = await free();
+    const tls = hop === 'https' && files;
+    await withEnvoy(scratch.path, { [port]: listener }, [cluster], (counter) => act(port, counter), tls);
+}
+
+/** Runs such an Envoy, and a gateway before it. */
+async function beforeEnvoy(hop, act) {
     const keys = hop === 'https' ? `ca = "${ca}"` : 'udp = true';
-    const egress = `egress = { private = true, udp = "any", via = "envoy",
-        next_hops = [{ name = "envoy", urls = ["${hop}://localhost:${port}"], ${keys} }] }`;
-    await withEnvoy(scratch.path, { [port]: listener }, [cluster], async (counter) => {
+    await withOpenEnvoy(hop, async (port, counter) => {
+        const egress = `egress = { private = true, udp = "any", via = "envoy",
+            next_hops = [{ name = "envoy", urls = ["${hop}://localhost:${port}"], ${keys} }] }`;
         const through = await gatewayWith(`through-${port}`, egress.replaceAll('\n', ' '));
         try {
             await act(through, counter);
         } finally {
             await through.stop();
         }
-    }, hop === 'https' && files);
+    });
 }
+
+// The control: the same client and page without Postern.
+test('a page by libcurl through Envoy alone', { ...within, skip: skip || noEnvoy }, () =>
+    withOpenEnvoy('https', async (port, counter) => {
+        const result = await fetch3('h2', `https://localhost:${port}`, { ca, url: server.url });
+        assert.equal(result.code, 0, result.stderr);
+        assert.ok(result.stdout.includes(text), result.stdout);
+        assert.equal(await counter('http.connect.downstream_rq_2xx'), 1);
+    }));
 
 for (const version of ['h1', 'h2']) {
     const name = `a page by libcurl, ${version} to the gateway, which goes on through Envoy by HTTP/2`;
