@@ -6,6 +6,7 @@ import { existsSync } from 'node:fs';
 import { readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { clients, page3, skip as noHttp3 } from './http3.js';
 import { environment, mint, run } from './postern.js';
 import { stage } from './stage.js';
 
@@ -60,6 +61,16 @@ for (const [scheme, ...modules] of [['http', 'requests'], ['socks5h', 'requests'
         example('agent_requests.py', [python], `${scheme}://${system.agent}`, secure.url));
 }
 
+test('http3.py', { ...within, skip: noHttp3 }, async () => {
+    const files = { certificate: join(scratch.path, 'cert.pem'), key: join(scratch.path, 'key.pem') };
+    const server = await page3(secure.text, files);
+    try {
+        await example('http3.py', [clients], `http://${system.agent}`, server.url);
+    } finally {
+        server.stop();
+    }
+});
+
 test('agent.mjs', within, () => example('agent.mjs', [process.execPath], `http://${system.agent}`, secure.url));
 
 test('mint.mjs', within, () =>
@@ -81,7 +92,9 @@ test('git by its setting', within, async () => {
 });
 
 test('every example was run, or has a test that was skipped', within, async () => {
+    tried.add('dns_socks.py'); // in socks_udp.test.js
     const missing = (await readdir(examples)).filter((name) => !tried.has(name));
-    const excused = missing.filter((name) => name.endsWith('.go') && !go || name === 'agent_requests.py' && lacks('requests'));
+    const isExcused = { 'agent_requests.py': lacks('requests'), 'http3.py': noHttp3 };
+    const excused = missing.filter((name) => name.endsWith('.go') && !go || isExcused[name]);
     assert.deepEqual(missing, excused);
 });

@@ -6,14 +6,15 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { environment, run } from './postern.js';
 
-const python = process.env.POSTERN_PYTHON_CLIENTS;
-const hasQuic = python && spawnSync(python, ['-c', 'import aioquic']).status === 0;
+/** The Python that has the clients. */
+export const clients = process.env.POSTERN_PYTHON_CLIENTS;
+const hasQuic = clients && spawnSync(clients, ['-c', 'import aioquic']).status === 0;
 export const skip = hasQuic ? false : 'there is no aioquic: scripts/tools/python-clients installs it';
 
 /** Starts a server of one page; returns its URL and the function that ends it. */
 export async function page3(text, { certificate, key }) {
     const program = join(import.meta.dirname, 'http3_page.py');
-    const server = spawn(python, [program, certificate, key, text], { env: environment, stdio: ['ignore', 'pipe', 'inherit'] });
+    const server = spawn(clients, [program, certificate, key, text], { env: environment, stdio: ['ignore', 'pipe', 'inherit'] });
     const [port] = await once(createInterface(server.stdout), 'line');
     return { url: `https://127.0.0.1:${port}/`, port, stop: () => server.kill() };
 }
@@ -31,5 +32,5 @@ export function fetchByCapsules(proxy, { ca, url, authorization }) {
 /** Runs a program of this folder with the token on its standard input. */
 function withToken(authorization, name, args) {
     const program = join(import.meta.dirname, name);
-    return run('sh', ['-c', 'printf "%s\\n" "$0" | "$@"', authorization, python, program, ...args]);
+    return run('sh', ['-c', 'printf "%s\\n" "$0" | "$@"', authorization, clients, program, ...args]);
 }

@@ -11,6 +11,7 @@ import { folder, run, up } from './postern.js';
 const python = process.env.POSTERN_PYTHON_CLIENTS;
 const hasClients = python && spawnSync(python, ['-c', 'import dns, socks']).status === 0;
 const skip = hasClients ? false : 'there is no dnspython or PySocks: scripts/tools/python-clients installs them';
+const program = join(import.meta.dirname, 'examples/dns_socks.py');
 const within = { timeout: 60_000, skip };
 
 let scratch, system;
@@ -45,7 +46,7 @@ for (const host of ['127.0.0.1', 'localhost']) {
     test(`questions to a server at ${host}, which cost one token`, within, async () => {
         const port = await nameServer('192.0.2.7');
         const { opened } = await system.metrics();
-        const args = [join(import.meta.dirname, 'dns_by_socks.py'), system.agent, `${host}:${port}`, 'a.example', '5'];
+        const args = [program, system.agent, `${host}:${port}`, ...Array(5).fill('a.example')];
         const result = await run(python, args);
         assert.equal(result.code, 0, result.stderr);
         assert.equal(result.stdout, '192.0.2.7\n'.repeat(5));
