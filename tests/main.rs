@@ -6,6 +6,7 @@
 mod accounts;
 mod acme;
 mod agent;
+mod associations;
 /// The binary's catalogue: it has no library that a test could use.
 #[path = "../cli/src/catalogue.rs"]
 mod catalogue;
