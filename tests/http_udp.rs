@@ -2,11 +2,11 @@
 //! of its own.
 
 use crate::support::admin::{Metrics, metrics_when};
-use crate::support::association::{Program, echo, v4};
+use crate::support::association::{Program, echo, echo_at, v4};
 use crate::support::proxy::{self, Head, read_head};
 use crate::support::udp::{Stage, Way, capsule, edit, path, request, tokens};
 use crate::support::{PATIENCE, eventually, in_time};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UdpSocket};
@@ -291,4 +291,17 @@ async fn after_a_restart_of_the_gateway_a_new_stream_opens() {
     .await;
     metrics_when(gateway.admin, "none was spent twice", |metrics| metrics.requests("already_spent") == 0)
         .await;
+}
+
+/// A payload of the greatest length is more than one packet of IPv6 through the loopback interface.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_counts_the_datagrams_that_the_path_does_not_take() {
+    let (stage, target) = (Stage::start(Way::Http2).await, echo_at((Ipv6Addr::LOCALHOST, 0)).await);
+    let mut stream = open(stage.agent.address, target).await;
+    in_time(stream.write_all(&capsule(&[7; 65_527]))).await.unwrap();
+    echoes(&mut stream, 100).await;
+    let dropped = |direction| format!("postern_datagrams_dropped_total{{direction=\"{direction}\"}}");
+    let up = |metrics: &Metrics| metrics.value(&dropped("up")) == 1;
+    let metrics = metrics_when(stage.gateway.admin, "a datagram is dropped", up).await;
+    assert_eq!(metrics.value(&dropped("down")), 0);
 }

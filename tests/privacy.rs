@@ -5,9 +5,10 @@ use crate::support::admin::{self, metrics_when};
 use crate::support::association::{self, Program};
 use crate::support::collector::Collector;
 use crate::support::eventually;
+use crate::support::http2::Connection;
 use crate::support::needles::Needles;
 use crate::support::up::{Ports, Up, up};
-use crate::support::{proxy, target, tokens};
+use crate::support::{proxy, target, tokens, udp};
 use postern_testkit::ports;
 use postern_token::{Token, encode_base64url};
 use std::collections::HashSet;
@@ -148,6 +149,13 @@ async fn through_the_agent(agent: SocketAddr, printed: &[u16], needles: &mut Nee
         let response = proxy::get(&mut stream, &format!("{host}:{web_port}"), None).await.unwrap();
         assert_eq!(response.body, target::PAGE, "{response:?}");
 
+        if round % 8 == 4 {
+            let mut stream = proxy::dial_from(CLIENT, agent).await.unwrap();
+            let target = if round == 4 { far_udp } else { near_udp };
+            assert_eq!(udp::upgrade(&mut stream, target, None).await.unwrap().status, 101);
+            proxy::echoes(&mut stream, &udp::capsule(b"Upgrade")).await.unwrap();
+            continue;
+        }
         if round % 4 == 0 {
             let target = association::name(TARGET_NAME, near_udp.port());
             let target = if round == 0 { association::v4(far_udp) } else { target };
@@ -174,7 +182,7 @@ async fn through_the_agent(agent: SocketAddr, printed: &[u16], needles: &mut Nee
     }
 }
 
-/// 40 tunnels from the client to the gateway itself, with every way to be refused; the tokens that were sent.
+/// 40 tunnels from the client to the gateway itself, five of them for UDP over HTTP/2, with every way to be refused; the tokens that were sent.
 async fn to_the_gateway(
     ports: Ports,
     printed: &[u16],
@@ -182,12 +190,16 @@ async fn to_the_gateway(
     exposed: &mut Exposed,
 ) -> Vec<Token> {
     let echo = apart(printed, || target::echo_at(TARGET)).await;
-    needles.port("a target's port", echo.port());
+    let echo_udp = apart(printed, || association::echo_at((TARGET, 0))).await;
+    for address in [echo, echo_udp] {
+        needles.port("a target's port", address.port());
+    }
+    let http2 = Connection::at(CLIENT, ports.gateway).await.unwrap();
     let (issuer, gateway) = (format!("http://{}", ports.issuer), format!("http://{}", ports.gateway));
     let values = tokens::mint(&issuer, &gateway, 40);
     let mut sent = Vec::new();
-    let mut open = Vec::new();
-    for value in &values {
+    let (mut open, mut open_udp) = (Vec::new(), Vec::new());
+    for (at, value) in values.iter().enumerate() {
         let token = tokens::token_of(value);
         sent.push(token);
         let mut forged = token.as_bytes().to_vec();
@@ -204,10 +216,17 @@ async fn to_the_gateway(
             let head = present(ports.gateway, &echo, &value).await.1;
             assert!(head.status == 407 && head.fields.contains(details), "{head:?}");
         }
-        let (mut stream, head) = present(ports.gateway, &echo, value).await;
-        assert_eq!(head.status, 200, "{head:?}");
-        proxy::echoes(&mut stream, b"straight").await.unwrap();
-        open.push(stream);
+        if at % 8 == 0 {
+            let (head, tunnel) = http2.udp(echo_udp, value).await.unwrap();
+            let mut tunnel = tunnel.unwrap_or_else(|| panic!("{head:?}"));
+            tunnel.echoes(&udp::capsule(b"straight")).await.unwrap();
+            open_udp.push(tunnel);
+        } else {
+            let (mut stream, head) = present(ports.gateway, &echo, value).await;
+            assert_eq!(head.status, 200, "{head:?}");
+            proxy::echoes(&mut stream, b"straight").await.unwrap();
+            open.push(stream);
+        }
         assert!(present(ports.gateway, &echo, value).await.1.says_spent());
     }
     exposed.pages(ports.admin).await; // with 40 tunnels open

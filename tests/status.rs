@@ -2,8 +2,10 @@
 //! whether addresses agree.
 
 use crate::support::admin;
+use crate::support::association::{datagram, echo, v4};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::process::{Ended, Postern, command, run};
+use crate::support::udp::{Stage, Way};
 use crate::support::{eventually, tokens};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -81,6 +83,37 @@ async fn an_agent_says_what_it_has_and_what_it_does_next() {
         let nonce: String = token.as_bytes()[2..34].iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!all.contains(&nonce[..16]), "a token's nonce was printed");
     }
+}
+
+/// One stream is open, and another one was; a fragment was dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_and_page_of_an_agent_count_its_udp() {
+    let (stage, target) = (Stage::start(Way::Http2).await, v4(echo().await));
+    let mut first = stage.program().await;
+    first.echo(&target, 4).await;
+    drop(first);
+    stage.has_streams(0).await;
+    let mut program = stage.program().await;
+    program.echo(&target, 4).await;
+    let mut fragment = datagram(&target, b"a part");
+    fragment[2] = 1;
+    program.socket.send_to(&fragment, program.relay).await.unwrap();
+    stage.dropped(1).await;
+    let said = status(&stage.agent_file, stage.agent.admin, &[]);
+    said.assert_stopped();
+    let line = "  udp         1 streams open, 2 opened, 1 datagrams lost\n";
+    assert!(said.stdout.contains(line), "{}", said.stdout);
+    eventually("the page counts UDP", || async {
+        let page: Value = serde_json::from_str(&admin::page(stage.agent.admin, "/live.json").await).unwrap();
+        let tiles =
+            page["sections"].as_array().unwrap().iter().flat_map(|of| of["tiles"].as_array().unwrap());
+        let udp: Vec<_> = tiles
+            .filter(|tile| tile["label"].as_str().unwrap().starts_with("UDP "))
+            .map(|tile| tile["value"].as_f64())
+            .collect();
+        (udp == [Some(1.0), Some(2.0), Some(1.0)]).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

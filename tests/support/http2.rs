@@ -1,7 +1,7 @@
 //! A client of HTTP/2: several tunnels on one connection.
 
 use super::in_time;
-use super::proxy::Head;
+use super::proxy::{self, Head};
 use super::udp::path;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
@@ -11,7 +11,7 @@ use http::{Method, Request, Version};
 use std::fmt::Write;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -36,10 +36,17 @@ impl Connection {
         Self::with(Builder::new().initial_connection_window_size(1 << 30), gateway).await
     }
 
+    /// One of a client at this address.
+    pub async fn at(source: Ipv4Addr, gateway: SocketAddr) -> io::Result<Self> {
+        Self::over(&Builder::new(), proxy::dial_from(source, gateway).await?.into_inner()).await
+    }
+
     async fn with(settings: &Builder, gateway: SocketAddr) -> io::Result<Self> {
+        Self::over(settings, proxy::dial(gateway).await?.into_inner()).await
+    }
+
+    async fn over(settings: &Builder, stream: TcpStream) -> io::Result<Self> {
         let opening = async {
-            let stream = TcpStream::connect(gateway).await?;
-            stream.set_nodelay(true)?;
             let (sender, connection) = settings.handshake(stream).await.map_err(io::Error::other)?;
             tokio::spawn(connection); // how it ends shows in its streams
             sender.ready().await.map(Self).map_err(io::Error::other)
