@@ -38,6 +38,21 @@ export async function page(text, certificate, address = '127.0.0.1') {
     return { ...target, seen, text, url: `${scheme}://${host}:${target.port}/` };
 }
 
+/** A web server whose pages below `close` close their connections, and whose page `close/scripts` has eight scripts. */
+export async function scripted({ cert, key }) {
+    const scripts = Array.from({ length: 8 }, (_, n) => `<script src="/close/${n}.js"></script>`).join('');
+    const server = https.createServer({ cert: await readFile(cert), key: await readFile(key) }, ({ url }, response) => {
+        if (url.startsWith('/close')) response.setHeader('connection', 'close');
+        response.setHeader('cache-control', 'no-store');
+        response.setHeader('content-type', url.endsWith('.js') ? 'text/javascript' : 'text/html');
+        const body = url.startsWith('/close/scripts') ? scripts : 'a page';
+        response.end(url.endsWith('.js') ? '' : `<!doctype html><link rel="icon" href="data:,">${body}`);
+    });
+    server.keepAliveTimeout = 600_000;
+    const target = await listening(server);
+    return { ...target, url: `https://localhost:${target.port}/` };
+}
+
 async function listening(server, address = '127.0.0.1') {
     const sockets = new Set();
     const count = { connections: 0 };
