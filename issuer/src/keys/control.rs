@@ -31,11 +31,24 @@ pub(crate) fn answer(lock: DataDir, config: &Config, request: KeyRequest) -> Res
 pub(crate) fn shared_secret(server: Arc<Server>, keys: &Keys) -> Result<KeySecret, StartError> {
     // `Config::check` has refused a configuration without one.
     let at_rest = AtRest::under(keys.passphrase_file.as_deref().unwrap_or(Path::new("")))?;
-    let shelf = Shelf::in_database(server)?;
+    Ok(held_secret(&Shelf::in_database(server)?, &at_rest)?)
+}
+
+impl KeyStore {
+    /// Returns the secret of the API keys, if it is in the database with the keys.
+    pub(crate) fn shared_secret(&self) -> Result<Option<KeySecret>, KeysError> {
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        held_secret(&self.shelf, &self.at_rest).map(Some)
+    }
+}
+
+fn held_secret(shelf: &Shelf, at_rest: &AtRest) -> Result<KeySecret, KeysError> {
     shelf.hold()?;
-    let secret = secret_in(&shelf, &at_rest);
+    let secret = secret_in(shelf, at_rest);
     shelf.release();
-    Ok(secret?)
+    secret
 }
 
 fn secret_in(shelf: &Shelf, at_rest: &AtRest) -> Result<KeySecret, KeysError> {

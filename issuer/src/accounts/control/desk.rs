@@ -1,6 +1,7 @@
 //! Execution of operators' requests, in a running issuer or on the files of one that does not run.
 
 use super::{AccountRequest, Edit, Line, MOST_NAME, Refused, is_account_name};
+use crate::accounts::api_key::KeySecret;
 use crate::accounts::records::{self, KeyView, Record, Terms};
 use crate::accounts::store::{Store, set_needs_account};
 use crate::accounts::{Accounts, AccountsError, Configured};
@@ -63,10 +64,15 @@ impl From<AccountsError> for Refused {
 pub(crate) type Answer<'a> = &'a mut dyn FnMut(Line) -> io::Result<()>;
 
 /// Opens the database of a configuration, where tokens need an account from then on, or the one in `directory`, whose lock the
-/// caller holds.
-pub(crate) fn open_store(config: &Config, directory: &Path) -> Result<Store, StartError> {
+/// caller holds. `secret` is the database's, if it is known.
+pub(crate) fn open_store(
+    config: &Config,
+    directory: &Path,
+    secret: Option<KeySecret>,
+) -> Result<Store, StartError> {
     let Some(server) = config.server()? else { return Ok(Store::open(directory)?) };
-    let store = Store::shared(server.clone(), shared_secret(server, &config.keys)?)?;
+    let secret = secret.map_or_else(|| shared_secret(server.clone(), &config.keys), Ok)?;
+    let store = Store::shared(server, secret)?;
     store.transact(set_needs_account).map_err(|error| store.error(&error))?;
     Ok(store)
 }
@@ -78,7 +84,7 @@ pub(crate) fn answer(
     request: AccountRequest,
     answer: Answer<'_>,
 ) -> Result<io::Result<()>, StartError> {
-    let (store, configured) = (open_store(config, lock.path())?, Configured::of(config));
+    let (store, configured) = (open_store(config, lock.path(), None)?, Configured::of(config));
     let desk = Desk { store: &store, configured: &configured, running: None, now: UnixSeconds::now() };
     Ok(desk.answer(request, answer))
 }
