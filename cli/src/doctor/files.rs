@@ -6,11 +6,14 @@ use super::routers::{Router, garbled};
 use super::together::Configuration;
 use crate::failure::Failure;
 use crate::init::EXAMPLES;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use postern_daemon::examination::{Finding, PATIENCE, closed, way_in};
 use postern_daemon::exit;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// A configuration file that was read. It is neither a daemon's nor a router's if it is unreadable for this user, not UTF-8, an
@@ -148,21 +151,35 @@ pub(super) async fn read(paths: Vec<PathBuf>) -> Vec<Configured> {
 
 async fn read_one(path: PathBuf) -> Configured {
     let of_thread = path.clone();
-    let reading = tokio::task::spawn_blocking(move || hold(&of_thread));
-    let read = match timeout(PATIENCE, reading).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(broken)) => only(Finding::look("file", format!("its examination broke off: {broken}"))),
-        Err(_) => {
-            let finding = Finding::bad(
-                "file",
-                "the files that it names were not read in time: one may be a pipe, or on a disk that does not answer",
-                "its daemon does not start",
-                "name files that can be read at once",
-            );
-            Configured { refused: Some(exit::CONFIG), ..only(finding) }
+    let mut reading = tokio::task::spawn_blocking(move || hold(&of_thread));
+    let read = loop {
+        let before = computed();
+        match timeout(PATIENCE, &mut reading).await {
+            Ok(Ok(read)) => break read,
+            Ok(Err(broken)) => {
+                break only(Finding::look("file", format!("its examination broke off: {broken}")));
+            }
+            // Decrypting an issuer's keys takes seconds on a slow or busy machine. Who waits for a file computes nothing.
+            Err(_) if computed().saturating_sub(before) > PATIENCE / 50 => {}
+            Err(_) => {
+                let finding = Finding::bad(
+                    "file",
+                    "the files that it names were not read in time: one may be a pipe, or on a disk that does not answer",
+                    "its daemon does not start",
+                    "name files that can be read at once",
+                );
+                break Configured { refused: Some(exit::CONFIG), ..only(finding) };
+            }
         }
     };
     Configured { path, ..read }
+}
+
+/// Returns the processor time of this process.
+fn computed() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    let time = usage.map_or(0, |usage| (usage.user_time() + usage.system_time()).num_microseconds());
+    Duration::from_micros(time.try_into().unwrap_or(0))
 }
 
 fn only(finding: Finding) -> Configured {
