@@ -238,7 +238,9 @@ async fn a_silent_stream_ends_after_its_time_and_one_with_datagrams_does_not() {
     let (gateway, target) = (gateway.await, echo().await);
     let mut client = Http2::connect(gateway.address).await;
     let mut silent = open(&mut client, target).await;
-    let (mut busy, mut last) = (open(&mut client, target).await, Instant::now());
+    // When the last datagram was sent, so before the gateway moved it.
+    let mut last = Instant::now();
+    let mut busy = open(&mut client, target).await;
     let (began, mut silence, mut has_ended) = (Instant::now(), pin!(silent.next()), false);
     while !has_ended || began.elapsed() < 2 * IDLE {
         if has_ended {
@@ -247,13 +249,14 @@ async fn a_silent_stream_ends_after_its_time_and_one_with_datagrams_does_not() {
             assert_eq!(end, None);
             has_ended = true;
         }
+        let began_to_send = Instant::now();
         let is_sent = busy.tunnel.send(&capsule(b"busy")).await.is_ok();
         if !is_sent || !matches!(busy.tunnel.next().await, Some(Ok(_))) {
             // This machine was busy for longer than the limit, so the stream was idle, too.
             assert!(last.elapsed() >= IDLE, "ended {:?} after a datagram", last.elapsed());
             busy = open(&mut client, target).await;
         }
-        last = Instant::now();
+        last = began_to_send;
     }
 }
 

@@ -258,7 +258,8 @@ async fn a_stream_goes_no_faster_than_its_rate_and_lives_no_longer_than_a_tunnel
     });
     let gateway = gateway.await;
     let mut client = Http2::connect(gateway.address).await;
-    let (mut flow, began) = (open(&mut client, target).await, Instant::now());
+    let began = Instant::now(); // before the stream's life does
+    let mut flow = open(&mut client, target).await;
     while flow.tunnel.send(&capsule(b"busy")).await.is_ok() && matches!(flow.tunnel.next().await, Some(Ok(_)))
     {
         assert!(began.elapsed() < PATIENCE);
