@@ -108,8 +108,9 @@ async fn a_tunnel_that_is_not_read_for_a_while_is_not_cut_off() {
     let gateway =
         Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(200)).await;
     let mut target = Held::start().await;
+    let request = connect(target.address); // takes a while, which is the gateway's header timeout
     let mut client = Client::over(narrow(gateway.address).await);
-    client.send(connect(target.address)).await;
+    client.send(request).await;
     let mut far = target.next().await;
     let sending = tokio::spawn(async move { far.write_all(&vec![b'x'; LENGTH]).await.unwrap() });
     client.answer().await.assert_opened();

@@ -153,15 +153,15 @@ async fn the_deadline_resets_tunnels_that_do_not_finish() {
 async fn a_connection_that_carried_a_tunnel_is_kept_for_the_idle_timeout() {
     let echo = Echo::start().await;
     let gateway = Running::start_with(|config| {
-        config.limits.header_timeout = ConfigDuration::millis(200);
-        config.limits.idle_timeout = ConfigDuration::millis(1200);
+        config.limits.header_timeout = ConfigDuration::secs(1); // the first tunnel is opened within it
+        config.limits.idle_timeout = ConfigDuration::secs(5);
     })
     .await;
     let mut client = Http2::connect(gateway.address).await;
     let mut tunnel = client.tunnel(echo.address).await;
     tunnel.end();
     assert_eq!(tunnel.rest().await, b"");
-    sleep(Duration::from_millis(600)).await;
+    sleep(Duration::from_secs(2)).await; // beyond the one, and far from the other
     client.tunnel(echo.address).await.echo(b"again").await;
     client.ended().await.unwrap();
     gateway.emptied().await;

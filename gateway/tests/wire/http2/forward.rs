@@ -78,11 +78,12 @@ async fn an_answer_arrives_whole_although_its_client_pauses() {
     let mut target = Held::start().await;
     let gateway =
         Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
+    let request = post(&target).body(()).unwrap(); // takes a while, which is the gateway's header timeout
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let mut settings = Builder::new();
     settings.initial_window_size(1 << 24).initial_connection_window_size(1 << 24);
     let (mut sender, mut connection) = settings.handshake::<_, Bytes>(stream).await.unwrap();
-    let (response, body) = sender.send_request(post(&target).body(()).unwrap(), true).unwrap();
+    let (response, body) = sender.send_request(request, true).unwrap();
     let reached = async {
         let mut far = target.next().await;
         received(&mut far, "\r\n\r\n").await;
