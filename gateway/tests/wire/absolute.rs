@@ -342,7 +342,11 @@ async fn a_target_that_fails_is_502_or_504() {
     client.send(request("GET", &url(target.address, "/"), "")).await;
     let _silent = target.next().await;
     client.answer().await.assert_refused(504, "http_response_timeout", "in time");
+    drop(client);
+    gateway.emptied().await;
     // An answer that breaks off within its body is seen to break off.
+    let gateway = Running::start().await;
+    let mut client = Client::connect(gateway.address).await;
     client.send(request("GET", &url(target.address, "/"), "")).await;
     let mut far = target.next().await;
     received(&mut far, "\r\n\r\n").await;
