@@ -217,7 +217,7 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_fetch_soon_and_a_flood_of_t
         );
     }
     assert!(refused > 0);
-    // Keys that do not exist: two seconds of them cause one fetch, or none.
+    // Keys that do not exist: they cause one fetch in three seconds.
     while issuer.asked.try_recv().is_ok() {}
     let (stranger, began) = (Issuer::new(), Instant::now());
     while began.elapsed() < Duration::from_secs(2) {
@@ -228,7 +228,8 @@ async fn a_token_of_an_unknown_key_makes_the_gateway_fetch_soon_and_a_flood_of_t
         assert_eq!(etag.as_deref(), Some("\"two\""), "fetched conditionally");
         asked += 1;
     }
-    assert!(asked <= 1, "{asked} fetches in two seconds");
+    let most = 1 + began.elapsed().as_secs() / 3;
+    assert!(asked <= most, "{asked} fetches in {:?}", began.elapsed());
 }
 
 #[tokio::test]
