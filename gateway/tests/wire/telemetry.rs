@@ -1,5 +1,6 @@
 //! An operator's view of a gateway: the live page's data, and that no check goes unrecorded.
 
+use crate::chains::until;
 use crate::shared::shared;
 use crate::support::client::{Client, connect_with};
 use crate::support::target::Echo;
@@ -152,7 +153,9 @@ async fn a_check_whose_client_is_cut_off_is_recorded_as_abandoned() {
     let mut client = Client::connect(gateway.address).await;
     client.send(connect_with(echo.address, &[&ISSUER.authorization()])).await;
     let abandoned = "postern_check_duration_seconds_count{stage=\"total\",result=\"abandoned\"} 1";
-    tokio::time::sleep(Duration::from_millis(200)).await; // it has begun, or else is refused and counted as that
+    // Before it has begun, a stop refuses it, which is counted as that.
+    let waits = |line: &str| line.starts_with("postern_store_outstanding_commands{") && line.ends_with(" 1");
+    until("its command waits for the store", || exporter.render().lines().any(waits)).await;
     assert!(!exporter.render().contains(abandoned));
     gateway.stop().await;
     let text = exporter.render();
