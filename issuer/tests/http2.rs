@@ -259,6 +259,7 @@ async fn a_connection_without_requests_is_closed_after_a_while() {
     config.limits.header_timeout = ConfigDuration::millis(300);
     let issuer = Running::start(config).await;
     for is_used in [false, true] {
+        let began = Instant::now();
         let mut stream = issuer.connect().await;
         stream.write_all(HELLO).await.unwrap();
         if is_used {
@@ -266,7 +267,6 @@ async fn a_connection_without_requests_is_closed_after_a_while() {
             let head = frame(HEADERS, END_HEADERS | END_STREAM, 1, &fields(&head));
             stream.write_all(&head).await.unwrap();
         }
-        let began = Instant::now();
         let heard = rest(&mut stream).await;
         assert!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
         assert!(frames(&heard).iter().any(|(kind, _)| *kind == GOAWAY), "{heard:?}");

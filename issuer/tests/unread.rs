@@ -31,7 +31,7 @@ async fn so_does_one_over_tls() {
     let connector = TlsConnector::from(Arc::clone(&client_config(tls.certificate.as_deref()).unwrap()));
     let mut config = config(directory.path());
     config.tls = Some(tls);
-    config.limits.header_timeout = ConfigDuration::millis(500);
+    config.limits.header_timeout = ConfigDuration::secs(2); // the handshake is made within it
     let issuer = Running::start(config).await;
     let stream = connector.connect("localhost".try_into().unwrap(), issuer.connect().await).await.unwrap();
     flood_until_cut(stream, &request()).await;
