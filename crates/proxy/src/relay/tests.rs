@@ -43,10 +43,14 @@ async fn every_byte_arrives_both_ways_also_after_a_half_close() {
     assert_eq!((relayed.up, relayed.down), (300_006, 200_000));
 }
 
+fn meter() -> Arc<Meter> {
+    let counter = || ReadableCounter::new(metrics::Counter::noop());
+    Arc::new(Meter { up: counter(), down: counter() })
+}
+
 #[tokio::test]
 async fn bytes_are_counted_while_the_tunnel_is_open() {
-    let counter = || ReadableCounter::new(metrics::Counter::noop());
-    let meter = Arc::new(Meter { up: counter(), down: counter() });
+    let meter = meter();
     let ((mut client, front), (mut target, back)) = (duplex(100), duplex(100));
     let relay = tokio::spawn(Relay::new(front, back, b"early", Some(LONG)).metered(&meter));
     target.write_all(b"answer").await.unwrap();
@@ -169,15 +173,14 @@ async fn a_direction_that_was_whole_keeps_its_end_when_the_other_is_cut() {
 /// A megabyte is in buffers when the target breaks: the client reads it slowly, receives all of it, and then the reset.
 #[tokio::test]
 async fn a_target_that_is_reset_is_a_reset_to_the_client_after_what_came() {
-    let ((mut client, front), (mut target, back)) = (tcp().await, tcp().await);
-    let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)));
+    let ((mut client, front), (mut target, back), meter) = (tcp().await, tcp().await, meter());
+    let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)).metered(&meter));
     let sent = vec![7; 1 << 20];
     target.write_all(&sent).await.unwrap();
-    // Reset as soon as the relay has read everything: a reset discards what the relay's socket has not read yet.
-    while !target.is_delivered() {
+    // Reset as soon as the relay has passed everything on: a reset discards what the relay's socket has not read yet.
+    while meter.down.total() < 1 << 20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
     target.set_zero_linger().unwrap();
     drop(target);
     tokio::time::sleep(Duration::from_millis(100)).await;
