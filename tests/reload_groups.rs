@@ -1,15 +1,14 @@
 //! Each section of a configuration changes while the daemon serves, and what the log calls in force is.
 
 use crate::support::collector::Collector;
-use crate::support::eventually;
 use crate::support::memcached::Memcached;
 use crate::support::proxy::{Head, connect, dial, echoes, read_response};
 use crate::support::reload::{file, reload, reloaded, waiting};
 use crate::support::site::{AgentPlan, Plan, Site};
-use crate::support::target;
 use crate::support::tls::Authority;
 use crate::support::tokens::mint;
 use crate::support::unit::Unit;
+use crate::support::{TICK, eventually, target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
@@ -63,6 +62,7 @@ async fn another_challenge_takes_the_place_of_the_first_and_gives_no_token_a_sec
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_way_to_the_shared_store_changes_under_races_and_no_token_opens_two_tunnels() {
     const TOKENS: usize = 120;
+    const TOKENS_A_RELOAD: usize = 30;
     let store = Memcached::start();
     let site = Site::new(Plan { store: vec![store.address()], ..Plan::default() });
     for unit in [&site.issuer, &site.gateways[0]] {
@@ -72,9 +72,10 @@ async fn the_way_to_the_shared_store_changes_under_races_and_no_token_opens_two_
     let (address, good) = (gateway.address, file(gateway));
     let pooled = good.replace("[store.memcached]\n", "[store.memcached]\ntransport = \"pooled\"\n");
     let (tokens, left) = (Arc::new(minted(&site, TOKENS)), Arc::new(AtomicUsize::new(TOKENS)));
+    let reloads = Arc::new(AtomicUsize::new(0));
     let mut racing = JoinSet::new();
     for _ in 0..4 {
-        let (tokens, left, echo) = (tokens.clone(), left.clone(), echo.clone());
+        let (tokens, left, reloads, echo) = (tokens.clone(), left.clone(), reloads.clone(), echo.clone());
         racing.spawn(async move {
             while let Ok(before) = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
             {
@@ -90,19 +91,22 @@ async fn the_way_to_the_shared_store_changes_under_races_and_no_token_opens_two_
                 let opened = answers.iter().filter(|answer| answer.status == 200).count();
                 let spent = answers.iter().filter(|answer| answer.says_spent()).count();
                 assert_eq!((opened, spent), (1, 3), "{answers:?}");
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await; // so that it lasts for some reloads
+                // Races last for some reloads, however long those take.
+                while (TOKENS - before) / TOKENS_A_RELOAD > reloads.load(Ordering::Relaxed) {
+                    tokio::time::sleep(TICK).await;
+                }
             }
         });
     }
-    let (mut reloads, mut is_pooled) = (0, false);
+    let mut is_pooled = false;
     while left.load(Ordering::Relaxed) > 0 {
         is_pooled = !is_pooled;
         reloaded(gateway, if is_pooled { &pooled } else { &good }, "store.memcached.transport").await;
-        reloads += 1;
+        reloads.fetch_add(1, Ordering::Relaxed);
     }
     racing.join_all().await;
-    println!("{TOKENS} tokens, {reloads} reloads");
-    assert!(reloads > 2);
+    println!("{TOKENS} tokens, {reloads:?} reloads");
+    assert!(reloads.load(Ordering::Relaxed) > 2);
 
     // A way that does not work changes nothing.
     let broken = good.replace("[store.memcached]\n", "[store.memcached]\ntls = { server_name = \"x\" }\n");
