@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::block_in_place;
 
 /// Most time until an admin listener answers; a process that is stopped by SIGSTOP never does.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A daemon that can be stopped, killed and started again at the same addresses.
 pub struct Unit {
