@@ -6,8 +6,8 @@ use crate::support::admin::{self, Metrics};
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, issuer_config};
 use crate::support::doctor::doctor;
-use crate::support::eventually;
 use crate::support::process::run;
+use crate::support::{PATIENCE, eventually};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ async fn keys_that_the_service_knows_are_accounts_with_exact_quotas() {
 async fn a_service_that_fails_is_a_503_for_its_users_alone_until_it_answers_again() {
     let service = Service::start(users).await;
     let home = TempDir::new().unwrap();
-    let config = issuer_config(home.path(), &service.section("timeout = \"200ms\"\ncache = \"1h\"\n"));
+    let config = issuer_config(home.path(), &service.section("timeout = \"2s\"\ncache = \"1h\"\n"));
     let own = add(&config, "carol", "99/1d");
     let running = Daemon::ready("issuer", &config).await;
     mint(&running, "key-alice").assert_stopped();
@@ -167,12 +167,15 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
         (Instant::now(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let wrong = token_request(&running, "none").await.build().unwrap();
     let client = reqwest::Client::new();
-    // More than have their turns within `timeout`.
+    // The questions that may come of it, however long it takes.
+    let most = move || 200 + 100 * (began.elapsed().as_secs() as usize + 1) + 10;
+    // More than have their turns within `timeout`, and until there are many more than may be asked.
+    let is_over = move |sent| began.elapsed() >= Duration::from_secs(4) && sent > most() + 200;
     let flood = (0..128).map(|_| {
         let (next, limited, client) = (next.clone(), limited.clone(), client.clone());
         let wrong = wrong.try_clone().unwrap();
         tokio::spawn(async move {
-            while began.elapsed() < Duration::from_secs(4) {
+            while !is_over(next.load(SeqCst)) && began.elapsed() < PATIENCE {
                 let mut request = wrong.try_clone().unwrap();
                 let key = format!("Bearer wrong-{}", next.fetch_add(1, SeqCst));
                 request.headers_mut().insert("authorization", key.parse().unwrap());
@@ -197,7 +200,7 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
         client.await.unwrap();
     }
     let (asked, sent) = (service.asked(), next.load(SeqCst));
-    let most = 200 + 100 * (began.elapsed().as_secs() as usize + 1) + 10;
+    let most = most();
     assert!(sent > most && limited.load(SeqCst) > 0, "{sent} is no flood");
     assert!(asked.len() <= most && service.most_open() <= 32, "{} questions of {sent}", asked.len());
     assert!(asked.iter().filter(|key| *key == "key-alice").count() >= 3);
@@ -282,6 +285,14 @@ async fn statuses(issuer: &Daemon, keys: std::ops::Range<u32>) -> Vec<u16> {
     statuses
 }
 
+/// Asserts that the users with these keys get tokens, so many at once.
+async fn are_served(issuer: &Daemon, keys: std::ops::Range<u32>, at_once: usize) {
+    for first in keys.step_by(at_once) {
+        let statuses = statuses(issuer, first..first + at_once as u32).await;
+        assert_eq!(statuses, vec![200; at_once], "from {first} on");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_of_many_addresses_shut_out_neither_new_users_nor_known_ones_after_a_restart() {
     let service = Service::start(|key| match key.strip_prefix("good-") {
@@ -294,16 +305,14 @@ async fn strangers_of_many_addresses_shut_out_neither_new_users_nor_known_ones_a
     let config = issuer_config(home.path(), &(service.section("cache = \"1h\"\n") + limits));
     let running = Daemon::ready("issuer", &config).await;
     let strangers = flood(&running).await;
-    // Fewer than a seventh of the questions of two seconds.
-    for new in [0..15, 15..30] {
-        assert_eq!(statuses(&running, new).await, [200; 15]);
-    }
+    // Far fewer than a seventh of the questions of two seconds, of which a busy machine has fewer than two hundred.
+    are_served(&running, 0..30, 5).await;
     drop(strangers);
-    assert_eq!(statuses(&running, 30..90).await, [200; 60]);
+    are_served(&running, 30..90, 15).await;
     running.process.terminate().assert_stopped();
     let running = Daemon::ready("issuer", &config).await;
     let _strangers = flood(&running).await;
-    assert_eq!(statuses(&running, 0..90).await, [200; 90], "they are known");
+    are_served(&running, 0..90, 30).await; // they are known
     let database = std::fs::read(home.path().join("issuer/accounts.sqlite")).unwrap();
     assert!(!database.windows(7).any(|bytes| bytes == b"good-12"), "digests alone");
     running.process.terminate().assert_stopped();
