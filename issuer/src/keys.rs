@@ -84,8 +84,10 @@ impl KeyStore {
             );
         }
         let shelf = Shelf::of(&directory, server)?;
-        let (keys, stale) = read(&shelf, &at_rest)?;
-        let revoked = read_revoked(&shelf)?;
+        shelf.hold()?; // another issuer may set a key aside between its name is listed and its content is read
+        let read = read(&shelf, &at_rest).and_then(|read| Ok((read, read_revoked(&shelf)?)));
+        shelf.release();
+        let ((keys, stale), revoked) = read?;
         let (has_looked_for_orphans, clock_fault) = (false, None);
         Ok(Self { directory, shelf, at_rest, keys, stale, revoked, has_looked_for_orphans, clock_fault })
     }

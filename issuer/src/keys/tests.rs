@@ -227,6 +227,27 @@ fn a_clock_that_differs_from_the_databases_drops_no_key_there() {
     assert_eq!(store.clock_fault(now), None);
 }
 
+/// What has been listed may be set aside before it is read, and no issuer starts without a key that it has listed.
+#[test]
+fn an_issuer_that_starts_reads_no_key_while_another_one_changes_them() {
+    let (postgres, directory) = (Postgres::start(&[]), tempfile::tempdir().unwrap());
+    let config = AccountsConfig { database: Some(postgres.url("")), password_file: None };
+    let server = Server::of(&config).unwrap();
+    let changing = Shelf::in_database(server.clone().unwrap()).unwrap();
+    changing.hold().unwrap();
+    let starting = std::thread::spawn(move || {
+        let locked = open_directory(directory.path()).unwrap();
+        KeyStore::of(locked, AtRest::default(), server).map(drop)
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    while postgres.sql(waiting) != ["1"] {
+        assert!(!starting.is_finished(), "it has not waited");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    changing.release();
+    starting.join().unwrap().unwrap();
+}
+
 /// Another session has it, as behind a pooler in transaction mode.
 #[test]
 fn a_key_is_not_changed_by_a_session_without_the_lock() {
