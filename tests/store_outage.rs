@@ -22,6 +22,9 @@ const AGENT: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 32, high
 /// Time after the outage until users are served again.
 const SOON: Duration = Duration::from_secs(2);
 
+/// Time until an outage is reported: a spend waits a second for the store, and several of them have to fail.
+const KNOWN: Duration = Duration::from_secs(4);
+
 /// A way to stop the store, and to start it again with all its records.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -98,16 +101,16 @@ async fn outage(fault: Fault) {
     assert!(first - ended <= SOON, "users were served again only after {:?}", first - ended);
     for (unit, says) in [(gateway, gateway_says), (agent, agent_says)] {
         let says =
-            says.unwrap_or_else(|| panic!("{} reported \"ready\" for {SOON:?} of the outage", unit.name));
+            says.unwrap_or_else(|| panic!("{} reported \"ready\" for {KNOWN:?} of the outage", unit.name));
         assert!(says.body.contains("store"), "{} does not name the cause: {says:?}", unit.name);
     }
     site.terminate();
 }
 
-/// A daemon's answer other than "ready" alone, within [`SOON`].
+/// A daemon's answer other than "ready" alone, within [`KNOWN`].
 async fn said_soon(unit: &Unit) -> Option<Readiness> {
     let began = Instant::now();
-    while began.elapsed() < SOON {
+    while began.elapsed() < KNOWN {
         let readiness = unit.readiness().await;
         if !readiness.is_plain() {
             return Some(readiness);
