@@ -111,7 +111,8 @@ async fn a_replica_that_is_full_is_away_and_the_other_two_decide() {
         (row(gateway.admin, &address).await[1] == "bad: rejects records, as a full server does").then_some(())
     })
     .await;
-    assert_eq!(Metrics::of(gateway.admin).await.value("postern_store_replicas_away{replica=\"1\"}"), 1);
+    let is_away = |metrics: &Metrics| metrics.value("postern_store_replicas_away{replica=\"1\"}") == 1;
+    admin::metrics_when(gateway.admin, "the metric says so", is_away).await;
     Findings::of(&file).has("bad", "store", &format!("{address} is full: it has rejected "));
     let status = run(["status".as_ref(), "--config".as_ref(), with_admin(&file, &gateway).as_os_str()]);
     assert!(status.stdout.contains("the next replica may be replaced: no"), "{status:?}");
