@@ -171,7 +171,7 @@ async fn a_flood_of_wrong_keys_neither_floods_the_service_nor_delays_good_keys()
     let most = move || 200 + 100 * (began.elapsed().as_secs() as usize + 1) + 10;
     // More than have their turns within `timeout`, and until there are many more than may be asked.
     let is_over = move |sent| began.elapsed() >= Duration::from_secs(4) && sent > most() + 200;
-    let flood = (0..128).map(|_| {
+    let flood = (0..256).map(|_| {
         let (next, limited, client) = (next.clone(), limited.clone(), client.clone());
         let wrong = wrong.try_clone().unwrap();
         tokio::spawn(async move {
