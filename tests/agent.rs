@@ -205,7 +205,9 @@ async fn a_page_cannot_burn_the_account() {
     assert!(statuses.contains(&429), "{statuses:?}");
     let (all, regained) = (sent().await, began.elapsed().as_secs() / 10);
     assert!((one + 1..=6 + regained).contains(&all), "{all} tokens: {statuses:?}");
-    agent.process.wait_for("the warning", |_, log| log.contains("most_per_minute allows (6)").then_some(()));
+    agent
+        .process
+        .wait_for("the warning", |_, log| log.contains("most_per_minute allows (6, half").then_some(()));
 }
 
 /// Its configuration names its own port as the gateway.
