@@ -4,7 +4,7 @@
 use crate::support::daemon::{Daemon, gateway_config, issuer_config};
 use crate::support::http2::{Connection, Tunnel};
 use crate::support::process::resident;
-use crate::support::{PATIENCE, target, tokens};
+use crate::support::{PATIENCE, target, tokens, udp};
 use postern_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, HELLO, PING, PRIORITY, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, fields, frame, frames,
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -33,6 +33,8 @@ enum To {
     /// To one that sends without end.
     Flood,
     Echo,
+    /// To one of UDP that takes nothing: the kernel drops what its buffer does not hold.
+    Udp,
 }
 
 /// The name; the tunnels that are opened first; what is sent over and over, by its number, and how often; the bound in KiB. Those
@@ -54,6 +56,13 @@ const FLOODS: &[Attack] = &[
         "data of a byte, to a deaf target",
         (1, To::Deaf),
         |_| frame(DATA, 0, 1, b"x"),
+        200_000,
+        DEAF + SLACK,
+    ),
+    Attack(
+        "capsules in data of a byte",
+        (1, To::Udp),
+        |number| frame(DATA, 0, 1, &[[0, 2, 0, b'x'][number as usize % 4]]),
         200_000,
         DEAF + SLACK,
     ),
@@ -97,6 +106,7 @@ struct Stage {
     echo: SocketAddr,
     deaf: SocketAddr,
     flood: SocketAddr,
+    udp: UdpSocket,
 }
 
 impl Stage {
@@ -104,13 +114,14 @@ impl Stage {
     async fn start(tokens: usize) -> Self {
         let home = TempDir::new().unwrap();
         let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
-        let config = gateway_config(home.path(), &issuer.http(), "", "1s", "");
+        let config = gateway_config(home.path(), &issuer.http(), "", "1s", "udp = \"any\"\n");
         let text = std::fs::read_to_string(&config).unwrap().replacen("workers = 8", "workers = 1", 1);
         std::fs::write(&config, text).unwrap();
         let gateway = Daemon::ready("gateway", &config).await;
         let tokens = tokens::mint(&issuer.http(), &gateway.http(), tokens);
         let (echo, deaf, flood) = (target::echo().await, held(false).await, held(true).await);
-        Self { _home: home, _issuer: issuer, gateway, tokens, echo, deaf, flood }
+        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        Self { _home: home, _issuer: issuer, gateway, tokens, echo, deaf, flood, udp }
     }
 
     fn address(&self, to: To) -> SocketAddr {
@@ -118,6 +129,7 @@ impl Stage {
             To::Deaf => self.deaf,
             To::Flood => self.flood,
             To::Echo => self.echo,
+            To::Udp => self.udp.local_addr().unwrap(),
         }
     }
 
@@ -133,8 +145,13 @@ impl Stage {
         sent.extend(frame(SETTINGS, 0, 0, &[&[0, 4][..], &((1_u32 << 31) - 1).to_be_bytes()].concat()));
         sent.extend(frame(WINDOW_UPDATE, 0, 0, &((1_u32 << 31) - 65_536).to_be_bytes()));
         for number in 0..u32::try_from(tunnels).unwrap() {
-            let (authority, token) = (self.address(to).to_string(), self.tokens.pop().unwrap());
-            let head = [(":method", "CONNECT"), (":authority", &authority), ("proxy-authorization", &token)];
+            let (target, token) = (self.address(to), self.tokens.pop().unwrap());
+            let (authority, path) = (target.to_string(), udp::path(target));
+            let mut head = vec![(":method", "CONNECT"), (":authority", &*authority)];
+            if let To::Udp = to {
+                head.extend([(":protocol", "connect-udp"), (":scheme", "https"), (":path", &*path)]);
+            }
+            head.push(("proxy-authorization", &*token));
             sent.extend(frame(HEADERS, END_HEADERS, 2 * number + 1, &fields(&head)));
         }
         stream.write_all(&sent).await.unwrap();

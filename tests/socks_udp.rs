@@ -159,6 +159,23 @@ async fn an_association_without_a_target_gives_its_place_to_a_connection() {
     .await;
 }
 
+/// A program that looks for servers with a datagram to each address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_leaves_half_of_the_tokens_to_tunnels() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "").await;
+    edit(&stage.agent_file, "[wallet]\n", "[wallet]\nmost_per_minute = 8\n");
+    stage.agent.reread("wallet.most_per_minute");
+    let (program, closed) = (stage.program().await, postern_testkit::ports::closed());
+    for host in 1..=100 {
+        program.send(&v4(SocketAddr::from(([127, 0, 1, host], 9))), b"anybody?").await;
+    }
+    metrics_when(stage.agent.admin, "the scan is limited", |metrics| metrics.agent_requests("no_token") > 50)
+        .await;
+    let mut stream = proxy::dial(stage.agent.address).await.unwrap();
+    let answer = in_time(proxy::connect(&mut stream, &closed.to_string(), None)).await.unwrap();
+    assert_ne!(answer.status, 429, "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_that_is_being_opened_makes_no_room_for_another() {
     let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "udp_targets = 2\n").await;

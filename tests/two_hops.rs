@@ -158,6 +158,7 @@ async fn a_target_of_udp_costs_one_token_of_the_second_hop() {
         program.echo(&association::v4(target), size).await;
     }
     assert_eq!(stage.second.opened().await, 1);
+    assert!(stage.first.opened().await > 0, "the connection to the second hop cost a token of the first");
     assert_eq!(Metrics::of(stage.first.gateway.admin).await.value("postern_udp_tunnels_open"), 0);
 }
 
