@@ -7,6 +7,7 @@ use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::proxy::{connect, dial};
 use crate::support::router::Router;
+use crate::support::udp::edit;
 use crate::support::{eventually, target, tokens};
 use postern_testkit::memcached::Server;
 use serde_json::Value;
@@ -92,6 +93,8 @@ async fn a_replica_that_is_full_is_away_and_the_other_two_decide() {
     let address: String = full.address();
     let replicas = [vec![address.clone()], vec![others[0].address()], vec![others[1].address()]];
     with_replicas(&file, &replicas);
+    // A spend that a busy machine delays is answered 503 after 100 ms.
+    edit(&file, "memcached.replicas", "memcached.timeout = \"2s\"\nmemcached.replicas");
     let gateway = Daemon::ready("gateway", &file).await;
     let echo = target::echo().await.to_string();
     let spend = |token: String| {

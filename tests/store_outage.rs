@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(40);
 /// known.
 const BOUND: u64 = PROGRAMS as u64;
 const AGENT: AgentPlan = AgentPlan { name: "busy", gateways: &[0], low: 32, high: 128 };
-/// Time after the outage until users are served again.
-const SOON: Duration = Duration::from_secs(2);
+/// Time after the outage until users are served again, on a busy machine too.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Time until an outage is reported: a spend waits a second for the store, and several of them have to fail.
 const KNOWN: Duration = Duration::from_secs(4);
