@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_rustls::TlsAcceptor;
 
 /// Time in which an agent sends one token for a target that fails.
@@ -110,6 +110,12 @@ async fn beyond_the_limit_the_target_that_was_silent_for_longest_ends() {
     stage.has_streams(2).await;
 }
 
+/// Sends a request that the agent answers itself.
+async fn is_served(connection: &mut BufReader<TcpStream>) {
+    in_time(connection.write_all(b"HEAD /proxy.pac HTTP/1.1\r\nHost: localhost\r\n\r\n")).await.unwrap();
+    assert_eq!(in_time(proxy::read_head(connection)).await.unwrap().status, 200);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_target_takes_a_place_of_a_connection() {
     let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 6\n").await;
@@ -117,15 +123,15 @@ async fn each_target_takes_a_place_of_a_connection() {
     let mut program = stage.program().await;
     program.echo(&first, 4).await;
     program.echo(&second, 4).await;
+    // The other half of the places is for connections, idle ones too.
+    let mut connection = proxy::dial(stage.agent.address).await.unwrap();
+    is_served(&mut connection).await;
     program.send(&third, b"one too many").await;
     metrics_when(stage.agent.admin, "there is no place", |metrics| metrics.agent_requests("too_many") > 0)
         .await;
+    is_served(&mut connection).await;
     program.echo(&first, 4).await;
     assert_eq!(stage.opened().await, 2);
-    // The other half of the places is for connections.
-    let mut connection = proxy::dial(stage.agent.address).await.unwrap();
-    in_time(connection.write_all(b"GET /proxy.pac HTTP/1.1\r\nHost: localhost\r\n\r\n")).await.unwrap();
-    assert_eq!(in_time(proxy::read_head(&mut connection)).await.unwrap().status, 200);
     drop(program);
     stage.has_streams(0).await;
     eventually("the places are free", || async {
@@ -140,13 +146,35 @@ async fn each_target_takes_a_place_of_a_connection() {
 /// A program that vanished without a word, as a phone does, would otherwise hold its place for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_association_without_a_target_gives_its_place_to_a_connection() {
+    tokio::join!(vanished_after_its_target(), vanished_without_a_place_for_its_target());
+}
+
+async fn vanished_after_its_target() {
     let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 4\n").await;
     let closed = v4(UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap());
-    let mut program = stage.program().await;
+    let program = stage.program().await;
     program.send(&closed, b"nobody is there").await;
     metrics_when(stage.agent.admin, "a stream was open", |metrics| metrics.agent_requests("opened") > 0)
         .await;
     stage.has_streams(0).await;
+    makes_room(&stage, program).await;
+}
+
+async fn vanished_without_a_place_for_its_target() {
+    let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 4\n").await;
+    let (target, other) = (v4(echo().await), v4(echo().await));
+    let (mut program, unlucky) = (stage.program().await, stage.program().await);
+    program.echo(&target, 4).await;
+    unlucky.send(&other, b"there is no place").await;
+    metrics_when(stage.agent.admin, "there is no place", |metrics| metrics.agent_requests("too_many") > 0)
+        .await;
+    makes_room(&stage, unlucky).await;
+    program.echo(&target, 4).await;
+    assert_eq!(stage.opened().await, 1);
+}
+
+/// Waits until connections have displaced the program's association.
+async fn makes_room(stage: &Stage, mut program: Program) {
     let ended = tokio::spawn(async move { program.control.read(&mut [0]).await });
     eventually("the association makes room", || async {
         let mut connections = Vec::new();

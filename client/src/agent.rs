@@ -1,7 +1,7 @@
 //! The agent: one listener for HTTP and SOCKS5, and the hops that its tunnels lead through.
 
 use crate::config::Config;
-use crate::front::state::{AgentState, Limit};
+use crate::front::state::{AgentState, Limit, UdpPlaces};
 use crate::hop::gateways::Gateways;
 use crate::hop::limits::{Cap, FailedTargets};
 use crate::hop::marks::saved::SavedMarks;
@@ -83,6 +83,7 @@ impl Agent {
             answers,
             shutdown: process.shutdown.clone(),
             limit: Limit::new(&config.listen, process.descriptors),
+            udp_places: UdpPlaces::default(),
             sources: SourceLimits { handshakes: 0, refusals: 0, ..SourceLimits::default() },
             places: Places::new(process.descriptors.most(2), 2),
             rates: Rates::default(),

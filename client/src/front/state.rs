@@ -25,6 +25,8 @@ pub(crate) struct AgentState {
     pub(crate) limit: Limit,
     pub(crate) sources: SourceLimits,
     pub(crate) places: Places,
+    /// Places of targets of UDP, and of associations with targets.
+    pub(crate) udp_places: UdpPlaces,
     /// Empty: nothing that a program does is limited by its rate.
     pub(crate) rates: Rates,
 }
@@ -58,6 +60,27 @@ impl Limit {
 
     pub(crate) fn udp_targets(&self) -> usize {
         self.udp_targets.load(Ordering::Relaxed)
+    }
+}
+
+/// A count of the places that UDP has: half of all at most, so that a scan leaves the others to connections.
+#[derive(Clone, Default)]
+pub(crate) struct UdpPlaces(Arc<AtomicUsize>);
+
+/// A place of UDP, until dropped.
+pub(crate) struct UdpPlace(UdpPlaces);
+
+impl UdpPlaces {
+    pub(crate) fn take(&self, limit: &Limit) -> Option<UdpPlace> {
+        let half = limit.most().div_ceil(2);
+        let more = |taken: usize| (taken < half).then_some(taken + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| UdpPlace(self.clone()))
+    }
+}
+
+impl Drop for UdpPlace {
+    fn drop(&mut self) {
+        (self.0).0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

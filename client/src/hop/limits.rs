@@ -87,12 +87,17 @@ impl Cap {
             return Ok(());
         }
         let most = f64::from(most);
-        let from = |bucket: &Mutex<Bucket>, most: f64| bucket.lock().take(most / 60.0, most, tokens, now);
+        let from = |bucket: &Mutex<Bucket>, most: f64, tokens| {
+            bucket.lock().take(most / 60.0, most, tokens, now).map(drop)
+        };
+        // UDP's own share is not charged for a token that is not sent.
         let of_udp = match transport {
-            Transport::Udp => from(&self.udp, (most / 2.0).max(1.0)).map(drop),
+            Transport::Udp => {
+                from(&self.all, most, 0).and_then(|()| from(&self.udp, (most / 2.0).max(1.0), tokens))
+            }
             Transport::Tcp => Ok(()),
         };
-        of_udp.and_then(|()| from(&self.all, most).map(drop)).inspect_err(|_| {
+        of_udp.and_then(|()| from(&self.all, most, tokens)).inspect_err(|_| {
             if self.line.due(now).is_some() {
                 tracing::warn!(
                     "programs on this machine send tokens faster than [wallet] most_per_minute allows ({most}, half of it for UDP), \

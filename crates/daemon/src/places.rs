@@ -213,6 +213,16 @@ impl Place {
         }
     }
 
+    /// Ends the protection of [`Place::keep`]: the connection, whose activity `exchange` tracks, has nothing open any longer.
+    pub fn release(&mut self, exchange: &Exchange) {
+        if std::mem::take(&mut self.is_kept) {
+            let mut taken = self.places.taken.lock();
+            self.id = taken.next;
+            taken.next += 1;
+            taken.yielding.insert(self.id, (exchange.clone(), self.files));
+        }
+    }
+
     /// Returns the source that the connection counts for, until it is [kept](Place::keep); `None` if it is exempt or not
     /// attributed.
     pub fn source(&self) -> Option<Source> {
@@ -288,6 +298,23 @@ mod tests {
 
     async fn is_displaced(exchange: &Exchange) -> bool {
         timeout(Duration::from_millis(1), exchange.displaced()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_was_kept_and_released_gives_way_as_one_that_came_then() {
+        let listener = Listener::new(2);
+        let (mut first, released) = listener.come().unwrap();
+        first.keep();
+        let (_second, older) = listener.come().unwrap();
+        first.release(&released);
+        first.release(&released); // once
+        assert_eq!(listener.levels(), (2, 0, 1));
+        let _third = listener.come().unwrap();
+        assert!(is_displaced(&older).await && !is_displaced(&released).await);
+        let _fourth = listener.come().unwrap();
+        assert!(is_displaced(&released).await);
+        drop(first);
+        assert_eq!(listener.levels().0, 2);
     }
 
     #[tokio::test(start_paused = true)]

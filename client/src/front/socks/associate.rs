@@ -1,15 +1,15 @@
 //! UDP ASSOCIATE (RFC 1928, sections 4, 6 and 7): a UDP socket for one program, while its TCP connection is open.
 //!
-//! Each target is a [`Flow`]. Targets at once are limited for an association, and each has a place like a connection, while half of
-//! the places are free; datagrams that find no room are dropped, as UDP is.
+//! Each target is a [`Flow`]. Targets at once are limited for an association, and each has a place like a connection, of the half that
+//! UDP may have; datagrams that find no room are dropped, as UDP is.
 
 use super::datagram::Datagram;
 use super::flow::{Ended, Flow};
 use crate::catalogue::AgentOutcome;
 use crate::front::own_pages::canonical;
-use crate::front::state::AgentState;
+use crate::front::state::{AgentState, UdpPlace};
 use postern_daemon::exchange::Exchange;
-use postern_daemon::places::{Bounds, Place};
+use postern_daemon::places::Place;
 use postern_daemon::serve::Endpoint;
 use std::collections::HashMap;
 use std::io;
@@ -37,6 +37,8 @@ pub(super) struct Association<'a> {
     /// By the address as the program writes it.
     targets: HashMap<Box<[u8]>, Slot>,
     flows: JoinSet<Ended>,
+    /// The association's own place counts while it has targets.
+    own: Option<UdpPlace>,
 }
 
 enum Slot {
@@ -53,7 +55,7 @@ impl<'a> Association<'a> {
         announced.set_port(port);
         let socket = Arc::new(UdpSocket::bind(local).await?);
         let (targets, flows) = (HashMap::new(), JoinSet::new());
-        Ok(Self { state, socket, announced, program: None, targets, flows })
+        Ok(Self { state, socket, announced, program: None, targets, flows, own: None })
     }
 
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
@@ -66,10 +68,22 @@ impl<'a> Association<'a> {
         let (mut room, mut unread, shutdown) = (vec![0; LONGEST], [0; 64], &self.state.shutdown);
         let mut is_draining = false;
         while !is_draining || !self.flows.is_empty() {
+            if self.flows.is_empty() {
+                self.own = None;
+                place.release(&exchange);
+            }
             tokio::select! {
+                biased; // a datagram opens nothing for an association that has been displaced
+                () = exchange.displaced() => return,
                 read = stream.read(&mut unread) => {
                     if !matches!(read, Ok(1..)) {
                         return;
+                    }
+                }
+                () = shutdown.draining(), if !is_draining => is_draining = true,
+                Some(ended) = self.flows.join_next() => {
+                    if let Ok(ended) = ended {
+                        self.end(ended);
                     }
                 }
                 received = self.socket.recv_from(&mut room) => match received {
@@ -82,20 +96,6 @@ impl<'a> Association<'a> {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                     Err(_) => return,
                 },
-                Some(ended) = self.flows.join_next() => {
-                    if let Ok(ended) = ended {
-                        self.end(ended);
-                    }
-                    if self.flows.is_empty()
-                        && let Ok(free) = self.state.with_limits(|limits| {
-                            self.state.places.take(None, limits.bounds, &exchange)
-                        })
-                    {
-                        place = free;
-                    }
-                }
-                () = shutdown.draining(), if !is_draining => is_draining = true,
-                () = exchange.displaced() => return,
             }
         }
     }
@@ -113,13 +113,20 @@ impl<'a> Association<'a> {
             _ if self.state.shutdown.is_draining() => return None,
             _ => {}
         }
-        self.make_room(datagram.address)?;
+        self.targets.remove(datagram.address);
         place.keep();
+        let Some(places) = self.places() else {
+            self.state.count(AgentOutcome::TooMany);
+            if self.targets.len() < self.state.limit.udp_targets() {
+                self.targets.insert(datagram.address.into(), Slot::Shut(Instant::now() + FULL));
+            }
+            return None;
+        };
+        self.make_room()?;
         let address = datagram.address.into();
-        let opened = self.open(datagram, from);
-        let is_open = opened.is_some();
-        self.targets.insert(address, opened.unwrap_or_else(|| Slot::Shut(Instant::now() + FULL)));
-        is_open.then_some(())
+        let opened = self.open(datagram, from, places);
+        self.targets.insert(address, opened);
+        Some(())
     }
 
     /// Returns `true` for the program's socket: the first one at the address of its connection, with the port that it announced.
@@ -133,32 +140,28 @@ impl<'a> Association<'a> {
         }
     }
 
-    /// Begins a flow with its first datagram; `None` if there is no place for it.
+    /// Begins a flow with its first datagram.
     fn open(
         &mut self,
         Datagram { address, target, payload }: Datagram<'_>,
         from: SocketAddr,
-    ) -> Option<Slot> {
-        let Some(place) = self.place() else {
-            self.state.count(AgentOutcome::TooMany);
-            return None;
-        };
+        places: (UdpPlace, Place),
+    ) -> Slot {
         let path = (Arc::clone(&self.socket), from);
         let flow = Flow::new((target, address), path, &self.state.answers);
         flow.add(payload);
         let running = Arc::clone(&flow).run(Arc::clone(&self.state.opener));
         let running = async move {
-            let _place = place;
+            let _places = places;
             running.await
         };
         let task = self.flows.spawn(self.state.shutdown.tracker().track_future(running));
-        Some(Slot::Open(flow, task))
+        Slot::Open(flow, task)
     }
 
-    /// Frees a slot for the target `address`: ends the target that was silent for longest if there are too many. `None` if all
-    /// are being opened, whose tokens may have been sent already, or if none is allowed.
-    fn make_room(&mut self, address: &[u8]) -> Option<()> {
-        self.targets.remove(address);
+    /// Frees a slot: ends the target that was silent for longest if there are too many. `None` if all are being opened, whose
+    /// tokens may have been sent already, or if none is allowed.
+    fn make_room(&mut self) -> Option<()> {
         let most = self.state.limit.udp_targets();
         while most > 0 && self.targets.len() >= most {
             let silence = |slot: &Slot| match slot {
@@ -174,16 +177,19 @@ impl<'a> Association<'a> {
         (most > 0).then_some(())
     }
 
-    /// Takes a place for a target, which no connection can take from it. Half of the places are for connections.
-    fn place(&self) -> Option<Place> {
-        let AgentState { places, .. } = self.state;
-        let taken = self.state.with_limits(|limits| {
-            let half = Bounds { connections: limits.bounds.connections.div_ceil(2), ..limits.bounds };
-            places.take_for(None, half, &Exchange::new(limits.patience))
-        });
+    /// Takes a place for a target, which no connection can take from it.
+    fn places(&mut self) -> Option<(UdpPlace, Place)> {
+        let AgentState { places, udp_places, limit, .. } = self.state;
+        if self.own.is_none() {
+            self.own = Some(udp_places.take(limit)?);
+        }
+        let of_udp = udp_places.take(limit)?;
+        let taken = self
+            .state
+            .with_limits(|limits| places.take_for(None, limits.bounds, &Exchange::new(limits.patience)));
         taken.ok().map(|mut place| {
             place.keep();
-            place
+            (of_udp, place)
         })
     }
 
