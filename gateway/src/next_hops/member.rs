@@ -47,7 +47,7 @@ pub(super) struct Health {
     has_opened: bool,
     /// `true` if the last connection carried no UDP.
     pub(super) lacks_udp: bool,
-    /// `true` if the URL has carried UDP since it was last down: refusals of UDP are then about their targets.
+    /// `true` if the URL has carried UDP since it was last down.
     has_carried_udp: bool,
     /// Time of the last request for UDP whose answer showed that the server knows none.
     refused_udp: Option<Instant>,
@@ -75,17 +75,19 @@ impl Member {
     }
 
     pub(crate) fn carried_udp(&self) {
-        self.health.lock().has_carried_udp = true;
+        let health = &mut *self.health.lock();
+        (health.has_carried_udp, health.refused_udp) = (true, None);
     }
 
-    /// Records an answer to a request for UDP as servers give that know none, although SETTINGS or the operator promised it.
-    /// Returns `false` if this one has carried UDP: it refuses the target, and others stay open.
-    pub(crate) fn refused_udp(&self) -> bool {
+    /// Returns `true` if the URL has carried UDP since it was last down: a path that it does not know is then one target's.
+    pub(crate) fn has_carried_udp(&self) -> bool {
+        self.health.lock().has_carried_udp
+    }
+
+    /// Records an answer of a server that knows no UDP, although its SETTINGS or the operator promised it.
+    pub(crate) fn refused_udp(&self) {
         let health = &mut *self.health.lock();
-        if !health.has_carried_udp {
-            health.refused_udp = Some(Instant::now());
-        }
-        !health.has_carried_udp
+        (health.has_carried_udp, health.refused_udp) = (false, Some(Instant::now()));
     }
 
     pub(super) fn choice(&self, now: Instant) -> Choice<'_> {

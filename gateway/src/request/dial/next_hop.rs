@@ -202,8 +202,10 @@ async fn open_http(
         return Ok(tunnel);
     }
     match head.status.as_u16() {
+        400 | 404 if is_udp && member.has_carried_udp() => target(Refusal::NextHopRefused),
         // Servers that know no such path, method or upgrade.
-        ..=299 | 400 | 404 | 405 | 501 if is_udp && member.refused_udp() => {
+        ..=299 | 400 | 404 | 405 | 501 if is_udp => {
+            member.refused_udp();
             Err(Failure::NoUdp("it does not know CONNECT-UDP"))
         }
         status @ (401 | 407) if hop.user.is_none() => {
