@@ -149,9 +149,13 @@ pub(super) async fn read(paths: Vec<PathBuf>) -> Vec<Configured> {
     configured
 }
 
+/// Times that a process which computes is waited for: two minutes in all. One that reads without end is given up then.
+const MOST_WAITS: u32 = 24;
+
 async fn read_one(path: PathBuf) -> Configured {
     let of_thread = path.clone();
     let mut reading = tokio::task::spawn_blocking(move || hold(&of_thread));
+    let mut waits = 0..MOST_WAITS;
     let read = loop {
         let before = computed();
         match timeout(PATIENCE, &mut reading).await {
@@ -160,7 +164,7 @@ async fn read_one(path: PathBuf) -> Configured {
                 break only(Finding::look("file", format!("its examination broke off: {broken}")));
             }
             // Decrypting an issuer's keys takes seconds on a slow or busy machine. Who waits for a file computes nothing.
-            Err(_) if computed().saturating_sub(before) > PATIENCE / 50 => {}
+            Err(_) if waits.next().is_some() && computed().saturating_sub(before) > PATIENCE / 50 => {}
             Err(_) => {
                 let finding = Finding::bad(
                     "file",
