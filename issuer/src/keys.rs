@@ -85,9 +85,9 @@ impl KeyStore {
         }
         let shelf = Shelf::of(&directory, server)?;
         shelf.hold()?; // another issuer may set a key aside between its name is listed and its content is read
-        let read = read(&shelf, &at_rest).and_then(|read| Ok((read, read_revoked(&shelf)?)));
+        let found = read(&shelf, &at_rest).and_then(|(keys, stale)| Ok((keys, stale, read_revoked(&shelf)?)));
         shelf.release();
-        let ((keys, stale), revoked) = read?;
+        let (keys, stale, revoked) = found?;
         let (has_looked_for_orphans, clock_fault) = (false, None);
         Ok(Self { directory, shelf, at_rest, keys, stale, revoked, has_looked_for_orphans, clock_fault })
     }

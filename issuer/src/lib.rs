@@ -230,7 +230,7 @@ fn open_state(config: &Config) -> Result<(KeyStore, Arc<Keyring>, Arc<Accounts>)
         config.server()?,
     )?;
     store.encrypt()?;
-    let accounts = accounts::control::open_store(config, store.directory(), store.shared_secret()?)?;
+    let accounts = accounts::control::open_store(config, store.directory(), store.api_key_secret()?)?;
     let accounts = Arc::new(Accounts::open(Configured::of(config), accounts)?);
     if let Some(hsm) = store.hsm() {
         hsm.start();

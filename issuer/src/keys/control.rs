@@ -36,7 +36,7 @@ pub(crate) fn shared_secret(server: Arc<Server>, keys: &Keys) -> Result<KeySecre
 
 impl KeyStore {
     /// Returns the secret of the API keys, if it is in the database with the keys.
-    pub(crate) fn shared_secret(&self) -> Result<Option<KeySecret>, KeysError> {
+    pub(crate) fn api_key_secret(&self) -> Result<Option<KeySecret>, KeysError> {
         if !self.is_shared() {
             return Ok(None);
         }
