@@ -8,8 +8,8 @@ const encoded = (value) => Uint8Array.from(value.toString(16).padStart(512, '0')
 const fromBase64 = (text) => Uint8Array.from(atob(text.replace(/-/g, '+').replace(/_/g, '/')), (char) => char.charCodeAt(0));
 const toBase64 = (bytes) => btoa(String.fromCharCode(...bytes)).replace(/\+/g, '-').replace(/\//g, '_');
 
-/** `base ** 65537`. */
-function power(base, modulus) {
+/** Returns `base ** 65537 % modulus`: RSA with the public key. */
+function publicOperation(base, modulus) {
     let found = base;
     for (let n = 0; n < 16; n += 1) found = (found * found) % modulus;
     return (found * base) % modulus;
@@ -33,16 +33,41 @@ async function encodedForSigning(message) {
     return join(block, hash, [0xbc]);
 }
 
-/** The challenge of type 2 in a field, and its key, which the issuer must publish for everyone; and where it signs. */
-async function prepare(field, issuer) {
-    const [, challenge, key] = field.match(/PrivateToken challenge="?(AAI[^",]*)"?, *token-key="?([^",]*)/);
+const MARK = /^m-[a-z2-7]{26}\.(.+)$/;
+/** Throws unless a TokenChallenge (RFC 9577, section 2.1) is of type 2, has no redemption context and names the gateway. */
+function checkChallenge(bytes, gateway) {
+    let at = 2;
+    const vector = (size) => {
+        const length = bytes.slice(at, at + size).reduce((sum, byte) => sum * 256 + byte, 0);
+        at += size + length;
+        return bytes.slice(at - length, at);
+    };
+    const [, context, origins] = [vector(2), vector(1), vector(2)];
+    if (at !== bytes.length || bytes[0] !== 0 || bytes[1] !== 2) throw new Error('the challenge is malformed or not of type 2');
+    if (context.length) throw new Error('the challenge has a redemption context, which could tell clients apart');
+    const names = String.fromCharCode(...origins).toLowerCase().split(',');
+    // The last name may carry the gateway's mark: it is below the first, or below "invalid" if that is an address.
+    if ([names[0], 'invalid'].includes(MARK.exec(names.at(-1))?.[1])) names.pop();
+    const { host, hostname } = new URL(gateway);
+    if (!names.some((name) => [host, hostname].includes(name)) || names.some((name) => MARK.test(name))) {
+        throw new Error(`the challenge is for "${names}", and the gateway is "${host}"`);
+    }
+}
+
+/** Returns the challenge of type 2 in a field and its key, which the issuer must publish for everyone; and where it signs. */
+async function prepare(field, gateway, issuer) {
+    const [, challenge, key] = field?.match(/PrivateToken challenge="?(AAI[^",]*)"?, *token-key="?([^",]*)/) ?? [];
+    if (!key) throw new Error('the gateway sent no challenge of type 2 with a key');
+    checkChallenge(fromBase64(challenge), gateway);
     const directory = new URL('/.well-known/private-token-issuer-directory', issuer);
-    const published = await (await fetch(directory, { cache: 'no-cache' })).json();
+    // A cached copy would be revalidated with an ETag, by which an issuer could recognise the installation.
+    const published = await (await fetch(directory, { cache: 'no-store' })).json();
     const plain = (text) => text.replace(/=/g, '');
     if (!published['token-keys'].some((one) => plain(one['token-key']) === plain(key))) {
         throw new Error('the issuer does not publish the key of the challenge');
     }
     const spki = fromBase64(key); // it ends with the modulus, of 256 bytes, and 65537
+    if (!(spki.at(-261) > 127)) throw new Error('the key of the challenge is not of 2,048 bits');
     return {
         uri: new URL(published['issuer-request-uri'], directory),
         modulus: number(spki.slice(-261, -5)),
@@ -51,17 +76,18 @@ async function prepare(field, issuer) {
     };
 }
 
-/** The value of Proxy-Authorization with a new token. */
+/** Returns a value of Proxy-Authorization with a new token. */
 async function mint({ uri, modulus, keyId, digest }, apiKey) {
     const input = join([0, 2], random(32), digest, keyId);
     const message = number(await encodedForSigning(input));
-    const blind = number(random(256)) % modulus;
+    let blind; // uniform in 1..modulus (RFC 9474, section 4.2)
+    do blind = number(random(256)); while (!blind || blind >= modulus);
     const unblind = inverse(blind, modulus);
-    const body = join([0, 2, keyId.at(-1)], encoded((message * power(blind, modulus)) % modulus));
+    const body = join([0, 2, keyId.at(-1)], encoded((message * publicOperation(blind, modulus)) % modulus));
     const headers = { 'content-type': 'application/private-token-request', ...(apiKey && { authorization: `Bearer ${apiKey}` }) };
     const answer = await fetch(uri, { method: 'POST', headers, body });
     if (!answer.ok) throw new Error(`the issuer answered ${answer.status}: ${await answer.text()}`);
     const signature = (number(new Uint8Array(await answer.arrayBuffer())) * unblind) % modulus;
-    if (power(signature, modulus) !== message) throw new Error('the issuer signed something else');
+    if (publicOperation(signature, modulus) !== message) throw new Error('the issuer signed something else');
     return `PrivateToken token="${toBase64(join(input, encoded(signature)))}"`;
 }

@@ -70,7 +70,7 @@ export async function firefox(folder, extension) {
             const handles = await command('WebDriver:GetWindowHandles');
             await command('WebDriver:SwitchToWindow', { handle: handles.at(-1) });
         };
-        return { command, stop, open };
+        return { command, stop, open, uuid };
     } catch (error) {
         await stop();
         throw error;

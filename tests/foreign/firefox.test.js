@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { firefox, skip } from './firefox.js';
+import { recordingRelay } from './firefox-relay.js';
 import { daemon } from './postern.js';
 import { stage } from './stage.js';
 import { scripted } from './targets.js';
@@ -11,11 +12,11 @@ import { scripted } from './targets.js';
 const within = { timeout: 180_000, skip };
 const extension = join(import.meta.dirname, '../../deploy/firefox');
 
-let stop, scratch, system, site, gateway, browser;
+let stop, scratch, system, site, gateway, browser, cert, key;
 before(async () => {
     if (skip) return;
     ({ stop, scratch, system } = await stage());
-    const [cert, key] = ['cert.pem', 'key.pem'].map((name) => join(scratch.path, name));
+    [cert, key] = ['cert.pem', 'key.pem'].map((name) => join(scratch.path, name));
     site = await scripted({ cert, key });
     gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), `
         listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
@@ -46,8 +47,10 @@ async function options(settings = {}, act = '') {
             if (settings.gateway) document.forms[0].requestSubmit();
             ${act}
             for (;;) {
-                const { tokens = [], used = 0, trouble = '' } = await browser.storage.local.get();
-                if (trouble || tokens.length || !settings.gateway) return done({ trouble, used });
+                const { gateway, tokens = [], used = 0, trouble = '' } = await browser.storage.local.get();
+                // Tokens of earlier settings are dropped when new ones are stored.
+                const isSaved = !settings.gateway || gateway === settings.gateway;
+                if (isSaved && (trouble || tokens.length || !settings.gateway)) return done({ trouble, used });
                 await new Promise((next) => setTimeout(next, 20));
             }
         })();
@@ -73,6 +76,21 @@ async function loads(count, path) {
 test('without a token nothing is sent', within, async () => {
     await assert.rejects(load(''), /proxy/i);
     assert.equal(site.connections(), 0);
+});
+
+test('requests of Firefox itself go directly when the proxy fails', within, async () => {
+    await browser.command('Marionette:SetContext', { value: 'chrome' });
+    const script = `
+        const [url, done] = arguments;
+        const { ServiceRequest } = ChromeUtils.importESModule('resource://gre/modules/ServiceRequest.sys.mjs');
+        const request = new ServiceRequest();
+        request.open('GET', url);
+        request.onload = request.onerror = () => done(request.status);
+        request.send();
+    `;
+    const status = await browser.command('WebDriver:ExecuteAsyncScript', { script, args: [site.url] });
+    await browser.command('Marionette:SetContext', { value: 'content' });
+    assert.deepEqual([status, site.connections()], [200, 1]);
     await options({ gateway: gateway.url, issuer: `http://${system.issuer}` });
 });
 
@@ -97,8 +115,8 @@ test('N loads over one connection take N tokens, and send one', within, async ()
 
 test('a token that is refused is replaced with all others', within, async () => {
     await options({}, `
-        const { next } = await browser.runtime.getBackgroundPage();
-        await next(({ tokens: [one] }) => browser.storage.local.set({ tokens: Array(40).fill(one) }));
+        const { inTurn } = await browser.runtime.getBackgroundPage();
+        await inTurn(({ tokens: [one] }) => browser.storage.local.set({ tokens: Array(40).fill(one) }));
     `);
     // A kept connection may serve the first load, and the refused request may be one of Firefox itself.
     for (const path of ['close?1', 'close?2', 'close?3']) await load(path).catch((error) => assert.match(error.message, /proxy/i));
@@ -111,4 +129,20 @@ test('a token that is refused is replaced with all others', within, async () => 
     const { value } = await gateway.metrics();
     assert.ok(value('postern_requests_total{outcome="already_spent"}') > 0);
     await load('close?4');
+});
+
+test('no header tells issuer or gateway which installation it is', within, async () => {
+    const relays = [await recordingRelay(system.issuer), await recordingRelay(gateway.address, { cert, key })];
+    const [toIssuer, toGateway] = relays;
+    try {
+        await options({ gateway: `https://localhost:${toGateway.port}`, issuer: `http://127.0.0.1:${toIssuer.port}` });
+        const [minted, asked] = [toIssuer.heads('POST '), toGateway.heads('GET http://challenge.invalid/ ')];
+        assert.ok(minted.length > 0 && asked.length > 0, `${minted.length} and ${asked.length} requests`);
+        for (const head of [...minted, ...asked, ...toIssuer.heads('GET ')]) {
+            assert.ok(!head.includes(browser.uuid) && !/^(origin|referer|cookie):|moz-extension|postern@/im.test(head), head);
+        }
+    } finally {
+        await options({ gateway: gateway.url, issuer: `http://${system.issuer}` });
+        await Promise.all(relays.map((relay) => relay.close()));
+    }
 });
