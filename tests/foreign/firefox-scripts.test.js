@@ -10,7 +10,7 @@ const GATEWAY = 'https://proxy.example:8443';
 const MARK = `m-${'a'.repeat(26)}`;
 const OWN = 'moz-extension://an-id/';
 const HIGH = 48;
-const within = { timeout: 10_000 };
+const within = { timeout: 60_000 };
 
 /** Runs a script of the extension; its functions are properties of what is returned. */
 function load(name, globals) {
