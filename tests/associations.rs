@@ -1,31 +1,17 @@
 //! Many associations of SOCKS5's UDP (RFC 1928, section 7) at one agent, most of which are not used.
 
-use crate::support::association::{Program, echo, v4};
+use crate::support::association::{Program, associate, echo, v4};
 use crate::support::process::resident;
 use crate::support::udp::{Stage, Way};
-use crate::support::{eventually, in_time, proxy, target};
+use crate::support::{eventually, proxy, target};
 use std::fs;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::net::Ipv4Addr;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 
 /// Programs with a stream each, which take two places.
 const USED: usize = 10;
-
-/// The TCP connection of a new association.
-async fn associate(agent: SocketAddr) -> TcpStream {
-    let mut control = TcpStream::connect(agent).await.unwrap();
-    let asking = async {
-        control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
-        let mut answer = [0; 12];
-        control.read_exact(&mut answer).await?;
-        Ok(answer)
-    };
-    let answer = in_time(asking).await.unwrap();
-    assert_eq!(answer[..4], [5, 0, 5, 0], "{answer:?}");
-    control
-}
 
 fn open_files(process: u32) -> usize {
     fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
@@ -45,7 +31,7 @@ async fn open(connections: usize, count: usize) -> (usize, u64, usize) {
     let (memory, files) = (resident(agent), open_files(agent));
     let mut idle = Vec::new();
     for _ in 0..count {
-        idle.push(associate(stage.agent.address).await);
+        idle.push(associate(Ipv4Addr::LOCALHOST, 0, stage.agent.address).await.unwrap().0);
     }
     let taken = (resident(agent).saturating_sub(memory), open_files(agent).saturating_sub(files));
     // Those that have sent something keep their places, and there is one for others.
@@ -56,8 +42,8 @@ async fn open(connections: usize, count: usize) -> (usize, u64, usize) {
     let tcp = target::echo().await;
     assert_eq!(proxy::connect(&mut stream, &tcp.to_string(), None).await.unwrap().status, 200);
     proxy::echoes(&mut stream, b"another program").await.unwrap();
-    let is_open = |control: &&TcpStream| {
-        control.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    let is_open = |control: &&BufReader<TcpStream>| {
+        control.get_ref().try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     };
     let left = idle.iter().filter(is_open).count();
     drop((idle, stream));

@@ -5,8 +5,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { firefox, skip } from './firefox.js';
 import { recordingRelay } from './firefox-relay.js';
-import { daemon } from './postern.js';
-import { stage } from './stage.js';
+import { secureGateway, stage } from './stage.js';
 import { scripted } from './targets.js';
 
 const within = { timeout: 180_000, skip };
@@ -18,15 +17,8 @@ before(async () => {
     ({ stop, scratch, system } = await stage());
     [cert, key] = ['cert.pem', 'key.pem'].map((name) => join(scratch.path, name));
     site = await scripted({ cert, key });
-    gateway = await daemon('gateway', join(scratch.path, 'gateway.toml'), `
-        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-        tls = { certificate = "${cert}", key = "${key}" }
-        issuer = { directory = "http://${system.issuer}/.well-known/private-token-issuer-directory" }
-        challenge = { issuer_name = "issuer.example", origin = "localhost" }
-        store = { path = "${join(scratch.path, 'spent')}" }
-        egress = { private = true, ports = "any" }
-    `);
-    gateway.url = `https://${gateway.address.replace('127.0.0.1', 'localhost')}`;
+    gateway = await secureGateway({ scratch, system }, 'gateway', 'egress = { private = true, ports = "any" }');
+    gateway.url = `https://${gateway.address}`;
     browser = await firefox(scratch.path, extension);
 });
 after(async () => {

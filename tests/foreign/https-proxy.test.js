@@ -9,9 +9,9 @@ import { after, before, test } from 'node:test';
 import { Client } from 'undici';
 import { browser, missing as noChromium } from './browser.js';
 import { echoed } from './connect.js';
-import { daemon, mint, run } from './postern.js';
+import { mint, run } from './postern.js';
 import { free, proxy } from './proxies.js';
-import { stage } from './stage.js';
+import { secureGateway, stage } from './stage.js';
 import { echo } from './targets.js';
 
 const go = ['go', '/usr/local/go/bin/go'].find((name) => spawnSync(name, ['version']).status === 0);
@@ -26,16 +26,7 @@ let stop, scratch, system, ca, secure, gateway, target;
 before(async () => {
     ({ stop, scratch, system, ca, secure } = await stage());
     target = await echo();
-    const [cert, key] = ['cert.pem', 'key.pem'].map((name) => join(scratch.path, name));
-    const { address, ...running } = await daemon('gateway', join(scratch.path, 'tls.toml'), `
-        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-        tls = { certificate = "${cert}", key = "${key}" }
-        issuer = { directory = "http://${system.issuer}/.well-known/private-token-issuer-directory" }
-        challenge = { issuer_name = "issuer.example", origin = "localhost" }
-        store = { path = "${join(scratch.path, 'spent')}" }
-        egress = { private = true, ports = "any" }
-    `);
-    gateway = { ...running, address: address.replace('127.0.0.1', 'localhost') };
+    gateway = await secureGateway({ scratch, system }, 'tls', 'egress = { private = true, ports = "any" }');
 });
 after(async () => {
     await gateway?.stop();

@@ -1,7 +1,7 @@
 // What programs that fetch pages through the agent need: a system, and pages with and without TLS.
 
 import { join } from 'node:path';
-import { folder, up } from './postern.js';
+import { daemon, folder, up } from './postern.js';
 import { certificate, page } from './targets.js';
 
 /** Starts them; `ca` is the authority of the page over TLS, and `stop` ends all that was started. */
@@ -25,4 +25,18 @@ export async function stage() {
         await on.stop();
         throw error;
     }
+}
+
+/** A gateway over TLS, at localhost, for tokens of that system's issuer; with these sections beside the usual ones. */
+export async function secureGateway({ scratch, system }, name, more) {
+    const [cert, key] = ['cert.pem', 'key.pem'].map((file) => join(scratch.path, file));
+    const { address, ...running } = await daemon('gateway', join(scratch.path, `${name}.toml`), `
+        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
+        tls = { certificate = "${cert}", key = "${key}" }
+        issuer = { directory = "http://${system.issuer}/.well-known/private-token-issuer-directory" }
+        challenge = { issuer_name = "issuer.example", origin = "localhost" }
+        store = { path = "${join(scratch.path, `spent-${name}`)}" }
+        ${more}
+    `);
+    return { ...running, address: address.replace('127.0.0.1', 'localhost') };
 }

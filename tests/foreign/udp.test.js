@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { anywhere, connectProxy, skip as noEnvoy, withEnvoy } from './envoy.js';
 import { fetch3, fetchByCapsules, page3, skip } from './http3.js';
-import { daemon, mint } from './postern.js';
+import { mint } from './postern.js';
 import { free } from './proxies.js';
-import { stage } from './stage.js';
+import { secureGateway, stage } from './stage.js';
 
 const within = { timeout: 60_000, skip };
 const text = 'a page over HTTP/3';
@@ -17,7 +17,7 @@ before(async () => {
     if (skip) return;
     ({ stop, scratch, system, ca } = await stage());
     files = { certificate: join(scratch.path, 'cert.pem'), key: join(scratch.path, 'key.pem') };
-    gateway = await gatewayWith('udp', 'egress = { private = true, udp = "any" }');
+    gateway = await secureGateway({ scratch, system }, 'udp', 'egress = { private = true, udp = "any" }');
     server = await page3(text, files);
 });
 after(async () => {
@@ -25,19 +25,6 @@ after(async () => {
     await gateway?.stop();
     await stop?.();
 });
-
-/** A gateway over TLS with these sections beside the usual ones. */
-async function gatewayWith(name, more) {
-    const { address, ...running } = await daemon('gateway', join(scratch.path, `${name}.toml`), `
-        listen = { address = "127.0.0.1:0", admin = "127.0.0.1:0" }
-        tls = { certificate = "${files.certificate}", key = "${files.key}" }
-        issuer = { directory = "http://${system.issuer}/.well-known/private-token-issuer-directory" }
-        challenge = { issuer_name = "issuer.example", origin = "localhost" }
-        store = { path = "${join(scratch.path, `spent-${name}`)}" }
-        ${more}
-    `);
-    return { ...running, address: address.replace('127.0.0.1', 'localhost') };
-}
 
 /** Fetches the page through a gateway with this token; the gateway must open as many tunnels as `count`. */
 async function page(version, gateway, authorization, count) {
@@ -98,7 +85,7 @@ async function beforeEnvoy(hop, act) {
     await withOpenEnvoy(hop, async (port, counter) => {
         const egress = `egress = { private = true, udp = "any", via = "envoy",
             next_hops = [{ name = "envoy", urls = ["${hop}://localhost:${port}"], ${keys} }] }`;
-        const through = await gatewayWith(`through-${port}`, egress.replaceAll('\n', ' '));
+        const through = await secureGateway({ scratch, system }, `through-${port}`, egress.replaceAll('\n', ' '));
         try {
             await act(through, counter);
         } finally {

@@ -10,6 +10,27 @@ use tokio::time::timeout;
 /// Time for an answer, after which a datagram is sent again.
 const AGAIN: Duration = Duration::from_secs(10);
 
+/// Associates a program at this address, which announces this port. Returns its TCP connection and the agent's socket; fails with
+/// the reply's code.
+pub async fn associate(
+    source: Ipv4Addr,
+    port: u16,
+    agent: SocketAddr,
+) -> Result<(BufReader<TcpStream>, SocketAddr), u8> {
+    let mut control = proxy::dial_from(source, agent).await.unwrap();
+    let asking = async {
+        control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0]).await?;
+        control.write_all(&port.to_be_bytes()).await?;
+        let mut answer = [0; 12];
+        control.read_exact(&mut answer).await?;
+        Ok(answer)
+    };
+    let answer = in_time(asking).await.unwrap();
+    let [5, 0, 5, reply, 0, 1, a, b, c, d, high, low] = answer else { panic!("{answer:?}") };
+    let relay = SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])));
+    if reply == 0 { Ok((control, relay)) } else { Err(reply) }
+}
+
 /// A program with an association.
 pub struct Program {
     pub control: BufReader<TcpStream>,
@@ -34,18 +55,8 @@ impl Program {
     /// One that announces this port; fails with the reply's code.
     pub async fn with(socket: UdpSocket, port: u16, agent: SocketAddr) -> Result<Self, u8> {
         let SocketAddr::V4(own) = socket.local_addr().unwrap() else { panic!("no IPv4") };
-        let mut control = proxy::dial_from(*own.ip(), agent).await.unwrap();
-        let asking = async {
-            control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0]).await?;
-            control.write_all(&port.to_be_bytes()).await?;
-            let mut answer = [0; 12];
-            control.read_exact(&mut answer).await?;
-            Ok(answer)
-        };
-        let answer = in_time(asking).await.unwrap();
-        let [5, 0, 5, reply, 0, 1, a, b, c, d, high, low] = answer else { panic!("{answer:?}") };
-        let relay = SocketAddr::from((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])));
-        if reply == 0 { Ok(Self { control, socket, relay, last: 0 }) } else { Err(reply) }
+        let (control, relay) = associate(*own.ip(), port, agent).await?;
+        Ok(Self { control, socket, relay, last: 0 })
     }
 
     pub async fn send(&self, address: &[u8], payload: &[u8]) {

@@ -12,6 +12,7 @@ use postern_daemon::places::Bounds;
 use postern_daemon::serve::{Endpoint, Limits, Parts, TurnedAway, Visitor};
 use postern_daemon::tls::Accepted;
 use postern_proxy::reset;
+use postern_proxy::udp::template::WELL_KNOWN_BEGIN;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -98,9 +99,9 @@ impl Endpoint for AgentState {
 
 /// Peeks at what has arrived, and returns `true` if it asks for UDP.
 async fn asks_for_udp(stream: &TcpStream) -> bool {
-    const BEGIN: &[u8] = b"GET /.well-known/masque/udp/";
-    let mut begin = [0; BEGIN.len()];
-    matches!(stream.peek(&mut begin).await, Ok(length) if begin[..length] == *BEGIN)
+    let mut begin = [0; 4 + WELL_KNOWN_BEGIN.len()];
+    let length = stream.peek(&mut begin).await.unwrap_or(0);
+    begin[..length].strip_prefix(b"GET ") == Some(WELL_KNOWN_BEGIN.as_bytes())
 }
 
 /// Peeks at the first byte, which identifies the protocol: 5 and 4 are versions of SOCKS, and no HTTP method begins with them.

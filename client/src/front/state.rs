@@ -64,23 +64,24 @@ impl Limit {
 }
 
 /// A count of the places that UDP has: half of all at most, so that a scan leaves the others to connections.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct UdpPlaces(Arc<AtomicUsize>);
 
 /// A place of UDP, until dropped.
-pub(crate) struct UdpPlace(UdpPlaces);
+pub(crate) struct UdpPlace(Arc<AtomicUsize>);
 
 impl UdpPlaces {
     pub(crate) fn take(&self, limit: &Limit) -> Option<UdpPlace> {
         let half = limit.most().div_ceil(2);
         let more = |taken: usize| (taken < half).then_some(taken + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| UdpPlace(self.clone()))
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(UdpPlace(Arc::clone(&self.0)))
     }
 }
 
 impl Drop for UdpPlace {
     fn drop(&mut self) {
-        (self.0).0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -270,4 +270,13 @@ pub struct Meter {
 }
 
 #[cfg(test)]
+impl Meter {
+    /// Creates a meter that no page shows.
+    pub(crate) fn apart() -> Self {
+        let counter = || ReadableCounter::new(metrics::Counter::noop());
+        Self { up: counter(), down: counter() }
+    }
+}
+
+#[cfg(test)]
 mod tests;

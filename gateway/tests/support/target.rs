@@ -1,12 +1,22 @@
 //! Targets of tunnels and requests.
 
 use socket2::{Domain, Socket, Type};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+
+/// Reads a request's head, and nothing behind it.
+pub(crate) async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    Ok(String::from_utf8(head).unwrap())
+}
 
 /// Sends back what it gets, and counts who came.
 pub(crate) struct Echo {

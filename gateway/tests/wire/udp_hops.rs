@@ -5,7 +5,7 @@ use crate::peers::{AUTHORITY, circle, exit_with, url};
 use crate::support::client::{Client, connect_with};
 use crate::support::http2::Http2;
 use crate::support::proxies::{CREDENTIALS, Proxy, all_through, all_via, egress};
-use crate::support::target::Echo;
+use crate::support::target::{Echo, read_head};
 use crate::support::udp::{any_port, ask, capsule, echo, open, open_with, paid, path, upgrade};
 use crate::support::{ISSUER, PATIENCE, Running};
 use h2::Reason;
@@ -238,11 +238,7 @@ async fn picky(target: &'static str) -> String {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    head.push(stream.read_u8().await?);
-                }
-                if !String::from_utf8_lossy(&head).contains(&path(target)) {
+                if !read_head(&mut stream).await?.contains(&path(target)) {
                     return stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await;
                 }
                 let opened = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: connect-udp\r\n\

@@ -3,7 +3,6 @@
 mod spliced;
 
 use super::*;
-use postern_telemetry::metrics::ReadableCounter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::net::TcpStream;
 
@@ -43,14 +42,9 @@ async fn every_byte_arrives_both_ways_also_after_a_half_close() {
     assert_eq!((relayed.up, relayed.down), (300_006, 200_000));
 }
 
-fn meter() -> Arc<Meter> {
-    let counter = || ReadableCounter::new(metrics::Counter::noop());
-    Arc::new(Meter { up: counter(), down: counter() })
-}
-
 #[tokio::test]
 async fn bytes_are_counted_while_the_tunnel_is_open() {
-    let meter = meter();
+    let meter = Arc::new(Meter::apart());
     let ((mut client, front), (mut target, back)) = (duplex(100), duplex(100));
     let relay = tokio::spawn(Relay::new(front, back, b"early", Some(LONG)).metered(&meter));
     target.write_all(b"answer").await.unwrap();
@@ -173,7 +167,8 @@ async fn a_direction_that_was_whole_keeps_its_end_when_the_other_is_cut() {
 /// A megabyte is in buffers when the target breaks: the client reads it slowly, receives all of it, and then the reset.
 #[tokio::test]
 async fn a_target_that_is_reset_is_a_reset_to_the_client_after_what_came() {
-    let ((mut client, front), (mut target, back), meter) = (tcp().await, tcp().await, meter());
+    let ((mut client, front), (mut target, back), meter) =
+        (tcp().await, tcp().await, Arc::new(Meter::apart()));
     let relay = tokio::spawn(Relay::new(front, back, b"", Some(LONG)).metered(&meter));
     let sent = vec![7; 1 << 20];
     target.write_all(&sent).await.unwrap();

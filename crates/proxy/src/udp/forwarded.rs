@@ -169,19 +169,11 @@ impl<S: Reset> Reset for Forwarded<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::Meter;
     use crate::udp::capsule::encode;
-    use postern_telemetry::metrics::ReadableCounter;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::timeout;
 
     const LONG: Duration = Duration::from_secs(120);
-
-    fn meter() -> Arc<DatagramMeter> {
-        let counter = || ReadableCounter::new(metrics::Counter::noop());
-        let both = || Meter { up: counter(), down: counter() };
-        Arc::new(DatagramMeter { bytes: Arc::new(both()), up: counter(), down: counter(), dropped: both() })
-    }
 
     /// An unknown capsule, which goes on, and three datagrams.
     fn stream() -> Vec<u8> {
@@ -194,7 +186,7 @@ mod tests {
     async fn bytes_pass_unchanged_and_datagrams_count_wherever_they_are_cut() {
         let sent = stream();
         for piece in [1, 2, 7, 4096] {
-            let (meter, (near, mut far)) = (meter(), duplex(piece));
+            let (meter, (near, mut far)) = (DatagramMeter::apart(), duplex(piece));
             let mut client = Forwarded::new(near, &sent[..7], LONG, &meter);
             let rest = sent[7..].to_vec();
             let sending = async {
@@ -224,14 +216,14 @@ mod tests {
     async fn a_malformed_stream_or_one_that_is_cut_fails_as_a_connection_that_is_gone() {
         for (early, bytes) in [(&[0, 0][..], &[][..]), (&[], &[0, 0]), (&[], &[0, 9, 0, 1]), (&[0, 9], &[])] {
             let (near, mut far) = duplex(64);
-            let mut client = Forwarded::new(near, early, LONG, &meter());
+            let mut client = Forwarded::new(near, early, LONG, &DatagramMeter::apart());
             far.write_all(bytes).await.unwrap();
             drop(far);
             let failed = client.read_to_end(&mut Vec::new()).await.unwrap_err();
             assert_eq!(failed.kind(), io::ErrorKind::ConnectionAborted, "{early:?} {bytes:?}");
         }
         let (near, _far) = duplex(64);
-        let mut client = Forwarded::new(near, &[], LONG, &meter());
+        let mut client = Forwarded::new(near, &[], LONG, &DatagramMeter::apart());
         client.write_all(&[0, 9, 0, 1]).await.unwrap();
         assert!(client.shutdown().await.is_err(), "the next hop ended within a capsule");
         assert!(client.write_all(&[0; 64]).await.is_err(), "the next hop sent no capsule");
@@ -243,7 +235,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_takes_nothing_loses_whole_datagrams_and_no_other_capsule() {
-        let (meter, (near, mut far)) = (meter(), duplex(2000));
+        let (meter, (near, mut far)) = (DatagramMeter::apart(), duplex(2000));
         let mut client = Forwarded::new(near, &[], LONG, &meter);
         let mut datagram = Vec::new();
         encode(&[7; 1200], &mut datagram);
@@ -280,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_reads_slower_than_datagrams_come_costs_no_memory() {
         let (near, mut far) = duplex(2000);
-        let mut client = Forwarded::new(near, &[], LONG, &meter());
+        let mut client = Forwarded::new(near, &[], LONG, &DatagramMeter::apart());
         let (mut datagram, mut room) = (Vec::new(), [0; 1203]);
         encode(&[7; 1200], &mut datagram);
         for _ in 0..2000 {
@@ -296,7 +288,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_for_too_long_is_given_up() {
         let (near, _far) = duplex(10);
-        let mut client = Forwarded::new(near, &[], LONG, &meter());
+        let mut client = Forwarded::new(near, &[], LONG, &DatagramMeter::apart());
         let mut datagram = Vec::new();
         encode(&[7; 1200], &mut datagram);
         let began = Instant::now();

@@ -6,6 +6,8 @@ use http::request;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
+/// Begin of each path of the default template.
+pub const WELL_KNOWN_BEGIN: &str = "/.well-known/masque/udp/";
 /// Path of the default template.
 pub const WELL_KNOWN: &str = "/.well-known/masque/udp/{target_host}/{target_port}/";
 
@@ -37,7 +39,7 @@ pub enum RequestFault {
 
 impl Default for Template {
     fn default() -> Self {
-        let [before, between, after] = ["/.well-known/masque/udp/", "/", "/"].map(Box::from);
+        let [before, between, after] = [WELL_KNOWN_BEGIN, "/", "/"].map(Box::from);
         Self { before, between, after }
     }
 }

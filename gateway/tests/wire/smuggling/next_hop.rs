@@ -3,10 +3,10 @@
 use super::http1;
 use crate::support::Running;
 use crate::support::client::{Client, connect};
-use crate::support::target::Echo;
+use crate::support::target::{Echo, read_head};
 use postern_gateway::config::Egress;
 use std::net::SocketAddr;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A proxy that opens every tunnel, and answers in these words.
@@ -16,11 +16,7 @@ async fn proxy(answer: &'static str) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    head.push(near.read_u8().await?);
-                }
-                let head = String::from_utf8(head).unwrap();
+                let head = read_head(&mut near).await?;
                 let target = head.split(' ').nth(1).unwrap_or_default();
                 assert_eq!(head, format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"));
                 let mut far = TcpStream::connect(target).await?;

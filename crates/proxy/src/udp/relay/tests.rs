@@ -1,19 +1,10 @@
 use super::turn::{PACKET, READ};
 use super::*;
-use crate::relay::Meter;
 use crate::udp::capsule::{Decoder, MAX_PAYLOAD, encode};
-use metrics::Counter;
-use postern_telemetry::metrics::ReadableCounter;
 use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
-
-fn meter() -> Arc<DatagramMeter> {
-    let counter = || ReadableCounter::new(Counter::noop());
-    let meter = || Meter { up: counter(), down: counter() };
-    Arc::new(DatagramMeter { bytes: Arc::new(meter()), up: counter(), down: counter(), dropped: meter() })
-}
 
 /// Returns a relay, its client's end with room for `room` bytes, its target, and the address that the target answers to.
 async fn relay(room: usize) -> (UdpRelay<DuplexStream>, DuplexStream, UdpSocket) {
@@ -22,7 +13,7 @@ async fn relay(room: usize) -> (UdpRelay<DuplexStream>, DuplexStream, UdpSocket)
     let (near, far) = duplex(room);
     let mut first = Vec::new();
     encode(b"first", &mut first);
-    let mut relay = UdpRelay::new(near, datagrams, &first, Duration::from_secs(600), &meter());
+    let mut relay = UdpRelay::new(near, datagrams, &first, Duration::from_secs(600), &DatagramMeter::apart());
     let received = async {
         let (_, from) = target.recv_from(&mut [0; 16]).await.unwrap();
         target.connect(from).await.unwrap();
@@ -149,6 +140,7 @@ async fn a_silent_relay_ends_after_its_time() {
     let datagrams = Datagrams::connect(target.local_addr().unwrap(), None).unwrap();
     let (near, _far) = duplex(1000);
     let began = Instant::now();
-    let relayed = UdpRelay::new(near, datagrams, &[], Duration::from_secs(120), &meter()).await;
+    let relayed =
+        UdpRelay::new(near, datagrams, &[], Duration::from_secs(120), &DatagramMeter::apart()).await;
     assert_eq!((relayed.ended, began.elapsed().as_secs()), (TunnelEnd::Idle, 120));
 }

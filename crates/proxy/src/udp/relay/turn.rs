@@ -53,6 +53,15 @@ pub struct DatagramMeter {
     pub dropped: Meter,
 }
 
+#[cfg(test)]
+impl DatagramMeter {
+    /// Creates a meter that no page shows.
+    pub(crate) fn apart() -> Arc<Self> {
+        let Meter { up, down } = Meter::apart();
+        Arc::new(Self { bytes: Arc::new(Meter::apart()), up, down, dropped: Meter::apart() })
+    }
+}
+
 /// Reasons why a stream ends irregularly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
