@@ -221,7 +221,7 @@ impl Refill {
         }
         // A gateway that requires the issuer's preferred key is up to date.
         let is_up_to_date = current.key.is_none() || current.key == published.preferred(&current.challenge);
-        self.supply.settle_doubts(current.digest, is_up_to_date, |key| published.redeems(key));
+        self.supply.settle_doubts(current.digest, is_up_to_date, |key| published.redeems(key)).await;
         let count = self.count(&self.supply.demand());
         if count == 0 {
             return Ok(());
@@ -319,7 +319,7 @@ impl Stock {
         let held = self.level + self.older;
         let ahead = match held {
             _ if !may_mint_ahead || trial.is_some() => 0,
-            held if held < self.low || self.waiting > 0 => self.high,
+            held if held < self.low || self.waiting > self.level => self.high,
             _ => 0,
         };
         // One token shows whether the gateway accepts a new mark.
@@ -332,5 +332,20 @@ impl Stock {
     pub fn can_wait(&self) -> bool {
         let held = self.level + self.older;
         self.waiting == 0 && held > 0 && held >= self.low / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request that waits takes a kept token a moment after its challenge is current again: nothing is short.
+    #[test]
+    fn requests_that_the_stock_covers_cause_no_minting() {
+        let count =
+            |level, older, waiting| Stock { level, older, waiting, low: 4, high: 8 }.to_mint(None, true);
+        assert_eq!((count(7, 0, 0), count(7, 0, 1), count(7, 0, 7)), (0, 0, 0));
+        assert_eq!((count(3, 0, 0), count(7, 0, 8)), (5, 1));
+        assert_eq!(count(0, 7, 1), 1, "tokens of older marks cover no request that has tried them");
     }
 }

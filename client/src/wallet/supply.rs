@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout_at};
 
 /// Longest wait of a request for a token.
@@ -188,20 +188,25 @@ impl Supply {
     }
 
     /// Settles the doubts of keys that are no longer valid (`redeems`), or of all keys if the gateway `is_up_to_date`: drops
-    /// their tokens for `challenge`. A gateway that is behind will require its key again.
-    pub(crate) fn settle_doubts(
+    /// their tokens for `challenge`. A gateway that is behind will require its key again. Until the tokens are gone, their keys
+    /// stay doubted: a request could take one more.
+    pub(crate) async fn settle_doubts(
         &self,
         challenge: ChallengeDigest,
         is_up_to_date: bool,
         redeems: impl Fn(TokenKeyId) -> bool,
     ) {
-        let over: Vec<_> = {
-            let mut state = self.state.lock();
-            state.doubted.extract_if(.., |key| is_up_to_date || !redeems(*key)).collect()
-        };
-        if !over.is_empty() {
-            self.in_wallet(Fate::Retired, move |wallet| wallet.drop_keys(challenge, &over));
+        let is_over = |key: &TokenKeyId| is_up_to_date || !redeems(*key);
+        let over: Vec<_> = self.state.lock().doubted.iter().copied().filter(is_over).collect();
+        if over.is_empty() {
+            return;
         }
+        let keys = over.clone();
+        let dropping = self.in_wallet(Fate::Retired, move |wallet| wallet.drop_keys(challenge, &keys));
+        if let Some(dropping) = dropping {
+            let _ = dropping.await; // a join error is a panic in the wallet
+        }
+        self.state.lock().doubted.retain(|key| !over.contains(key));
     }
 
     /// Sets the challenge to mint for, and the `older` digests whose tokens are sent as well. Tokens for others stay in the
@@ -306,8 +311,12 @@ impl Supply {
         self.in_wallet(Fate::Superseded, move |wallet| wallet.drop_challenge(digest));
     }
 
-    /// Drops tokens, which meet this `fate`, on a blocking thread if writing waits for the disk.
-    fn in_wallet(&self, fate: Fate, work: impl FnOnce(&Wallet) -> Dropped + Send + 'static) {
+    /// Drops tokens, which meet this `fate`, on a blocking thread if writing waits for the disk: returned in that case.
+    fn in_wallet(
+        &self,
+        fate: Fate,
+        work: impl FnOnce(&Wallet) -> Dropped + Send + 'static,
+    ) -> Option<JoinHandle<()>> {
         let (wallet, recorder) = (self.wallet.clone(), self.recorder.clone());
         let work = move || {
             let Dropped { count, written } = work(&wallet);
@@ -319,9 +328,10 @@ impl Supply {
             }
         };
         if self.wallet.fsync {
-            spawn_blocking(work);
+            Some(spawn_blocking(work))
         } else {
             work();
+            None
         }
     }
 }

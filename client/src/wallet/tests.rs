@@ -194,3 +194,32 @@ async fn a_failed_write_loses_its_tokens_and_counts_them_and_no_slot() {
         Contents::read(File::open(&path).unwrap(), std::fs::metadata(&path).unwrap().len()).unwrap();
     assert_eq!((contents.held.len(), contents.free.len()), (3, 1));
 }
+
+/// On a slow disk, a request took a second token of the old key, and was answered 502.
+#[test]
+fn no_token_of_a_doubted_key_is_taken_while_the_disk_delays_its_removal() {
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let (_directory, path) = directory();
+        let wallet = Wallet::open(&path, true, Position::Last).unwrap();
+        (1..=2).for_each(|number| add(&wallet, token(number, OURS, KEY), None));
+        let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
+        let supply = Supply::new(wallet, recorder);
+        supply.adopt(Arc::new(named(None, &[], 1)), vec![OURS], true);
+        supply.doubt(&token(1, OURS, KEY));
+        let (release, disk) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || disk.recv());
+        let mut settling = std::pin::pin!(supply.settle_doubts(OURS, true, |_| false));
+        tokio::select! {
+            biased;
+            () = &mut settling => panic!("the tokens are still there"),
+            () = std::future::ready(()) => {}
+        }
+        let demand = supply.demand();
+        assert_eq!((demand.older, demand.has_doubts), (0, true));
+        release.send(()).unwrap();
+        settling.await;
+        let demand = supply.demand();
+        assert_eq!((demand.older, demand.has_doubts), (0, false));
+    });
+}
