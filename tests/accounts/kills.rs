@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 const CLIENTS: usize = 64;
 const KILLS: usize = 10;
@@ -29,7 +30,11 @@ pub(super) async fn ask_all(
                 match request.try_clone().unwrap().send().await.map(|answer| answer.status().as_u16()) {
                     // The body may be cut off, and the token is issued all the same.
                     Ok(200) => signed.fetch_add(1, SeqCst),
-                    Ok(503) => continue, // all signers are busy
+                    // All signers are busy, or the database is away.
+                    Ok(503) => {
+                        sleep(Duration::from_millis(5)).await;
+                        continue;
+                    }
                     Ok(429) | Err(_) => return,
                     Ok(other) => panic!("answered {other}"),
                 };
