@@ -153,12 +153,15 @@ async fn requests_that_wait_share_one_refill() {
     let directory = tempfile::tempdir().unwrap();
     let agent = RunningAgent::start(config(&gateway, &issuer, directory.path())).await;
     let target = echo().await.to_string();
+    until("the challenge was requested", || !gateway.heads().is_empty()).await;
+    let before = gateway.dials();
     let requests: Vec<_> = (0..30)
         .map(|_| {
             let (address, target) = (agent.address, target.clone());
             tokio::spawn(async move { connect(address, &target).await.status })
         })
         .collect();
+    until("each has dialled, and waits for a token", || gateway.dials() >= before + 30).await;
     drop(paused);
     for request in requests {
         assert_eq!(request.await.unwrap(), 200);

@@ -6,15 +6,6 @@ use crate::support::*;
 use postern_client::Urls;
 use std::time::{Duration, Instant};
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(HANG, waiting).await.unwrap_or_else(|_| panic!("it never came that {what}"));
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_of_the_store_costs_the_tokens_under_way_and_no_others() {
     let world = World::new().await;

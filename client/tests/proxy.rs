@@ -338,6 +338,31 @@ async fn a_target_that_closes_between_requests_is_reached_again() {
     assert_eq!(world.gateway.tokens().len(), 10);
 }
 
+/// The target may have seen the request; another tunnel would cost a token, and end in the same way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_not_http_on_a_kept_tunnel_buys_no_other_tunnel() {
+    let world = World::new().await;
+    let target = serve(|mut stream| async move {
+        for answer in ["HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "SSH-2.0\r\n\r\n"] {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                stream.read_buf(&mut head).await.unwrap();
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    })
+    .await;
+    let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+    for status in [200, 502] {
+        let request = format!("GET http://{target}/ HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = timeout(HANG, answer(stream)).await.unwrap();
+        assert_eq!(answer.status, status, "{}", answer.body);
+        stream = answer.stream;
+    }
+    assert_eq!(world.gateway.tokens().len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
     let world = World::new().await;
@@ -360,6 +385,7 @@ async fn a_drain_finishes_what_is_open_and_accepts_nothing_new() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_answers_a_first_request_that_is_on_its_way() {
     let (world, target) = (World::new().await, echo().await);
+    world.stocked(8).await;
     let mut connections = Vec::new();
     for first in ["", "CONNECT "] {
         let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
@@ -369,11 +395,13 @@ async fn a_drain_answers_a_first_request_that_is_on_its_way() {
     tokio::time::sleep(Duration::from_millis(50)).await; // they are accepted
     world.agent.process.shutdown.drain();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    for (mut stream, rest) in connections {
+    for (stream, rest) in &mut connections {
         stream
             .write_all(format!("{rest}{target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
             .await
             .unwrap();
+    }
+    for (stream, _) in connections {
         let mut answer = timeout(HANG, answer(stream)).await.unwrap();
         assert_eq!(answer.status, 200, "{}", answer.head);
         expect_echo(&mut answer.stream).await;

@@ -4,7 +4,8 @@ use crate::support::gateway::Gateway;
 use crate::support::issuer::Issuer;
 use crate::support::*;
 use postern_token::{Token, TokenKeyId, UnixSeconds};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The keys of the tokens that were presented, in order.
 fn keys(gateway: &Gateway) -> Vec<TokenKeyId> {
@@ -84,6 +85,23 @@ async fn a_gateway_that_learns_of_a_newer_key_late_is_asked_again_within_seconds
     };
     tokio::time::timeout(HANG, minted_for_new).await.expect("the agent asks again");
     world.gateway.expect_no_token_twice();
+}
+
+/// Its tokens of the newer key are doubted until it has caught up: a comparison with the issuer's directory ends nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_gateway_is_behind_the_issuer_is_asked_every_few_seconds_alone() {
+    let world = World::new().await;
+    let target = echo().await.to_string();
+    let old = world.issuer.key();
+    world.issuer.rotate(); // the old key is listed and signs on
+    assert_eq!(world.connect(&target).await.status, 200);
+    world.until("tokens of the newer key are kept", || world.unspent() >= 4).await;
+    world.gateway.stay_with(old);
+    assert_eq!(world.connect(&target).await.status, 200);
+    let (began, before) = (Instant::now(), world.issuer.directories.load(Ordering::SeqCst));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = world.issuer.directories.load(Ordering::SeqCst) - before;
+    assert!(asked as u64 <= 2 + began.elapsed().as_secs() / 5, "asked {asked} times");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -85,7 +85,7 @@ impl KeptTunnels {
         state: &AgentState,
     ) -> Result<(Upstream, Response<Incoming>), ForwardError> {
         // The target may close a kept tunnel at any moment. A request that the target may have seen is sent again only if it is
-        // idempotent and has no body (RFC 9110, section 9.2.2).
+        // idempotent and has no body (RFC 9110, section 9.2.2); after an answer that is at fault, it is not.
         let spare = (head.method.is_idempotent() && is_empty).then(|| head.clone());
         let mut request = Request::from_parts(head, body);
         if let Some(mut upstream) = self.take(target)
@@ -95,7 +95,9 @@ impl KeptTunnels {
             match upstream.sender.try_send_request(request).await {
                 Ok(response) => return Ok((upstream, response)),
                 Err(mut error) => {
-                    let again = spare.map(|head| Request::from_parts(head, full(Bytes::new())));
+                    let is_closed = AnswerFault::of(error.error()) == AnswerFault::Closed;
+                    let again = spare.filter(|_| is_closed);
+                    let again = again.map(|head| Request::from_parts(head, full(Bytes::new())));
                     let Some(again) = error.take_message().or(again) else {
                         return Err(failed(error.error(), true));
                     };

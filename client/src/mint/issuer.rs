@@ -4,6 +4,7 @@ use super::error::MintError;
 use crate::config::server_url;
 use crate::sentence::retry_after;
 use crate::wallet::clock::Skew;
+use crate::wallet::supply::LAST_SECOND;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderMap, StatusCode};
@@ -221,7 +222,8 @@ impl Published {
                 None => self.unusable(format_args!("it lists no key of type {token_type} that is in use")),
             });
         };
-        if listed.not_after.is_some_and(|not_after| not_after <= now) {
+        // In its last second the wallet would not give its tokens out.
+        if listed.not_after.is_some_and(|not_after| not_after <= now.saturating_add(LAST_SECOND)) {
             return Err(MintError::Retired { url, skew });
         }
         if let Some(not_before) = listed.not_before.filter(|not_before| now < *not_before) {

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 /// Interval between removals of useless tokens.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// Interval between requests for the challenge of a gateway that does not name the issuer's newest key yet: it polls the
-/// issuer, and its challenge with the older key may be valid for minutes.
+/// issuer, and its challenge with the older key may be valid for minutes. Also the pause after an attempt that changed nothing.
 const BEHIND_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Refill {
@@ -37,6 +37,8 @@ pub(crate) struct Refill {
     settings: watch::Receiver<TokenSettings>,
     /// Start of a postponed batch.
     put_off: Option<Instant>,
+    /// The end of the pause after an attempt that succeeded and changed nothing; and [`Supply::changes`] at its beginning.
+    paused: Option<(Instant, u64)>,
     status: MintingStatus,
     /// The issuer's preferred key for which the challenge was fetched again, but named another key; and when.
     asked_about: Option<(TokenKeyId, Instant)>,
@@ -64,6 +66,7 @@ impl Refill {
             saved_marks,
             settings,
             put_off: None,
+            paused: None,
             status,
             asked_about: None,
             failures_in_a_row: 0,
@@ -80,13 +83,17 @@ impl Refill {
                 self.until_needed().await;
                 self.supply.begin_attempt();
                 // A drain waits for tokens that are being signed: the issuer has counted them.
-                let _minting = shutdown.tracker().token();
+                let minting = shutdown.tracker().token();
+                let changes = self.supply.changes();
                 let result = self.attempt().await;
                 let failure = result.err().map(|error| self.failure(&error));
                 self.failures_in_a_row =
                     if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
+                let is_idle = failure.is_none() && self.supply.changes() == changes;
                 self.status.attempted(failure.as_ref());
                 self.supply.end_attempt(failure);
+                self.paused = is_idle.then(|| (Instant::now() + BEHIND_EVERY, self.supply.changes()));
+                drop(minting);
             }
         };
         shutdown.until_stopped(work).await;
@@ -118,7 +125,7 @@ impl Refill {
             let is_needed = demand.has_doubts || self.count(&demand) > 0;
             let put_off = self.put_off(&demand, is_needed, now);
             let until = match &demand.failure {
-                None if is_needed => match put_off {
+                None if is_needed => match put_off.max(self.pause_of(&demand)) {
                     Some(moment) if moment > now => moment,
                     _ => return,
                 },
@@ -146,12 +153,19 @@ impl Refill {
         self.put_off
     }
 
+    /// Returns the end of the pause after an attempt that changed nothing, if nothing has changed since, and nobody asks: a gateway
+    /// that is behind leaves doubts for as long as it is, and one that is new to the configuration has no challenge yet.
+    fn pause_of(&self, demand: &Demand) -> Option<Instant> {
+        let (until, changes) = self.paused?;
+        (!demand.asked_again && self.supply.changes() == changes).then_some(until)
+    }
+
     /// Applies a reload. Forgets failures, whose cause may be gone.
     fn apply(&mut self) {
         let settings = self.settings.borrow_and_update();
         self.consistency.mirrors.clone_from(&settings.mirrors);
         self.source.replace(&settings);
-        (self.put_off, self.failures_in_a_row) = (None, 0);
+        (self.put_off, self.paused, self.failures_in_a_row) = (None, None, 0);
         self.supply.forgive();
     }
 
@@ -169,7 +183,9 @@ impl Refill {
             let ended = self.attempt_once().await;
             left -= 1;
             match &ended {
-                Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {}
+                Err(AttemptError::Mint(error)) if self.source.turns_from(error) && left > 0 => {
+                    tracing::warn!("{error}; the next issuer of the list is used for now");
+                }
                 Ok(()) => {
                     self.source.issuers.worked();
                     return ended;
@@ -221,7 +237,7 @@ impl Refill {
         }
         // A gateway that requires the issuer's preferred key is up to date.
         let is_up_to_date = current.key.is_none() || current.key == published.preferred(&current.challenge);
-        self.supply.settle_doubts(current.digest, is_up_to_date, |key| published.redeems(key)).await;
+        self.supply.settle_doubts(current, is_up_to_date, |key| published.redeems(key)).await;
         let count = self.count(&self.supply.demand());
         if count == 0 {
             return Ok(());

@@ -69,13 +69,9 @@ impl TokenSource {
         }
     }
 
-    /// Records a failure; returns true if another issuer is to be tried at once.
+    /// Records a failure; returns `true` if an issuer can be tried at once.
     pub(crate) fn turns_from(&mut self, error: &MintError) -> bool {
-        let turns = self.issuers.turns_from(error, Instant::now());
-        if turns {
-            tracing::warn!("{error}; the next issuer of the list is used for now");
-        }
-        turns
+        self.issuers.turns_from(error, Instant::now())
     }
 }
 

@@ -6,7 +6,7 @@
 use super::format::{self, FREE, HeaderError, SECTOR, Sector, Slot, Unspent};
 use crate::catalogue::{self, Position};
 use metrics::gauge;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use postern_daemon::files::{AtOffset, make_private, private_file, sync_name};
 use postern_telemetry::metrics::ReadableGauge;
 use postern_token::{ChallengeDigest, Nonce, TokenKeyId, UnixSeconds};
@@ -31,7 +31,7 @@ pub(crate) struct Wallet {
 
 struct Contents {
     /// Locked against other processes for as long as it is open.
-    file: File,
+    file: Arc<File>,
     held: Vec<Held>,
     free: Vec<u64>,
     slots: u64,
@@ -154,7 +154,7 @@ impl Wallet {
         let Some((index, _)) = soonest else { return Ok(None) };
         let held = contents.held.swap_remove(index);
         self.show(&contents);
-        self.clear(&mut contents, [held.slot])?;
+        self.clear(contents, [held.slot])?;
         Ok(Some(held.unspent))
     }
 
@@ -200,7 +200,7 @@ impl Wallet {
         self.show(&contents);
         let is_none = dropped.is_empty();
         let slots = dropped.iter().map(|held| held.slot);
-        let written = if is_none { Ok(()) } else { self.clear(&mut contents, slots) };
+        let written = if is_none { Ok(()) } else { self.clear(contents, slots) };
         Dropped { count: dropped.len(), written }
     }
 
@@ -238,9 +238,10 @@ impl Wallet {
         by_key(self.contents.lock().held.iter().map(|held| &held.unspent))
     }
 
+    /// Zeroes slots. Flushes them, if that is wanted, without the lock: who only counts tokens must not wait for the disk.
     fn clear(
         &self,
-        contents: &mut Contents,
+        mut contents: MutexGuard<'_, Contents>,
         slots: impl IntoIterator<Item = u64>,
     ) -> Result<(), WalletError> {
         let mut written = Ok(());
@@ -250,8 +251,10 @@ impl Wallet {
                 Err(source) => written = Err(source),
             }
         }
-        if self.fsync {
-            written = written.and(contents.file.sync_data());
+        let flushed = self.fsync.then(|| contents.file.clone());
+        drop(contents);
+        if let Some(file) = flushed {
+            written = written.and(file.sync_data());
         }
         written.map_err(|source| self.unwritable(source))
     }
@@ -284,7 +287,7 @@ impl Contents {
     /// Reads every slot after the header. `length` is that of the file before a new header was written.
     fn read(file: File, length: u64) -> io::Result<Self> {
         let slots = slots_in(length);
-        let mut contents = Self { file, held: Vec::new(), free: Vec::new(), slots };
+        let mut contents = Self { file: Arc::new(file), held: Vec::new(), free: Vec::new(), slots };
         let mut nonces: HashSet<Nonce> = HashSet::new();
         for slot in 0..slots {
             match read_slot(&contents.file, slot)? {

@@ -5,17 +5,24 @@ use crate::wallet::file::Wallet;
 use crate::wallet::format::Unspent;
 use postern_token::Token;
 use std::sync::Arc;
+use tokio::sync::watch;
 
-/// A token that is off the disk and not sent yet. Returns to the wallet if dropped.
+/// A token that is off the disk and not sent yet. Returns to the wallet if dropped, and wakes the requests that wait for one.
 pub(crate) struct ReservedToken {
     unspent: Unspent,
     wallet: Option<Arc<Wallet>>,
     recorder: Arc<Recorder>,
+    progress: watch::Sender<u64>,
 }
 
 impl ReservedToken {
-    pub(crate) fn new(unspent: Unspent, wallet: Arc<Wallet>, recorder: Arc<Recorder>) -> Self {
-        Self { unspent, wallet: Some(wallet), recorder }
+    pub(crate) fn new(
+        unspent: Unspent,
+        wallet: Arc<Wallet>,
+        recorder: Arc<Recorder>,
+        progress: watch::Sender<u64>,
+    ) -> Self {
+        Self { unspent, wallet: Some(wallet), recorder, progress }
     }
 
     pub(crate) fn token(&self) -> &Token {
@@ -31,12 +38,12 @@ impl ReservedToken {
 
 impl Drop for ReservedToken {
     fn drop(&mut self) {
-        if let Some(wallet) = self.wallet.take()
-            && let Err(error) = wallet.add(self.unspent)
-        {
+        let Some(wallet) = self.wallet.take() else { return };
+        if let Err(error) = wallet.add(self.unspent) {
             self.recorder.fate(Fate::Unwritten, 1);
             tracing::warn!("a token that was not sent cannot go back into the wallet and is lost: {error}");
         }
+        self.progress.send_modify(|count| *count += 1);
     }
 }
 

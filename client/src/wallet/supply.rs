@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Margin before a key's end, in which its tokens are not used: clocks are cut to whole seconds, and a token needs time to reach
 /// its gateway.
-const LAST_SECOND: Duration = Duration::from_secs(1);
+pub(crate) const LAST_SECOND: Duration = Duration::from_secs(1);
 
 /// Tokens for the gateway's present challenge, shared by all connections.
 pub(crate) struct Supply {
@@ -33,7 +33,7 @@ pub(crate) struct Supply {
     state: Mutex<SupplyState>,
     /// Wakes the refill: the wallet, the waiters or the challenge have changed.
     wanted: Notify,
-    /// Wakes the waiters: a token came, or an attempt failed.
+    /// Wakes the waiters: a token came or came back, the challenge changed, or an attempt ended. Counts these changes.
     progress: watch::Sender<u64>,
 }
 
@@ -120,13 +120,13 @@ impl Supply {
             (older.chain(current).collect::<Vec<_>>(), state.doubted.clone())
         };
         let (wallet, recorder, now) = (self.wallet.clone(), self.recorder.clone(), self.now());
-        let blocks = wallet.fsync;
+        let (progress, blocks) = (self.progress.clone(), wallet.fsync);
         // `ReservedToken` wraps the token inside the closure, so that the token returns to the wallet if the request is dropped.
         let take = move || {
             for digest in digests {
                 let taken = wallet.take(digest, now, &doubted);
                 if let Some(unspent) = taken.inspect_err(|_| recorder.fate(Fate::Unwritten, 1))? {
-                    return Ok(Some(ReservedToken::new(unspent, wallet, recorder)));
+                    return Ok(Some(ReservedToken::new(unspent, wallet, recorder, progress)));
                 }
             }
             Ok(None)
@@ -183,30 +183,42 @@ impl Supply {
     /// Doubts the key of `token`, because the gateway requires another one. The key's other tokens stay in the wallet, unused,
     /// until the issuer's directory shows whether the gateway is ahead or behind.
     pub(crate) fn doubt(&self, token: &Token) {
-        self.state.lock().doubted.insert(token.token_key_id());
-        self.wanted.notify_one();
+        let key = token.token_key_id();
+        let mut state = self.state.lock();
+        let is_required = state.current.as_ref().is_some_and(|current| current.key == Some(key));
+        let is_new = !is_required && state.doubted.insert(key); // another gateway may have required it since
+        drop(state);
+        if is_new {
+            self.changed();
+            self.wanted.notify_one();
+        }
     }
 
     /// Settles the doubts of keys that are no longer valid (`redeems`), or of all keys if the gateway `is_up_to_date`: drops
-    /// their tokens for `challenge`. A gateway that is behind will require its key again. Until the tokens are gone, their keys
-    /// stay doubted: a request could take one more.
+    /// their tokens for `current`, unless the gateway has another challenge by now. A gateway that is behind will require its key
+    /// again. Until the tokens are gone, their keys stay doubted: a request could take one more.
     pub(crate) async fn settle_doubts(
         &self,
-        challenge: ChallengeDigest,
+        current: &CurrentChallenge,
         is_up_to_date: bool,
         redeems: impl Fn(TokenKeyId) -> bool,
     ) {
         let is_over = |key: &TokenKeyId| is_up_to_date || !redeems(*key);
-        let over: Vec<_> = self.state.lock().doubted.iter().copied().filter(is_over).collect();
+        let over: Vec<_> = {
+            let state = self.state.lock();
+            let is_present = state.current.as_ref().is_some_and(|present| present.is_same_as(current));
+            state.doubted.iter().copied().filter(|key| is_present && is_over(key)).collect()
+        };
         if over.is_empty() {
             return;
         }
-        let keys = over.clone();
+        let (challenge, keys) = (current.digest, over.clone());
         let dropping = self.in_wallet(Fate::Retired, move |wallet| wallet.drop_keys(challenge, &keys));
         if let Some(dropping) = dropping {
             let _ = dropping.await; // a join error is a panic in the wallet
         }
         self.state.lock().doubted.retain(|key| !over.contains(key));
+        self.changed();
     }
 
     /// Sets the challenge to mint for, and the `older` digests whose tokens are sent as well. Tokens for others stay in the
@@ -225,7 +237,7 @@ impl Supply {
         }
         drop(state);
         self.wanted.notify_one();
-        self.progress.send_modify(|count| *count += 1);
+        self.changed();
     }
 
     /// Clears the failure, so that the next attempt comes without a pause.
@@ -247,17 +259,24 @@ impl Supply {
     }
 
     pub(crate) fn demand(&self) -> Demand {
-        let state = self.state.lock();
-        let level = |digest| self.wallet.level(digest, self.now(), &state.doubted);
-        Demand {
-            level: state.current.as_ref().map_or(0, |current| level(current.digest)),
-            older: state.older.iter().map(|digest| level(*digest)).sum(),
-            current: state.current.clone(),
-            waiting: state.waiting,
-            asked_again: state.asked_again,
-            has_doubts: !state.doubted.is_empty(),
-            failure: state.failure.clone(),
-        }
+        let (mut demand, older, doubted) = {
+            let state = self.state.lock();
+            let demand = Demand {
+                level: 0,
+                older: 0,
+                current: state.current.clone(),
+                waiting: state.waiting,
+                asked_again: state.asked_again,
+                has_doubts: !state.doubted.is_empty(),
+                failure: state.failure.clone(),
+            };
+            (demand, state.older.clone(), state.doubted.clone())
+        };
+        // Not under the lock: the wallet may wait for the disk.
+        let level = |digest| self.wallet.level(digest, self.now(), &doubted);
+        demand.level = demand.current.as_ref().map_or(0, |current| level(current.digest));
+        demand.older = older.into_iter().map(level).sum();
+        demand
     }
 
     /// Returns the time until the next key of a token ends, if any.
@@ -276,7 +295,16 @@ impl Supply {
         state.attempts += 1;
         state.failure = failure;
         drop(state);
+        self.changed();
+    }
+
+    fn changed(&self) {
         self.progress.send_modify(|count| *count += 1);
+    }
+
+    /// Counts the changes that waiting requests were woken for.
+    pub(crate) fn changes(&self) -> u64 {
+        *self.progress.borrow()
     }
 
     /// Stores a minted token, and wakes the waiting requests.
@@ -286,7 +314,7 @@ impl Supply {
         if added.is_err() {
             self.recorder.fate(Fate::Unwritten, 1);
         }
-        self.progress.send_modify(|count| *count += 1);
+        self.changed();
         added
     }
 

@@ -179,7 +179,7 @@ async fn a_failed_write_loses_its_tokens_and_counts_them_and_no_slot() {
         add(&wallet, token(number, OURS, KEY), None);
     }
     take(&wallet, OURS).unwrap();
-    wallet.contents.lock().file = File::open(&path).unwrap(); // cannot be written
+    wallet.contents.lock().file = Arc::new(File::open(&path).unwrap()); // cannot be written
     wallet.add(Unspent { token: token(5, OURS, KEY), not_after: None }).unwrap_err();
     assert_eq!(wallet.contents.lock().free.len(), 1);
     let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
@@ -202,24 +202,61 @@ fn no_token_of_a_doubted_key_is_taken_while_the_disk_delays_its_removal() {
     runtime.block_on(async {
         let (_directory, path) = directory();
         let wallet = Wallet::open(&path, true, Position::Last).unwrap();
-        (1..=2).for_each(|number| add(&wallet, token(number, OURS, KEY), None));
+        let current = Arc::new(named(None, &[], 1));
+        (1..=2).for_each(|number| add(&wallet, token(number, current.digest, KEY), None));
         let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
         let supply = Supply::new(wallet, recorder);
-        supply.adopt(Arc::new(named(None, &[], 1)), vec![OURS], true);
-        supply.doubt(&token(1, OURS, KEY));
+        supply.adopt(current.clone(), vec![], true);
+        supply.doubt(&token(1, current.digest, KEY));
         let (release, disk) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || disk.recv());
-        let mut settling = std::pin::pin!(supply.settle_doubts(OURS, true, |_| false));
+        let mut settling = std::pin::pin!(supply.settle_doubts(&current, true, |_| false));
         tokio::select! {
             biased;
             () = &mut settling => panic!("the tokens are still there"),
             () = std::future::ready(()) => {}
         }
         let demand = supply.demand();
-        assert_eq!((demand.older, demand.has_doubts), (0, true));
+        assert_eq!((demand.level, demand.has_doubts), (0, true));
         release.send(()).unwrap();
         settling.await;
         let demand = supply.demand();
-        assert_eq!((demand.older, demand.has_doubts), (0, false));
+        assert_eq!((demand.level, demand.has_doubts), (0, false));
     });
+}
+
+#[tokio::test]
+async fn doubts_are_settled_for_the_gateways_present_challenge_alone() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    let (old, new) = (Arc::new(named(None, &[], 1)), Arc::new(named(None, &[], 2)));
+    add(&wallet, token(1, old.digest, KEY), None);
+    let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
+    let supply = Supply::new(wallet, recorder);
+    supply.adopt(new, vec![old.digest], true);
+    supply.doubt(&token(1, old.digest, KEY));
+    supply.settle_doubts(&old, true, |_| true).await; // an attempt that began before the gateway's answer
+    assert!(supply.demand().has_doubts);
+    assert_eq!(supply.wallet.level(old.digest, NOW, &BTreeSet::new()), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_comes_back_is_taken_by_a_request_that_waits() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    let current = Arc::new(named(None, &[], 1));
+    add(&wallet, token(1, current.digest, KEY), None);
+    let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
+    let supply = Arc::new(Supply::new(wallet, recorder));
+    supply.adopt(current, vec![], true);
+    let taken = supply.take(Wanted::Any).await.unwrap().unwrap();
+    let waiting = tokio::spawn({
+        let supply = supply.clone();
+        async move { supply.wait(Wanted::Any).await.map(|_| ()) }
+    });
+    while supply.demand().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(taken);
+    waiting.await.unwrap().unwrap();
 }

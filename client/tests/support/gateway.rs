@@ -7,6 +7,7 @@ use postern_token::{ChallengeDigest, Mark, SigningKey, Token, TokenChallenge, To
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -41,6 +42,8 @@ pub struct Gateway {
     heads: Mutex<Vec<String>>,
     /// The text before our challenge in Proxy-Authenticate.
     preamble: Mutex<String>,
+    /// Connections that it has accepted.
+    dials: AtomicUsize,
 }
 
 /// The gateway's treatment of every request, with or without a token.
@@ -109,11 +112,13 @@ impl Gateway {
             tokens: Mutex::default(),
             heads: Mutex::default(),
             preamble: Mutex::default(),
+            dials: AtomicUsize::new(0),
         });
         let serving = gateway.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let gateway = serving.clone();
+                gateway.dials.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(async move {
                     match &gateway.tls {
                         None => gateway.serve(stream).await,
@@ -188,6 +193,10 @@ impl Gateway {
     /// Requests without a token.
     pub fn probes(&self) -> usize {
         self.heads().len() - self.tokens().len()
+    }
+
+    pub fn dials(&self) -> usize {
+        self.dials.load(Ordering::SeqCst)
     }
 
     pub fn name_no_key(&self) {

@@ -64,17 +64,21 @@ impl World {
     }
 
     pub async fn until(&self, what: &str, condition: impl Fn() -> bool) {
-        let waiting = async {
-            while !condition() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        timeout(HANG, waiting).await.unwrap_or_else(|_| panic!("it never came that {what}"));
+        until(what, condition).await;
     }
 
     pub async fn connect(&self, target: &str) -> Answer {
         connect(self.agent.address, target).await
     }
+}
+
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(HANG, waiting).await.unwrap_or_else(|_| panic!("it never came that {what}"));
 }
 
 pub fn config(gateway: &Gateway, issuer: &Issuer, directory: &Path) -> Config {
