@@ -94,6 +94,31 @@ async fn calls_that_do_not_return_cost_their_requests_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
+async fn a_session_that_is_lost_while_a_call_does_not_return_stops_no_others() {
+    let (mut hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
+    hsm.more = "timeout = \"3s\"\n".to_owned(); // the session is lost before the call is overdue
+    let config = hsm.config(home.path(), "", true);
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}[signing]\nthreads = 4\n")).unwrap();
+    let issuer = hsm.ready(&config).await;
+
+    hsm.fault("catch");
+    let caught = Postern::start(hsm.command(&["token", "mint", "--issuer", &issuer.http()]));
+    noted(&hsm, "caught", 1).await;
+    hsm.fault("break");
+    mint(&issuer, "1").assert_failed(70, &["503"]);
+    says(&issuer, 503, "restart the issuer, because a call into a module cannot be ended").await;
+    hsm.right("break");
+    is_ready(&issuer).await;
+    mint(&issuer, "1").assert_stopped();
+    assert_eq!(hsm.noted("caught").len(), 1, "the call has not returned");
+    hsm.right("caught");
+    caught.ended().assert_failed(70, &["503"]);
+    mint(&issuer, "1").assert_stopped();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_lack_of_sessions_is_reported_and_costs_no_more_than_it_must() {
     let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);

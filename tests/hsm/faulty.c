@@ -1,5 +1,6 @@
 /* A PKCS#11 module in front of another that can fail as SoftHSM cannot: while a file is there, calls do not return, results are
- * wrong, keys may not sign, no key is made, or sessions are lost once; the file `limit` has the number of sessions that it accepts.
+ * wrong, keys may not sign, no key is made, one call is caught, or sessions are lost once; the file `limit` has the number of
+ * sessions that it accepts.
  * It notes each login, each closed session, which threads sign, and which calls are refused or wait. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -86,6 +87,10 @@ static unsigned long faulty_sign_init(unsigned long session, void *mechanism, un
 
 static unsigned long faulty_sign(unsigned long session, unsigned char *data, unsigned long length, unsigned char *out,
                                  unsigned long *out_length) {
+    if (unlink(file("catch")) == 0) {
+        note("caught"); /* it returns when this file is gone */
+        while (is("caught")) usleep(10000);
+    }
     if (is("hang")) note("hung");
     while (is("hang")) usleep(10000);
     unsigned long result = ((sign)theirs->functions[SIGN])(session, data, length, out, out_length);

@@ -51,7 +51,7 @@ impl Hsm {
         if std::mem::replace(&mut state.has_begun, true) || state.is_closed {
             return;
         }
-        state.standing = Standing::Connecting { since: Instant::now() };
+        state.standing = Standing::default();
         let shared = self.0.clone();
         let watching = std::thread::Builder::new().name("hsm-watch".to_owned());
         if let Err(error) = watching.spawn(move || watch::watch(&shared)) {
@@ -144,7 +144,7 @@ impl Hsm {
             ));
         }
         match &state.standing {
-            Standing::Connecting { since } if since.elapsed() <= timeout => None,
+            Standing::Connecting { since, .. } if since.elapsed() <= timeout => None,
             Standing::Ready(_) => {
                 let full = state.full.as_ref().map(|reason| {
                     format!(
@@ -166,7 +166,7 @@ impl Hsm {
         let key = state.alive().into_iter().find(|key| key.name.token_key == token_key)?;
         let timeout = self.0.options.timeout;
         let answers = match &state.standing {
-            Standing::Connecting { since } => since.elapsed() <= timeout,
+            Standing::Connecting { since, .. } => since.elapsed() <= timeout,
             Standing::Ready(_) => {
                 state.full.is_none() && state.watching.is_none_or(|since| since.elapsed() <= timeout)
             }
@@ -188,7 +188,7 @@ impl Hsm {
         if (self.0.options.pin)().is_ok_and(|present| present == *pin) {
             return true;
         }
-        state.standing = Standing::Connecting { since: Instant::now() };
+        state.standing = Standing::default();
         self.0.watch.notify_one();
         false
     }

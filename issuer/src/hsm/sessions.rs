@@ -44,7 +44,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) standing: Standing,
-    /// Number of the current connection; sessions of earlier generations are void.
+    /// Number that each connection and each lost session raise; sessions of earlier generations are void.
     pub(crate) generation: u64,
     pub(crate) queue: VecDeque<Job>,
     pub(crate) idle: usize,
@@ -74,9 +74,10 @@ pub(crate) struct Job {
 }
 
 pub(crate) enum Standing {
-    /// The watch is connecting, and callers wait for it.
+    /// The watch is connecting, and callers wait for it. `opener` is as in [`Away`].
     Connecting {
         since: Instant,
+        opener: Option<Opener>,
     },
     Ready(Opener),
     /// Callers are refused immediately, and the watch retries.
@@ -93,7 +94,7 @@ pub(crate) struct Away {
     pub(crate) since: Instant,
     pub(crate) next: Instant,
     pub(crate) pause: Duration,
-    /// Opener of the connection if its calls do not return: calls in other sessions may.
+    /// Opener of the connection if some of its calls may never return: calls in other sessions may. `None` once disconnected.
     pub(crate) opener: Option<Opener>,
 }
 
@@ -113,14 +114,14 @@ impl Away {
 
 impl Default for Standing {
     fn default() -> Self {
-        Self::Connecting { since: Instant::now() }
+        Self::Connecting { since: Instant::now(), opener: None }
     }
 }
 
 impl Standing {
     pub(crate) fn sentence(&self, options: &Options) -> String {
         match self {
-            Self::Connecting { since } => {
+            Self::Connecting { since, .. } => {
                 format!("connecting to the HSM for {} s", since.elapsed().as_secs())
             }
             Self::Ready(_) => "the HSM answers".to_owned(),
@@ -241,10 +242,12 @@ impl Shared {
             return;
         }
         let Standing::Ready(opener) = &state.standing else { return };
+        let opener = Some(opener.clone());
         state.standing = if is_overdue {
-            Standing::Away(Away { opener: Some(opener.clone()), ..Away::new(reason) })
+            Standing::Away(Away { opener, ..Away::new(reason) })
         } else {
-            Standing::Connecting { since: Instant::now() }
+            state.generation += 1; // no connection replaces the sessions while another call hangs
+            Standing::Connecting { since: Instant::now(), opener }
         };
         state.queue.clear();
         self.watch.notify_one();

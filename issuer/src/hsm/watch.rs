@@ -41,7 +41,7 @@ pub(crate) fn watch(shared: &Shared) {
                 looked = Instant::now();
                 renewed = looked;
             }
-            Step::Try(opener) => try_others(shared, &opener),
+            Step::Try(opener) => try_others(shared, &opener, &mut login),
             Step::Look => {
                 let is_whole = login.as_mut().is_some_and(|session| look(shared, session));
                 looked = Instant::now();
@@ -51,7 +51,7 @@ pub(crate) fn watch(shared: &Shared) {
                     renewal = (renewal * 2).min(RENEWALS.1);
                     let mut state = shared.state.lock();
                     if state.in_flight == 0 && matches!(state.standing, Standing::Ready(_)) {
-                        state.standing = Standing::Connecting { since: Instant::now() };
+                        state.standing = Standing::default();
                     }
                 }
             }
@@ -70,13 +70,13 @@ fn next(shared: &Shared, look_at: Instant) -> Step {
         let until = match &state.standing {
             // A new connection ends all sessions, so it waits for the outstanding calls.
             Standing::Connecting { .. } if state.in_flight == 0 => break Step::Connect,
-            Standing::Connecting { since } if since.elapsed() > shared.options.timeout => {
-                let reason = "calls into the module have not returned".to_owned();
-                state.standing = Standing::Away(Away::new(reason));
+            Standing::Connecting { since, opener } if since.elapsed() > shared.options.timeout => {
+                let (reason, opener) = ("calls into the module have not returned".to_owned(), opener.clone());
+                state.standing = Standing::Away(Away { opener, ..Away::new(reason) });
                 shared.settled.notify_all();
                 continue;
             }
-            Standing::Connecting { since } => *since + shared.options.timeout,
+            Standing::Connecting { since, .. } => *since + shared.options.timeout,
             Standing::Away(away) if away.next > now => away.next,
             Standing::Away(_) if state.in_flight == 0 => break Step::Connect,
             Standing::Away(Away { opener: Some(opener), .. }) => break Step::Try(opener.clone()),
@@ -120,7 +120,7 @@ fn connect(shared: &Shared) -> Option<Session> {
             None
         }
         Err(trouble) => {
-            fail(&mut state.standing, &trouble);
+            fail(&mut state.standing, &trouble, None);
             None
         }
     };
@@ -129,31 +129,37 @@ fn connect(shared: &Shared) -> Option<Session> {
     login
 }
 
-fn fail(standing: &mut Standing, trouble: &Trouble) {
-    let away = match std::mem::replace(standing, Standing::Connecting { since: Instant::now() }) {
+fn fail(standing: &mut Standing, trouble: &Trouble, opener: Option<Opener>) {
+    let away = match std::mem::take(standing) {
         Standing::Away(away) => away,
-        Standing::Connecting { since } => Away { since, ..Away::new(String::new()) },
+        Standing::Connecting { since, .. } => Away { since, ..Away::new(String::new()) },
         Standing::Ready(_) | Standing::Refused { .. } => Away::new(String::new()),
     };
-    *standing = Standing::Away(away.again(trouble.to_string()));
+    *standing = Standing::Away(Away { opener, ..away.again(trouble.to_string()) });
 }
 
 /// Tests if a signature in another session returns while some calls do not. This call may not return either; `condition` then
-/// reports it.
-fn try_others(shared: &Shared, opener: &Opener) {
+/// reports it. If the login's session is lost, the one that signs takes its place.
+fn try_others(shared: &Shared, opener: &Opener, login: &mut Option<Session>) {
     let keys = shared.state.lock().alive();
+    // Before another session is opened, which may get its handle.
+    *login = login.take().filter(|session| session.check_alive().is_ok());
     let tried = opener.open().and_then(|mut session| {
         let tried = match keys.first() {
             Some(key) => session.sign(&key.name, &TRIAL).map(drop),
             None => session.check_alive(),
         };
-        session.close(); // before the next trial opens one: nothing disconnects while calls hang
+        if tried.is_ok() && login.is_none() {
+            *login = Some(session);
+        } else {
+            session.close(); // before the next trial opens one: nothing disconnects while calls hang
+        }
         tried
     });
     let mut state = shared.state.lock();
     match tried {
         Ok(()) => state.standing = Standing::Ready(opener.clone()),
-        Err(trouble) => fail(&mut state.standing, &trouble),
+        Err(trouble) => fail(&mut state.standing, &trouble, Some(opener.clone())),
     }
     shared.settled.notify_all();
 }
