@@ -80,12 +80,11 @@ fn next(shared: &Shared, look_at: Instant) -> Step {
             Standing::Away(away) if away.next > now => away.next,
             Standing::Away(_) if state.in_flight == 0 => break Step::Connect,
             Standing::Away(Away { opener: Some(opener), .. }) => break Step::Try(opener.clone()),
-            Standing::Away(away) => away.next + LOOK,
             Standing::Ready(_) if look_at <= now => break Step::Look,
             Standing::Ready(_) => look_at,
-            Standing::Refused { .. } => now + LOOK,
+            Standing::Away(_) | Standing::Refused { .. } => now + LOOK,
         };
-        shared.watch.wait_until(&mut state, until.max(now + Duration::from_millis(10)));
+        shared.watch.wait_until(&mut state, until);
     };
     state.watching = Some(Instant::now());
     step
