@@ -3,6 +3,7 @@
 use super::link::{Module, Opener, Session};
 use super::{KeyHealth, Trouble};
 use parking_lot::{Condvar, Mutex};
+use postern_daemon::backoff::Backoff;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,8 +13,8 @@ use zeroize::Zeroizing;
 
 /// Maximum number of threads with a session. Requests wait for one of them.
 pub(crate) const MOST_SESSIONS: usize = 64;
-/// Pause after the first failure, and the longest pause.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Pauses between attempts to reach the HSM.
+const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// Function that reads the PIN, or returns the reason why it cannot be read.
 pub type PinSource = Box<dyn Fn() -> Result<Zeroizing<Vec<u8>>, String> + Send + Sync>;
@@ -93,7 +94,7 @@ pub(crate) struct Away {
     pub(crate) reason: String,
     pub(crate) since: Instant,
     pub(crate) next: Instant,
-    pub(crate) pause: Duration,
+    pub(crate) failures: u32,
     /// Opener of the connection if some of its calls may never return: calls in other sessions may. `None` once disconnected.
     pub(crate) opener: Option<Opener>,
 }
@@ -102,13 +103,13 @@ impl Away {
     /// Creates a state whose next attempt is due immediately.
     pub(crate) fn new(reason: String) -> Self {
         let now = Instant::now();
-        Self { reason, since: now, next: now, pause: PAUSES.0, opener: None }
+        Self { reason, since: now, next: now, failures: 0, opener: None }
     }
 
     /// Records another failed attempt.
     pub(crate) fn again(self, reason: String) -> Self {
-        let next = Instant::now() + self.pause;
-        Self { reason, next, pause: (self.pause * 2).min(PAUSES.1), ..self }
+        let next = Instant::now() + PAUSES.pause(self.failures);
+        Self { reason, next, failures: self.failures + 1, ..self }
     }
 }
 
@@ -136,7 +137,7 @@ impl Standing {
                     "the HSM has been unusable for {} s: {reason} ([keys.pkcs11] token = {:?}). It is tried again at least every {} s{restart}",
                     since.elapsed().as_secs(),
                     options.token,
-                    PAUSES.1.as_secs()
+                    PAUSES.longest.as_secs()
                 )
             }
             Self::Refused { reason, .. } => format!(

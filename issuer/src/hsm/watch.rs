@@ -3,14 +3,14 @@
 use super::link::{Opener, Session};
 use super::sessions::{Away, MOST_SESSIONS, Shared, Standing};
 use super::{KeyHealth, MODULUS_LEN, Trouble};
+use postern_daemon::backoff::Backoff;
 use postern_token::is_private_result;
 use std::time::{Duration, Instant};
 
 /// Interval of checks while the HSM answers.
 const LOOK: Duration = Duration::from_secs(5);
-/// Pauses between new connections while a key is missing, the first and the longest: some modules show a restored key in no other
-/// way.
-const RENEWALS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// Pauses between new connections while a key is missing: some modules show a restored key in no other way.
+const RENEWALS: Backoff = Backoff { first: Duration::from_secs(5), longest: Duration::from_secs(60) };
 /// Message that is signed to test if calls return, and if a key signs again.
 const TRIAL: [u8; MODULUS_LEN] = [1; MODULUS_LEN];
 
@@ -25,7 +25,7 @@ enum Step {
 pub(crate) fn watch(shared: &Shared) {
     let mut login: Option<Session> = None;
     let mut looked = Instant::now();
-    let (mut renewed, mut renewal) = (Instant::now(), RENEWALS.0);
+    let (mut renewed, mut renewals) = (Instant::now(), 0);
     loop {
         match next(shared, looked + LOOK) {
             Step::End => {
@@ -46,9 +46,9 @@ pub(crate) fn watch(shared: &Shared) {
                 let is_whole = login.as_mut().is_some_and(|session| look(shared, session));
                 looked = Instant::now();
                 if is_whole {
-                    renewal = RENEWALS.0;
-                } else if renewed.elapsed() >= renewal {
-                    renewal = (renewal * 2).min(RENEWALS.1);
+                    renewals = 0;
+                } else if renewed.elapsed() >= RENEWALS.pause(renewals) {
+                    renewals += 1;
                     let mut state = shared.state.lock();
                     if state.in_flight == 0 && matches!(state.standing, Standing::Ready(_)) {
                         state.standing = Standing::default();
