@@ -2,6 +2,7 @@
 
 use super::broken::{Start, edit, gateway, of_folder, start};
 use crate::support::daemon::{Daemon, client_config, issuer_config, with_memcacheds};
+use crate::support::doctor::doctor;
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::up::{Ports, Up, up};
@@ -26,6 +27,22 @@ async fn a_process_that_has_the_files_of_a_daemon_is_named() {
     of_folder(home.path(), &file).has_nothing_bad();
     assert!(status().stdout.contains("start it: postern gateway"), "{:?}", status());
     start("gateway", &file, Start::Ready).await;
+}
+
+/// It has the files, and its kernel takes connections at the admin address that the file names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_hangs_is_reported_once() {
+    let home = TempDir::new().unwrap();
+    let file = issuer_config(home.path(), "");
+    edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"127.0.0.1:{}\"", ports::free()));
+    let issuer = Daemon::ready("issuer", &file).await;
+    issuer.process.signal("STOP");
+    let hanging = doctor(&file);
+    issuer.process.signal("CONT");
+    let said = format!("bad   process     http://{} takes connections, and does not answer", issuer.admin);
+    let bad: Vec<&str> = hanging.stdout.lines().filter(|line| line.starts_with("bad   process")).collect();
+    assert_eq!(bad, [said], "{hanging:?}");
+    of_folder(home.path(), &file).has_nothing_bad();
 }
 
 /// A gateway with a shared store has no files of its own, and is known by its other address.

@@ -1,15 +1,15 @@
 //! Finds running daemons by their admin listeners.
 
 use crate::running::{Running, Unusable};
-use postern_daemon::examination::{Examinations, Finding};
+use postern_daemon::examination::{Finding, PATIENCE};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
+use tokio::time::timeout;
 
 /// Default admin ports: of a gateway and of `postern up`, of an issuer, of an agent; those in the files of `postern init --fleet`.
 pub(crate) const ADMIN_PORTS: [u16; 7] = [9090, 9091, 9092, 9190, 9191, 9192, 9193];
 pub(super) struct Process {
     pub(super) admin: SocketAddr,
-    /// `None` for a process that is not Postern's.
+    /// `None` for a process that does not answer, or is not Postern's.
     pub(super) running: Option<Running>,
 }
 
@@ -19,39 +19,43 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
     let mut addresses: Vec<SocketAddr> = configured.chain(by_default).filter(|at| at.port() != 0).collect();
     addresses.sort();
     addresses.dedup();
-    let (mut examinations, (send, receive)) = (Examinations::default(), mpsc::channel());
-    for address in addresses {
-        let found = send.clone();
-        let late = Finding::bad(
-            "process",
-            format!("http://{address} takes connections, and does not answer"),
-            "nothing is known of the process, and it may serve no one",
-            "see its log; restart it if it hangs",
-        );
-        examinations.begin(late, async move {
-            let Some((running, findings)) = process(address).await else { return Vec::new() };
-            let _ = found.send(Process { admin: address, running }); // fails only after this function has returned
-            findings
-        });
+    let examining: Vec<_> = addresses.into_iter().map(|address| tokio::spawn(process(address))).collect();
+    let (mut processes, mut findings) = (Vec::new(), Vec::new());
+    for examining in examining {
+        // A panic has already been printed.
+        if let Ok(Some((process, found))) = examining.await {
+            processes.push(process);
+            findings.extend(found);
+        }
     }
-    let findings = examinations.findings().await;
-    (receive.try_iter().collect(), findings)
+    (processes, findings)
 }
 
 /// Examines the process whose admin listener is at `address`. Returns `None` if nothing listens.
-async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)> {
+async fn process(address: SocketAddr) -> Option<(Process, Vec<Finding>)> {
     let url = format!("http://{address}");
-    let running = match Running::ask(&url).await {
-        Ok(running) => running?,
-        Err(Unusable::Hangs) => std::future::pending().await, // the examination is late in the same moment, and reports it
+    let unusable = match timeout(PATIENCE, Running::ask(&url)).await.unwrap_or(Err(Unusable::Hangs)) {
+        Ok(running) => {
+            let running = running?;
+            let findings = judge(&url, &running);
+            return Some((Process { admin: address, running: Some(running) }, findings));
+        }
+        Err(Unusable::Hangs) => Finding::bad(
+            "process",
+            format!("{url} takes connections, and does not answer"),
+            "nothing is known of the process, and it may serve no one",
+            "see its log; restart it if it hangs",
+        ),
         Err(Unusable::Foreign(reason)) => {
-            let foreign =
-                Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
-                    .costs("a daemon whose admin listener is to be there does not start")
-                    .remedy("stop what listens there, or choose another listen.admin");
-            return Some((None, vec![foreign]));
+            Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
+                .costs("a daemon whose admin listener is to be there does not start")
+                .remedy("stop what listens there, or choose another listen.admin")
         }
     };
+    Some((Process { admin: address, running: None }, vec![unusable]))
+}
+
+fn judge(url: &str, running: &Running) -> Vec<Finding> {
     let (what, lines, lossy) =
         (running.daemon(), running.said.trim_end().replace('\n', "; "), running.lossy_links());
     let state = if !running.is_ready {
@@ -85,6 +89,5 @@ async fn process(address: SocketAddr) -> Option<(Option<Running>, Vec<Finding>)>
                 "restart it, if it runs the same file as this program: docs/operate/change.md, \"Upgrade\"",
             )
     });
-    let findings = std::iter::once(state).chain(other).collect();
-    Some((Some(running), findings))
+    std::iter::once(state).chain(other).collect()
 }
