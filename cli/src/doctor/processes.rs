@@ -1,6 +1,6 @@
 //! Finds running daemons by their admin listeners.
 
-use crate::running::{Running, Unusable};
+use crate::running::{NoAnswer, Running, SILENT};
 use postern_daemon::examination::{Finding, PATIENCE};
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::time::timeout;
@@ -34,19 +34,20 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
 /// Examines the process whose admin listener is at `address`. Returns `None` if nothing listens.
 async fn process(address: SocketAddr) -> Option<(Process, Vec<Finding>)> {
     let url = format!("http://{address}");
-    let unusable = match timeout(PATIENCE, Running::ask(&url)).await.unwrap_or(Err(Unusable::Hangs)) {
+    let asked = timeout(PATIENCE, Running::ask(&url)).await;
+    let unusable = match asked.unwrap_or(Err(NoAnswer::Hangs(SILENT))) {
         Ok(running) => {
-            let running = running?;
             let findings = judge(&url, &running);
             return Some((Process { admin: address, running: Some(running) }, findings));
         }
-        Err(Unusable::Hangs) => Finding::bad(
+        Err(NoAnswer::NothingListens) => return None,
+        Err(NoAnswer::Hangs(how)) => Finding::bad(
             "process",
-            format!("{url} takes connections, and does not answer"),
+            format!("{url} {how}"),
             "nothing is known of the process, and it may serve no one",
             "see its log; restart it if it hangs",
         ),
-        Err(Unusable::Foreign(reason)) => {
+        Err(NoAnswer::Unusable(reason)) => {
             Finding::look("process", format!("{url} is no admin listener of Postern: {reason}"))
                 .costs("a daemon whose admin listener is to be there does not start")
                 .remedy("stop what listens there, or choose another listen.admin")

@@ -1,13 +1,12 @@
 //! A running process: readiness and version, and the links in the snapshot of its live page.
 
-use super::get;
+use super::{NoAnswer, get};
 use crate::failure::Failure;
 use crate::stdio::print_line;
 use http::StatusCode;
 use postern_daemon::examination::written;
 use serde::Deserialize;
 use serde_json::Value;
-use std::fmt::{self, Display};
 use std::time::Duration;
 
 /// Prefix of the metric whose label is the running version.
@@ -47,42 +46,19 @@ struct Table {
 /// (link, address, attempts, lost, lost share in the last ten minutes, p50 and p99 in the last ten minutes, in seconds)
 type Row = (String, String, u64, u64, Option<f64>, Option<f64>, Option<f64>);
 
-/// The reason why nothing is known of a process that listens.
-pub(crate) enum Unusable {
-    /// It did not answer in time, as one that is stopped by a debugger.
-    Hangs,
-    /// It is not Postern's, for this reason.
-    Foreign(String),
-}
-
-impl Display for Unusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hangs => f.write_str(
-                "it takes connections, and does not answer: see its log, and restart it if it hangs",
-            ),
-            Self::Foreign(reason) => write!(f, "no admin listener of Postern is there: {reason}"),
-        }
-    }
-}
-
 impl Running {
-    /// Asks the process whose admin URL is `url`. Returns `None` if nothing listens, and an error if it hangs or is not Postern.
-    pub(crate) async fn ask(url: &str) -> Result<Option<Self>, Unusable> {
+    /// Asks the process whose admin URL is `url`. Fails with [`NoAnswer::Unusable`] if it is not Postern's.
+    pub(crate) async fn ask(url: &str) -> Result<Self, NoAnswer> {
         let (status, body) =
-            match get(&format!("{url}/readyz"), |status| matches!(status.as_u16(), 200 | 503)).await {
-                Err(error) if error.nothing_listens => return Ok(None),
-                Err(error) if error.hangs => return Err(Unusable::Hangs),
-                answer => answer.map_err(|error| Unusable::Foreign(error.to_string()))?,
-            };
+            get(&format!("{url}/readyz"), |status| matches!(status.as_u16(), 200 | 503)).await?;
         let (is_ready, said) = (status == StatusCode::OK, String::from_utf8_lossy(&body).into_owned());
         if is_ready && !said.starts_with("ready\n") {
-            return Err(Unusable::Foreign("the answer to /readyz is not Postern's".to_owned()));
+            return Err(NoAnswer::Unusable("the answer to /readyz is not Postern's".to_owned()));
         }
         let snapshot = get(&format!("{url}/live.json"), |status| status.is_success()).await.ok();
         let snapshot = snapshot.and_then(|(_, body)| serde_json::from_slice::<Snapshot>(&body).ok());
         let sections = snapshot.unwrap_or_default().sections;
-        Ok(Some(Self { is_ready, said, metrics: metrics(url).await, sections }))
+        Ok(Self { is_ready, said, metrics: metrics(url).await, sections })
     }
 
     /// Returns the daemon in the process, such as "gateway"; "up" for several.

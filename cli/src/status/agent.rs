@@ -4,7 +4,7 @@ use super::{NOT_READY, NOT_RUNNING};
 use crate::args::AgentStatus;
 use crate::daemon::environment;
 use crate::failure::Failure;
-use crate::running::{get, other_process};
+use crate::running::{NoAnswer, get, other_process};
 use crate::stdio::{print, print_line};
 use http::StatusCode;
 use postern_client::catalogue::Position;
@@ -32,7 +32,7 @@ pub(crate) async fn status(args: &AgentStatus) -> Result<(), Failure> {
     let url = format!("http://{}/status.json", config.listen.admin);
     let answer = match get(&url, |status| status == StatusCode::OK).await {
         Ok((_, body)) => body,
-        Err(none) if none.nothing_listens => return not_running(&config, args),
+        Err(NoAnswer::NothingListens) => return not_running(&config, args),
         Err(none) => {
             let sentence = format_args!("{url}: {none}; is it an agent of this version that listens there?");
             return Err(Failure::new(NOT_READY, sentence));

@@ -6,7 +6,7 @@ use crate::doctor::config;
 use crate::doctor::files::files_in;
 use crate::doctor::processes::ADMIN_PORTS;
 use crate::failure::Failure;
-use crate::running::{Running, UNKNOWN, metrics};
+use crate::running::{NoAnswer, Running, UNKNOWN, metrics};
 use crate::stdio::print_line;
 use postern_daemon::examination::way_in;
 use serde::Serialize;
@@ -194,11 +194,14 @@ impl Daemon {
 async fn ask(url: &str, name: Option<&str>) -> (Daemon, Option<Running>) {
     let mut daemon = Daemon::at(url, name.unwrap_or(UNKNOWN), State::NotRunning);
     let running = match Running::ask(url).await {
-        Ok(Some(running)) => running,
-        Ok(None) => return (daemon, None),
-        Err(reason) => {
+        Ok(running) => running,
+        Err(NoAnswer::NothingListens) => return (daemon, None),
+        Err(none) => {
             daemon.state = State::NotReady;
-            daemon.reasons.push(reason.to_string());
+            daemon.reasons.push(match none {
+                NoAnswer::Hangs(_) => format!("{none}: see its log, and restart it if it hangs"),
+                _ => format!("no admin listener of Postern is there: {none}"),
+            });
             return (daemon, None);
         }
     };

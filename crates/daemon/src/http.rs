@@ -25,6 +25,8 @@ pub struct ClientOptions {
     pub own: Option<OwnCertificate>,
     /// Time limit of a whole request: connecting, sending, and reading the body.
     pub timeout: Duration,
+    /// Time limit of connecting; `None` for that of the whole request.
+    pub connect_timeout: Option<Duration>,
     /// Predicate for the addresses that a name resolves to; only accepted ones are connected to. A URL with an address in place
     /// of a name is not looked up, so the caller must check it.
     pub allows: fn(IpAddr) -> bool,
@@ -32,21 +34,29 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { ca_file: None, own: None, timeout: Duration::from_secs(10), allows: |_| true }
+        Self {
+            ca_file: None,
+            own: None,
+            timeout: Duration::from_secs(10),
+            connect_timeout: None,
+            allows: |_| true,
+        }
     }
 }
 
 /// Builds a client that connects directly: no proxy from the environment, no redirects, no cookies, HTTP/1.1.
 pub fn client(options: &ClientOptions) -> Result<reqwest::Client, ClientError> {
     let tls = tls::client_config_showing(options.ca_file.as_deref(), options.own.as_ref())?;
-    let client = reqwest::Client::builder()
+    let mut builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls::ClientConfig::clone(&tls))
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .timeout(options.timeout)
-        .dns_resolver(Names { allows: options.allows, lookups: Arc::new(Lookups::keeping(LOOKUP_KEPT)) })
-        .build()?;
-    Ok(client)
+        .dns_resolver(Names { allows: options.allows, lookups: Arc::new(Lookups::keeping(LOOKUP_KEPT)) });
+    if let Some(limit) = options.connect_timeout {
+        builder = builder.connect_timeout(limit);
+    }
+    Ok(builder.build()?)
 }
 
 /// The system's resolver, without the addresses that must not be connected to. reqwest takes the addresses all at once, so those
