@@ -15,11 +15,8 @@ pub(super) struct Process {
 
 /// Examines the `configured` and the default admin addresses. Returns the processes there, and the findings.
 pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Vec<Process>, Vec<Finding>) {
-    let by_default = ADMIN_PORTS.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
-    let mut addresses: Vec<SocketAddr> = configured.chain(by_default).filter(|at| at.port() != 0).collect();
-    addresses.sort();
-    addresses.dedup();
-    let examining: Vec<_> = addresses.into_iter().map(|address| tokio::spawn(process(address))).collect();
+    let addresses = addresses(configured).into_iter();
+    let examining: Vec<_> = addresses.map(|address| tokio::spawn(process(address))).collect();
     let (mut processes, mut findings) = (Vec::new(), Vec::new());
     for examining in examining {
         // A panic has already been printed.
@@ -29,6 +26,20 @@ pub(super) async fn examine(configured: impl Iterator<Item = SocketAddr>) -> (Ve
         }
     }
     (processes, findings)
+}
+
+/// Returns the `configured` addresses and the default ones, each listener once: a default port of a configured unspecified address
+/// is that one's.
+fn addresses(configured: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = configured.filter(|at| at.port() != 0).collect();
+    for port in ADMIN_PORTS {
+        if !addresses.iter().any(|at| at.port() == port && at.ip().is_unspecified()) {
+            addresses.push((Ipv4Addr::LOCALHOST, port).into());
+        }
+    }
+    addresses.sort();
+    addresses.dedup();
+    addresses
 }
 
 /// Examines the process whose admin listener is at `address`. Returns `None` if nothing listens.
@@ -91,4 +102,22 @@ fn judge(url: &str, running: &Running) -> Vec<Finding> {
             )
     });
     std::iter::once(state).chain(other).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_of_several_addresses_is_examined_once() {
+        let of = |configured: &[&str]| addresses(configured.iter().map(|address| address.parse().unwrap()));
+        let by_default = of(&["127.0.0.1:9090", "127.0.0.1:0"]);
+        assert_eq!(by_default.iter().map(SocketAddr::port).collect::<Vec<_>>(), ADMIN_PORTS);
+        for any in ["0.0.0.0:9090", "[::]:9090"] {
+            let found = of(&[any, "127.0.0.2:9091", any]);
+            let at_9090: Vec<String> =
+                found.iter().filter(|at| at.port() == 9090).map(SocketAddr::to_string).collect();
+            assert_eq!((at_9090, found.len()), (vec![any.to_owned()], ADMIN_PORTS.len() + 1));
+        }
+    }
 }
