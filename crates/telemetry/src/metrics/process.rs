@@ -36,8 +36,9 @@ pub(super) fn describe() {
     }
 }
 
-/// Sets the gauges. Returns the counter of CPU time as text: the recorder's counters are whole numbers, and whole seconds give
-/// a spiky rate.
+/// Sets the gauges. A gauge whose read fails keeps its value: reading takes a file descriptor, and without a free one the gauges
+/// of descriptors must still show why. Returns the counter of CPU time as text, empty if its read fails: the recorder's counters
+/// are whole numbers, and whole seconds give a spiky rate.
 pub(super) fn record() -> String {
     let read = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let set = |name: &'static str, value: Option<u64>| {
@@ -92,7 +93,7 @@ fn field(status: &str, name: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// Parses a soft limit of `/proc/self/limits`; 0 for "unlimited", as in Prometheus' client libraries.
+/// Parses a soft limit of `/proc/self/limits`; 0 means unlimited.
 fn limit(limits: &str, name: &str) -> Option<u64> {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
     if soft == "unlimited" { Some(0) } else { soft.parse().ok() }
