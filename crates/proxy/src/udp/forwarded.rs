@@ -25,7 +25,7 @@ pub struct Forwarded<S> {
     /// `true` if the present capsule towards the client is dropped.
     drops: bool,
     is_malformed: bool,
-    /// Time of the last byte that the client took, or since which none waits for it.
+    /// Last time the client took a byte, or a write found nothing pending.
     taken: Instant,
     patience: Duration,
     meter: Arc<DatagramMeter>,
