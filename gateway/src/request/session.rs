@@ -112,12 +112,15 @@ pub(crate) async fn answer(
 }
 
 /// Replaces a 407 by a 503 if there is no challenge, which a 407 needs (RFC 9110, section 11.7.1). The last challenge may be
-/// withdrawn while the request is examined; until the next one exists, another token would be refused like this one.
+/// withdrawn while the request is examined; until the next one exists, another token would be refused like this one. A token that
+/// was not presented to the store is not lost, as if the challenge had been missing when the request arrived.
 fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
-    if refusal.needs_challenge() && !has_challenge {
-        Refusal::StoreUnknown(Unknown::Unmarked)
-    } else {
-        refusal
+    match refusal {
+        _ if has_challenge || !refusal.needs_challenge() => refusal,
+        Refusal::AlreadySpent | Refusal::Void | Refusal::StoreUnknown(_) => {
+            Refusal::StoreUnknown(Unknown::Unmarked)
+        }
+        _ => Refusal::StoreDown(Unknown::Unmarked),
     }
 }
 
@@ -140,7 +143,7 @@ async fn dial(
     };
     let admitted = admitted.inspect_err(|refusal| worker.core.refused(client.source, limits, refusal))?;
     forward::paid(body);
-    // The present one: with that of an older generation the worker would build it again.
+    // Uses the present generation's resolver: the worker caches one, and an older generation would replace it.
     let resolver = worker.resolver.of(&worker.core.generation.load().settings.resolver);
     let onward = Onward {
         policy: &settings.policy,
@@ -191,9 +194,17 @@ mod tests {
     #[test]
     fn no_407_goes_out_without_a_challenge() {
         assert!(matches!(answerable(Refusal::Void, true), Refusal::Void));
-        for refusal in [Refusal::NoToken, Refusal::AlreadySpent, Refusal::Key(KeyRefusal::Unknown)] {
-            let answered = answerable(refusal, false);
-            assert!(matches!(answered, Refusal::StoreUnknown(Unknown::Unmarked)), "{answered:?}");
+        for unspent in [Refusal::NoToken, Refusal::OtherScheme, Refusal::Key(KeyRefusal::Unknown)] {
+            let answered = answerable(unspent, false);
+            assert!(matches!(answered, Refusal::StoreDown(Unknown::Unmarked)), "{unspent:?}: {answered:?}");
+        }
+        let retired = Refusal::StoreUnknown(Unknown::EpochRetired);
+        for presented in [Refusal::AlreadySpent, Refusal::Void, retired] {
+            let answered = answerable(presented, false);
+            assert!(
+                matches!(answered, Refusal::StoreUnknown(Unknown::Unmarked)),
+                "{presented:?}: {answered:?}"
+            );
         }
         assert!(matches!(answerable(Refusal::Unresolved, false), Refusal::Unresolved));
     }
