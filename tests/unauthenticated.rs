@@ -161,7 +161,8 @@ fn after_the_handshake() -> Vec<State> {
     ]
 }
 
-const CONNECT: &str = "CONNECT target.example:443 HTTP/1.1\r\nHost: target.example:443\r\n\r\n";
+/// A refused CONNECT would end the connection.
+const GET: &str = "GET http://target.example/ HTTP/1.1\r\nHost: target.example\r\n\r\n";
 const FORWARD: &str =
     "POST http://target.example/ HTTP/1.1\r\nHost: target.example\r\nContent-Length: 2000000\r\n\r\n";
 const DIRECTORY: &str = "GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
@@ -218,7 +219,7 @@ fn rows(trusting: &Arc<ClientConfig>) -> Vec<Row<'_>> {
                 // With another refusal unread its connection ends.
                 let http2 =
                     states_of_http2(&[(":method", "CONNECT"), (":authority", "target.example:443")], 8);
-                states(CONNECT, FORWARD).into_iter().chain(http2).collect()
+                states(GET, FORWARD).into_iter().chain(http2).collect()
             }
             "issuer" => {
                 let refused = [

@@ -338,6 +338,21 @@ async fn a_target_that_closes_between_requests_is_reached_again() {
     assert_eq!(world.gateway.tokens().len(), 10);
 }
 
+/// RFC 9931: a program may forward somebody's bytes ahead of the answer, which would be requests and cost tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_connect_ends_the_connection() {
+    let world = World::new().await;
+    world.gateway.then(Step::Raw(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n".to_vec()));
+    let mut stream = TcpStream::connect(world.agent.address).await.unwrap();
+    let smuggled = format!("GET http://{}/ HTTP/1.1\r\nHost: x\r\n\r\n", echo().await);
+    let request = format!("CONNECT target.example:443 HTTP/1.1\r\nHost: x\r\n\r\n{smuggled}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = timeout(HANG, answer(stream)).await.unwrap();
+    assert_eq!((answer.status, field(&answer.head, "connection")), (502, Some("close".into())));
+    assert_eq!(read_all(&mut answer.stream).await, b"");
+    assert_eq!(world.gateway.tokens().len(), 1);
+}
+
 /// The target may have seen the request; another tunnel would cost a token, and end in the same way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_not_http_on_a_kept_tunnel_buys_no_other_tunnel() {

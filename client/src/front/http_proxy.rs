@@ -98,6 +98,7 @@ async fn respond(
 ) -> Result<Response<Body>, Unanswered> {
     let (head, body) = request.into_parts();
     let is_udp = is_upgrade(&head);
+    let is_transition = is_udp || head.method == Method::CONNECT;
     if !is_udp && head.method != Method::CONNECT && ends.are_meant_by(&head.uri) {
         let request = Request::from_parts(head, body);
         return Ok(own_pages::answer(&request, ends, state).map(boxed));
@@ -121,8 +122,8 @@ async fn respond(
         Err(ForwardError::Refused(refusal)) => {
             state.count(refusal.outcome());
             let mut response = refusal.into_response().map(boxed);
-            if is_udp {
-                // The program may have sent capsules already, which must not be read as a request (RFC 9931).
+            if is_transition {
+                // The program may have sent bytes for the tunnel already, which must not be read as a request (RFC 9931).
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(response)

@@ -13,7 +13,7 @@ use crate::request::tunnel;
 use crate::server::h2;
 use crate::state::Worker;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use postern_daemon::exchange::{Answered, Exchange};
@@ -94,7 +94,7 @@ async fn respond(
     let answering = exchange.begin().await;
     let version = request.version();
     let (head, body) = request.into_parts();
-    let is_udp = is_upgrade(&head);
+    let is_transition = head.method == Method::CONNECT || is_upgrade(&head);
     let request = Request::from_parts(head, RequestBody::Left(body));
     let mut response = match session::answer(worker, limits, client, exchange, request).await {
         Answer::Tunnel(response, tunnel) => {
@@ -103,8 +103,8 @@ async fn respond(
             response
         }
         Answer::Refused(mut response) => {
-            if is_udp {
-                // The client may have sent capsules already, which must not be read as a request (RFC 9931).
+            if is_transition {
+                // The client may have sent bytes for the tunnel already, which must not be read as a request (RFC 9931).
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             response

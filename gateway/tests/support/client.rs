@@ -222,6 +222,9 @@ pub(crate) fn connect_with(target: impl std::fmt::Display, authorizations: &[&st
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{fields}\r\n")
 }
 
+/// A request without a token whose refusal keeps the connection: that of a CONNECT ends it (RFC 9931).
+pub(crate) const NO_TOKEN: &str = "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n";
+
 /// A CONNECT with a fresh token.
 pub(crate) fn connect(target: impl std::fmt::Display) -> String {
     connect_with(target, &[&ISSUER.authorization()])

@@ -1,7 +1,7 @@
 //! Requests that are wrong as HTTP: each gets an answer of the gateway, or is closed without one if no request was
 //! sent.
 
-use crate::support::client::{Client, connect, connect_with};
+use crate::support::client::{Client, NO_TOKEN, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
@@ -218,7 +218,7 @@ async fn half_a_second_request_that_came_with_the_first_is_408_too() {
     let gateway =
         Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(200)).await;
     let mut client = Client::connect(gateway.address).await;
-    client.send(connect_with("a.example:443", &[]) + "CONNECT a.exam").await;
+    client.send(format!("{NO_TOKEN}CONNECT a.exam")).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.answer().await.assert_refused(408, "http_request_error", "did not arrive in time");
 }
@@ -226,16 +226,15 @@ async fn half_a_second_request_that_came_with_the_first_is_408_too() {
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_and_a_broken_one_ends_them_once() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);
-    let no_token = connect_with(echo.address, &[]);
     let mut client = Client::connect(gateway.address).await;
-    client.send(format!("{no_token}{no_token}{}through", connect(echo.address))).await;
+    client.send(format!("{NO_TOKEN}{NO_TOKEN}{}through", connect(echo.address))).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.answer().await.assert_opened();
     assert_eq!(client.take(7).await, b"through");
 
     let mut client = Client::connect(gateway.address).await;
-    client.send(format!("{no_token}{no_token}\0\0\0\r\n\r\n{no_token}")).await;
+    client.send(format!("{NO_TOKEN}{NO_TOKEN}\0\0\0\r\n\r\n{NO_TOKEN}")).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.answer().await.assert_refused(400, "http_request_error", NOT_HTTP);

@@ -1,6 +1,6 @@
 //! Places for connections: who gets one, and who gives way.
 
-use crate::support::client::{Client, connect, connect_with};
+use crate::support::client::{Client, NO_TOKEN, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ pub(crate) async fn client_from(last: u8, gateway: SocketAddr) -> Client {
 
 /// Sends a request without a token and reads the answer, so that the gateway has surely accepted the connection.
 pub(crate) async fn settled<S: AsyncRead + AsyncWrite + Unpin>(mut client: Client<S>) -> Client<S> {
-    client.send(connect_with("a.example:443", &[])).await;
+    client.send(NO_TOKEN).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client
 }

@@ -1,6 +1,6 @@
 //! The rows of the status table that are not about the token itself.
 
-use crate::support::client::{Client, connect, connect_with};
+use crate::support::client::{Client, NO_TOKEN, connect, connect_with};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running, directory};
 use postern_config::ConfigDuration;
@@ -183,15 +183,30 @@ async fn connections_beyond_the_limit_are_503_and_a_place_that_is_given_back_is_
 }
 
 #[tokio::test]
-async fn after_a_407_the_same_connection_takes_a_token() {
+async fn after_a_407_to_plain_http_the_same_connection_takes_a_token() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);
     let mut client = Client::connect(gateway.address).await;
     for _ in 0..3 {
-        client.send(connect_with(echo.address, &[])).await;
+        client.send(NO_TOKEN).await;
         client.answer().await.assert_refused(407, "http_request_denied", "no token");
     }
     client.send(connect(echo.address)).await;
     client.answer().await.assert_opened();
     client.send("through").await;
     assert_eq!(client.take(7).await, b"through");
+}
+
+/// RFC 9931: a client may forward somebody's bytes ahead of the answer, and they are no requests.
+#[tokio::test]
+async fn a_refused_connect_ends_the_connection() {
+    let (gateway, echo) = (Running::start().await, Echo::start().await);
+    let closed = postern_testkit::ports::closed();
+    for (request, status) in [(connect_with(echo.address, &[]), 407), (connect(closed), 502)] {
+        let mut client = Client::connect(gateway.address).await;
+        client.send(request + &connect(echo.address)).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.value("connection")), (status, "close"));
+        client.closed_silently().await;
+    }
+    assert_eq!(echo.came().await, 0);
 }

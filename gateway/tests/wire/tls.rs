@@ -1,7 +1,7 @@
 //! The same over TLS, with a certificate from files.
 
 use crate::proxy_protocol::balancers;
-use crate::support::client::{Client, connect, connect_with, find};
+use crate::support::client::{Client, NO_TOKEN, connect, connect_with, find};
 use crate::support::target::Echo;
 use crate::support::{ISSUER, Running};
 use postern_config::ConfigDuration;
@@ -107,7 +107,7 @@ async fn challenge_tunnel_replay_and_half_close_over_tls() {
     let (front, echo) = (Front::start(100, ConfigDuration::secs(10)).await, Echo::start().await);
     let request = connect_with(echo.address, &[&ISSUER.authorization()]);
     let mut client = front.connect().await;
-    client.send(connect_with(echo.address, &[])).await;
+    client.send(NO_TOKEN).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.send(format!("{request}early ")).await;
     client.answer().await.assert_opened();

@@ -104,12 +104,11 @@ async fn tokens_of_retired_keys_and_of_keys_to_come_are_refused() {
         retired.entry(Some(now - 7200), Some(now - 1)),
     ]);
     std::fs::write(gateway.home().join("keys.json"), keys).unwrap();
-    let mut probe = Client::connect(gateway.address).await;
     gateway.shutdown.reload();
     // The reload has no event; the answer changes when it is done.
     loop {
-        probe.send(connect_with(echo.address, &[&coming.authorization()])).await;
-        let answer = probe.answer().await;
+        let request = connect_with(echo.address, &[&coming.authorization()]);
+        let answer = Client::ask(gateway.address, request).await;
         if answer.proxy_status().details.unwrap().contains("not in use yet") {
             break;
         }

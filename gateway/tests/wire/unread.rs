@@ -1,6 +1,6 @@
 //! Clients that do not read their answers, or read them slowly.
 
-use crate::support::client::{Client, connect, connect_with, find};
+use crate::support::client::{Client, NO_TOKEN, connect, connect_with, find};
 use crate::support::target::Held;
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::ConfigDuration;
@@ -46,7 +46,7 @@ async fn a_client_that_reads_late_gets_every_answer() {
     const NUMBER: usize = 10_000;
     let gateway = Running::start().await;
     let (mut reader, mut writer) = narrow(gateway.address).await.into_split();
-    let sent = connect_with("a.example:443", &[]).repeat(NUMBER);
+    let sent = NO_TOKEN.repeat(NUMBER);
     let writing = tokio::spawn(async move {
         writer.write_all(sent.as_bytes()).await.unwrap();
         writer.shutdown().await.unwrap();

@@ -1,6 +1,6 @@
 //! The beginning and the end of a connection.
 
-use crate::support::client::{Client, connect_with as plain_connect_with};
+use crate::support::client::{Client, NO_TOKEN, connect_with as plain_connect_with};
 use crate::support::http2::{Http2, connect_with};
 use crate::support::target::Echo;
 use crate::support::{PATIENCE, Running};
@@ -72,7 +72,7 @@ async fn a_preface_may_come_byte_by_byte() {
 async fn a_preface_after_a_request_is_refused() {
     let gateway = Running::start().await;
     let mut client = Client::connect(gateway.address).await;
-    client.send(plain_connect_with("a.example:443", &[])).await;
+    client.send(NO_TOKEN).await;
     client.answer().await.assert_refused(407, "http_request_denied", "no token");
     client.send(HELLO).await;
     client.answer().await.assert_refused(400, "http_request_error", "HTTP/1.1");
