@@ -4,7 +4,7 @@ use crate::support::admin::{self, Metrics, metrics_when};
 use crate::support::process::{Postern, command, run};
 use crate::support::tokens::present;
 use crate::support::up::{Ports, Up, up};
-use crate::support::{eventually, proxy, target, tokens};
+use crate::support::{eventually, in_time, proxy, target, tokens};
 use postern_token::{Directory, TokenKeyId, TokenType};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A disk that is full, or a reader of the log that went away: clients are answered all the same, also those whose
 /// refusal would have been a line.
@@ -50,9 +50,7 @@ async fn a_restart_keeps_keys_wallet_and_spent_records() {
     assert_eq!(present(ports.gateway, &echo, spent).await.status, 200);
     assert!(present(ports.gateway, &echo, spent).await.says_spent());
     metrics_when(ports.admin, "the wallet is full", |metrics| metrics.wallet() == 128).await;
-    let mut stream = proxy::dial(ports.client).await.unwrap();
-    assert_eq!(proxy::connect(&mut stream, &echo, None).await.unwrap().status, 200);
-    drop(stream);
+    opens_and_ends_a_tunnel(ports, &echo).await;
     let ended = first.terminate();
     ended.assert_stopped();
     assert!(ended.stdout.starts_with("Postern is ready."), "{ended:#?}");
@@ -76,12 +74,20 @@ async fn a_restart_keeps_keys_wallet_and_spent_records() {
         (127, 0),
         "the wallet is the old one, nothing was minted"
     );
-    let mut stream = proxy::dial(ports.client).await.unwrap();
-    assert_eq!(proxy::connect(&mut stream, &echo, None).await.unwrap().status, 200);
-    drop(stream);
+    opens_and_ends_a_tunnel(ports, &echo).await;
     let ended = again.terminate();
     ended.assert_stopped();
     assert_eq!(ended.stderr, "", "`up` is quiet");
+}
+
+/// Opens a tunnel through the agent, and returns when agent and gateway have ended it: a drain reports a tunnel that it finds.
+async fn opens_and_ends_a_tunnel(ports: Ports, target: &str) {
+    let mut stream = proxy::dial(ports.client).await.unwrap();
+    assert_eq!(proxy::connect(&mut stream, target, None).await.unwrap().status, 200);
+    in_time(stream.shutdown()).await.unwrap();
+    assert_eq!(in_time(stream.read_to_end(&mut Vec::new())).await.unwrap(), 0);
+    metrics_when(ports.admin, "no tunnel is open", |metrics| metrics.value("postern_tunnels_open") == 0)
+        .await;
 }
 
 async fn key_id(issuer: SocketAddr) -> TokenKeyId {
