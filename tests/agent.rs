@@ -3,7 +3,7 @@
 use crate::support::admin::{self, Metrics, metrics_when};
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use crate::support::tls::Authority;
-use crate::support::up::{Up, up};
+use crate::support::up::{Ports, Up};
 use crate::support::{PATIENCE, eventually, proxy, target, tokens};
 use postern_testkit::dialogue::{self, Proxy};
 use postern_testkit::ports;
@@ -27,8 +27,8 @@ const FULL: u64 = 128;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_requests_of_each_kind_spend_a_hundred_tokens() {
     let home = TempDir::new().unwrap();
-    let system = Up::start(home.path());
-    let ports = system.ports;
+    let ports = Ports::held();
+    let system = Up::start_on(home.path(), ports);
     let (echo, web) = (target::echo().await, target::web(Ipv4Addr::LOCALHOST).await);
     metrics_when(ports.admin, "the wallet is full", |metrics| metrics.wallet() == FULL).await;
 
@@ -60,9 +60,7 @@ async fn a_hundred_requests_of_each_kind_spend_a_hundred_tokens() {
     system.terminate().assert_stopped();
     let kept = tokens::in_wallet(&home.path().join("wallet")).len() as u64;
 
-    let mut again = up(home.path(), ports);
-    again.arg("--open-egress");
-    let again = Up::of(again);
+    let again = Up::start_on(home.path(), ports);
     let records = "the spent records are counted";
     let restarted = metrics_when(ports.admin, records, |now| now.value("postern_spent_records") > 0).await;
     assert_eq!((restarted.value("postern_spent_records"), restarted.wallet()), (100, kept));

@@ -273,7 +273,6 @@ async fn restarted(way: Way) {
     let Stage { _home, issuer: _issuer, gateway, gateway_file, agent, .. } = Stage::start(way).await;
     let (target, mut program) = (v4(echo().await), Program::of(agent.address).await);
     program.echo(&target, 4).await;
-    edit(&gateway_file, "address = \"127.0.0.1:0\"", &format!("address = \"{}\"", gateway.address));
     gateway.process.kill();
     let gateway = Daemon::ready("gateway", &gateway_file).await;
     program.echo(&target, 4).await;

@@ -38,8 +38,8 @@ async fn a_restart_keeps_keys_wallet_and_spent_records() {
     let data = home.path().join("data");
     let echo = target::echo().await.to_string();
 
-    let first = Up::start(&data);
-    let ports = first.ports;
+    let ports = Ports::held();
+    let first = Up::start_on(&data, ports);
     println!("first start: ready after {:?}", first.ready_after);
     let key = key_id(ports.issuer).await;
     let [spent] =
@@ -61,9 +61,7 @@ async fn a_restart_keeps_keys_wallet_and_spent_records() {
     assert_eq!(ended.stderr, "", "`up` is quiet");
     assert_private(&data);
 
-    let mut again = up(&data, ports);
-    again.arg("--open-egress");
-    let again = Up::of(again);
+    let again = Up::start_on(&data, ports);
     println!("second start: ready after {:?}", again.ready_after);
     assert_eq!(key_id(ports.issuer).await, key);
     let head = present(ports.gateway, &echo, spent).await;

@@ -6,6 +6,7 @@ use super::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use super::proxy::{Head, read_head};
 use super::tls::Authority;
 use super::{eventually, in_time};
+use postern_testkit::ports;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -77,6 +78,12 @@ impl Stage {
         let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
         let tls = if let Way::Plain = way { String::new() } else { authority.section() };
         let gateway_file = gateway_config(home.path(), &issuer.http(), "", "1s", &(egress.to_owned() + &tls));
+        // The kernel would give a port of its own choice to another test while the gateway starts again.
+        edit(
+            &gateway_file,
+            "address = \"127.0.0.1:0\"",
+            &format!("address = \"127.0.0.1:{}\"", ports::free()),
+        );
         let gateway = Daemon::ready("gateway", &gateway_file).await;
         let (url, tunnels) = match way {
             Way::Plain => (gateway.http(), ""),

@@ -1,7 +1,8 @@
 //! `postern up` on free ports.
 
 use super::process::{Ended, Postern, command};
-use std::net::SocketAddr;
+use postern_testkit::ports;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -29,6 +30,12 @@ impl Ports {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self { client: any, gateway: any, issuer: any, admin: any }
     }
+
+    /// Ports that no other test gets, for a process that starts again on them.
+    pub fn held() -> Self {
+        let held = || SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+        Self { client: held(), gateway: held(), issuer: held(), admin: held() }
+    }
 }
 
 /// `postern up` with these ports.
@@ -47,7 +54,12 @@ pub fn up(data: &Path, ports: Ports) -> Command {
 impl Up {
     /// With open egress, on free ports.
     pub fn start(data: &Path) -> Self {
-        let mut command = up(data, Ports::any());
+        Self::start_on(data, Ports::any())
+    }
+
+    /// The same on these ports.
+    pub fn start_on(data: &Path, ports: Ports) -> Self {
+        let mut command = up(data, ports);
         command.arg("--open-egress");
         Self::of(command)
     }
