@@ -9,6 +9,7 @@ use crate::support::udp::{Flow, any_port, ask, capsule, echo, open, open_with, p
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::ConfigDuration;
 use postern_gateway::config::{Config, Egress};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,9 +142,15 @@ async fn name_server(turns: Vec<Vec<Ipv4Addr>>) -> (SocketAddr, Arc<AtomicUsize>
 #[tokio::test]
 async fn a_name_that_turns_to_a_private_address_is_refused_and_no_datagram_goes_there() {
     let (allowed, denied) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::LOCALHOST);
-    let good = UdpSocket::bind((allowed, 0)).await.unwrap();
+    let (good, private) = loop {
+        let good = UdpSocket::bind((allowed, 0)).await.unwrap();
+        // Another socket may have the port at the other address.
+        match UdpSocket::bind((denied, good.local_addr().unwrap().port())).await {
+            Ok(private) => break (good, private),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AddrInUse),
+        }
+    };
     let port = good.local_addr().unwrap().port();
-    let private = UdpSocket::bind((denied, port)).await.unwrap();
     let (server, asked) =
         name_server(vec![vec![allowed], vec![denied], vec![denied, allowed], vec![denied]]).await;
     let rules = format!(
