@@ -7,7 +7,7 @@ use postern_daemon::drain::Drained;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 #[tokio::test]
 async fn a_drain_closes_the_listener_lets_tunnels_finish_and_then_ends() {
@@ -46,6 +46,14 @@ async fn the_deadline_closes_tunnels_that_do_not_finish() {
     client.answer().await.assert_opened();
     let mut far = target.next().await;
     gateway.shutdown.drain();
+    // A drain waits for each worker, too, until the worker has stopped accepting.
+    let tracker = gateway.shutdown.tracker();
+    let accepting = async {
+        while tracker.len() > 1 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, accepting).await.unwrap();
     let drained = gateway.shutdown.wait(Duration::from_millis(300)).await;
     assert_eq!(drained, Drained::CutOff(1));
     client.is_reset().await;
