@@ -106,7 +106,7 @@ async fn a_store_that_is_well_is_neither_written_to_nor_surveyed() {
         store.health().endpoints.iter().all(|endpoint| endpoint.connections > 0).then_some(())
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(500)).await; // some rounds of the watch
+    settles(&store, &server).await;
     let [written, read] = ["cmd_set", "cmd_get"].map(|name| server.stat(name));
     let verdict = client.spend(&fresh(&epoch), &epoch, UnixSeconds::now()).await;
     assert_eq!(verdict, Ok(Spend::Admitted));
@@ -119,9 +119,21 @@ async fn a_store_that_is_well_is_neither_written_to_nor_surveyed() {
     server.restart();
     eventually("the next mark", || async { store.binding(epoch.key).filter(|next| Some(*next) != mark) })
         .await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    settles(&store, &server).await;
     let read = server.stat("cmd_get");
     tokio::time::sleep(Duration::from_millis(500)).await;
     let read = server.stat("cmd_get") - read;
     assert!(read < 1024, "{read} after a loss");
+}
+
+/// Waits, after a mark was planted, until the last ten rounds of the watch were plain ones, through both addresses: what these are
+/// compared by is written in the first round in which both answer.
+async fn settles(store: &Memcached, server: &Server) {
+    // Records that a plain round reads through each of two addresses, and buckets of which it reads the witness.
+    const PLAIN: usize = 2 * 8 + 4;
+    // The round that planted the mark reads no more, and is counted when the next one reads. Clients that connect read a few, too.
+    let planted = server.stat("cmd_get");
+    eventually("the next rounds", || async { (server.stat("cmd_get") > planted + 64).then_some(()) }).await;
+    eventually("ten plain rounds", || async { (store.health().round.requested == 10 * PLAIN).then_some(()) })
+        .await;
 }
