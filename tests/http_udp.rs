@@ -6,6 +6,7 @@ use crate::support::association::{Program, echo, echo_at, v4};
 use crate::support::proxy::{self, Head, read_head};
 use crate::support::udp::{Stage, Way, capsule, edit, path, request, tokens};
 use crate::support::{PATIENCE, eventually, in_time};
+use postern_testkit::ports;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
@@ -147,7 +148,7 @@ async fn a_target_that_is_refused_costs_a_token_only_once_in_a_while() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_that_is_unreachable_costs_a_token_only_once_in_a_while() {
     let stage = Stage::start(Way::Http2).await;
-    let closed = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = ports::closed_udp();
     let (began, mut refused) = (Instant::now(), 0);
     for _ in 0..20 {
         let (mut stream, head) =
@@ -191,7 +192,7 @@ async fn a_short_stream_costs_no_further_token_for_a_while_over_either_protocol(
             Some(stream) => _ = in_time(stream.read_exact(&mut [0; 7])).await.unwrap(),
             None => _ = in_time(program.socket.recv(&mut room)).await.unwrap(),
         }
-        drop(far);
+        far.connect(target).await.unwrap(); // to itself: the kernel answers others that it is gone, and keeps its port
         match &mut stream {
             Some(stream) => stream.write_all(&capsule(b"twice")).await.unwrap(),
             None => program.send(&v4(target), b"twice").await,

@@ -6,6 +6,7 @@ use crate::support::daemon::{Daemon, client_config};
 use crate::support::tls::Authority;
 use crate::support::udp::{Stage, Way, edit, tokens};
 use crate::support::{eventually, in_time, proxy, target};
+use postern_testkit::ports;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::net::SocketAddr;
@@ -151,7 +152,7 @@ async fn an_association_without_a_target_gives_its_place_to_a_connection() {
 
 async fn vanished_after_its_target() {
     let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "connections = 4\n").await;
-    let closed = v4(UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap());
+    let closed = v4(ports::closed_udp());
     let program = stage.program().await;
     program.send(&closed, b"nobody is there").await;
     metrics_when(stage.agent.admin, "a stream was open", |metrics| metrics.agent_requests("opened") > 0)
@@ -193,7 +194,7 @@ async fn a_scan_leaves_half_of_the_tokens_to_tunnels() {
     let stage = Stage::with(Way::Http2, "udp = \"any\"\n", "").await;
     edit(&stage.agent_file, "[wallet]\n", "[wallet]\nmost_per_minute = 8\n");
     stage.agent.reread("wallet.most_per_minute");
-    let (program, closed) = (stage.program().await, postern_testkit::ports::closed());
+    let (program, closed) = (stage.program().await, ports::closed());
     for host in 1..=100 {
         program.send(&v4(SocketAddr::from(([127, 0, 1, host], 9))), b"anybody?").await;
     }
@@ -250,7 +251,7 @@ async fn a_target_that_is_refused_is_tried_once_in_a_while_and_nothing_comes_bac
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_that_is_unreachable_costs_a_token_only_once_in_a_while() {
     let stage = Stage::start(Way::Http2).await;
-    let closed = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = ports::closed_udp();
     let (program, began) = (stage.program().await, Instant::now());
     for sent in 0..50 {
         program.send(&v4(closed), b"anybody?").await;

@@ -1,5 +1,5 @@
-//! Ports of the loopback interface: some for servers that start later, some that refuse every connection, and the connections
-//! to one.
+//! Ports of the loopback interface: some for servers that start later, some that refuse every connection or datagram, and the
+//! connections to one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
@@ -36,10 +36,31 @@ pub fn closed_at(address: Ipv4Addr) -> SocketAddr {
     bound
 }
 
+/// Returns a port of the loopback interface that is unreachable over UDP. As in [`closed_at`], no other test gets it.
+pub fn closed_udp() -> SocketAddr {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let bound = socket.local_addr().unwrap();
+    // The kernel then gives it no datagrams but its own, and answers others as if it were not there.
+    socket.connect(bound).unwrap();
+    std::mem::forget(socket);
+    bound
+}
+
 /// Counts the open connections to a port, by their client's end.
 pub fn connections(port: u16) -> usize {
-    let remote = format!(":{port:04X} 01 "); // 01: established
-    let open = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    connected("/proc/net/tcp", &format!(":{port:04X}"))
+}
+
+/// Counts the sockets of UDP that are connected to an address of IPv4.
+pub fn udp_connections(to: SocketAddr) -> usize {
+    let SocketAddr::V4(to) = to else { panic!("no IPv4") };
+    let ip = u32::from_ne_bytes(to.ip().octets());
+    connected("/proc/net/udp", &format!("{ip:08X}:{:04X}", to.port()))
+}
+
+fn connected(table: &str, to: &str) -> usize {
+    let remote = format!("{to} 01 "); // 01: established
+    let open = std::fs::read_to_string(table).unwrap();
     open.lines().filter(|line| line.contains(&remote)).count()
 }
 
@@ -54,6 +75,11 @@ mod tests {
     fn a_closed_port_refuses() {
         let refused = TcpStream::connect(closed()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let (closed, stranger) = (closed_udp(), UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        stranger.connect(closed).unwrap();
+        assert_eq!(udp_connections(closed), 2, "its own and that of the stranger");
+        stranger.send(b"anybody?").unwrap();
+        assert_eq!(stranger.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
 
     #[test]
