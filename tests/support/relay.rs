@@ -1,7 +1,7 @@
 //! A TCP relay in front of a store or a gateway, whose connections can be cut, which can be closed, and which can hold replies back.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -13,13 +13,26 @@ use tokio::task::AbortHandle;
 /// A port that leads to the servers, each connection to the next one. Runs on its own thread.
 pub struct Relay {
     port: u16,
-    connections: Arc<Mutex<Vec<AbortHandle>>>,
-    closed: Arc<AtomicBool>,
+    connections: Arc<Mutex<Connections>>,
     /// Milliseconds that each reply is held back.
     hold: Arc<AtomicU64>,
     /// Connections that have come.
     came: Arc<AtomicU64>,
     _end: oneshot::Sender<()>,
+}
+
+/// Under one lock: a connection that is let through is seen by whoever closes the relay after it.
+#[derive(Default)]
+struct Connections {
+    open: Vec<AbortHandle>,
+    /// `true` if none is let through.
+    is_closed: bool,
+}
+
+impl Connections {
+    fn cut(&mut self) {
+        self.open.drain(..).for_each(|connection| connection.abort());
+    }
 }
 
 impl Relay {
@@ -28,10 +41,8 @@ impl Relay {
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (end, ended) = oneshot::channel();
-        let connections = Arc::new(Mutex::new(Vec::new()));
-        let (open, servers) = (Arc::clone(&connections), servers.to_vec());
-        let closed = Arc::new(AtomicBool::new(false));
-        let refuse = Arc::clone(&closed);
+        let connections = Arc::<Mutex<Connections>>::default();
+        let (shared, servers) = (Arc::clone(&connections), servers.to_vec());
         let hold = Arc::<AtomicU64>::default();
         let holds = Arc::clone(&hold);
         let came = Arc::<AtomicU64>::default();
@@ -42,21 +53,21 @@ impl Relay {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 for server in servers.iter().cycle() {
                     let (near, _) = listener.accept().await.unwrap();
-                    if refuse.load(Ordering::Acquire) {
+                    let mut connections = shared.lock().unwrap();
+                    if connections.is_closed {
                         continue;
                     }
                     coming.fetch_add(1, Ordering::AcqRel);
                     let far = SocketAddr::from((Ipv4Addr::LOCALHOST, *server));
-                    let mut open = open.lock().unwrap();
-                    open.retain(|connection: &AbortHandle| !connection.is_finished());
-                    open.push(tokio::spawn(relay(near, far, Arc::clone(&holds))).abort_handle());
+                    connections.open.retain(|connection| !connection.is_finished());
+                    connections.open.push(tokio::spawn(relay(near, far, Arc::clone(&holds))).abort_handle());
                 }
             };
             runtime.block_on(async {
                 tokio::select! { _ = ended => {}, () = accepting => {} }
             });
         });
-        Self { port, connections, closed, hold, came, _end: end }
+        Self { port, connections, hold, came, _end: end }
     }
 
     /// Returns the number of connections that were passed on.
@@ -70,13 +81,14 @@ impl Relay {
 
     /// Closes the connections that are open now, whatever is on its way.
     pub fn cut(&self) {
-        self.connections.lock().unwrap().drain(..).for_each(|connection| connection.abort());
+        self.connections.lock().unwrap().cut();
     }
 
     /// The same, and lets none through until [`Relay::open`].
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.cut();
+        let mut connections = self.connections.lock().unwrap();
+        connections.is_closed = true;
+        connections.cut();
     }
 
     /// Passes each reply on so much later, from now on.
@@ -85,7 +97,7 @@ impl Relay {
     }
 
     pub fn open(&self) {
-        self.closed.store(false, Ordering::Release);
+        self.connections.lock().unwrap().is_closed = false;
     }
 }
 
