@@ -224,12 +224,14 @@ impl Gateway {
 
     async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Some((head, early)) = read_head(&mut stream).await else { return };
+        // Before a test can see the token: the mood that the test then sets is that of later requests.
+        let mut mood = *self.mood.lock();
         let token = self.record(&head);
         // Like a process that is stopped and continued: it answers then what arrived in between.
-        while *self.mood.lock() == Mood::Frozen {
+        while mood == Mood::Frozen {
             tokio::time::sleep(Duration::from_millis(5)).await;
+            mood = *self.mood.lock();
         }
-        let mood = *self.mood.lock();
         match mood {
             Mood::Well | Mood::Frozen => {}
             Mood::Unavailable => {
