@@ -104,11 +104,17 @@ impl Sockets {
             let sockets: io::Result<_> = (0..workers).map(|_| shared.try_clone()).collect();
             return Ok(Self { what, address, sockets: sockets.map_err(failed)?, listening: true });
         }
-        let bound = alone(address).map_err(failed)?;
-        let address = bound.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
-        drop(bound);
-        let sockets: io::Result<_> = (0..workers).map(|_| socket(address, true)).collect();
-        Ok(Self { what, address, sockets: sockets.map_err(failed)?, listening: false })
+        let (address, mut sockets) = if address.port() == 0 {
+            // The first socket keeps the port: the kernel would give a port that nobody holds to another program.
+            let first = socket(address, true).map_err(failed)?;
+            (first.local_addr().map_err(failed)?.as_socket().unwrap_or(address), vec![first])
+        } else {
+            drop(alone(address).map_err(failed)?);
+            (address, Vec::new())
+        };
+        let others: io::Result<Vec<_>> = (sockets.len()..workers).map(|_| socket(address, true)).collect();
+        sockets.extend(others.map_err(failed)?);
+        Ok(Self { what, address, sockets, listening: false })
     }
 
     /// Listens: from now on the kernel accepts connections, and keeps them until a worker accepts them.
