@@ -61,8 +61,9 @@ impl Process {
         let mut serving = tokio::spawn(serving);
         self.start.set_ready();
         let served = tokio::select! {
-            ended = &mut serving => served(ended),
+            biased; // `serving` may have ended when the end of the drain is to be reported
             _ = self.context.shutdown.wait_reporting(deadline, report) => served(serving.await),
+            ended = &mut serving => served(ended),
         };
         log::finish();
         served
