@@ -58,6 +58,8 @@ struct State {
     tracker: TaskTracker,
     reloads: watch::Sender<u64>,
     tunnels: Mutex<Vec<CountTunnels>>,
+    /// Tracked tasks and tunnels that were open at the stop.
+    cut_off: Mutex<Option<(usize, usize)>>,
     /// Deadline from a reloaded configuration; overrides the argument of [`Shutdown::wait`].
     deadline: Mutex<Option<Duration>>,
 }
@@ -117,6 +119,8 @@ impl Shutdown {
 
     /// Stops immediately: completes [`Shutdown::stopped`] and [`Shutdown::draining`].
     pub fn stop(&self) {
+        // First: what is open ends by the stop.
+        self.0.cut_off.lock().get_or_insert_with(|| (self.0.tracker.len(), self.open_tunnels()));
         self.0.draining.cancel();
         self.0.stopped.cancel();
     }
@@ -195,19 +199,25 @@ impl Shutdown {
         let mut progress = Progress::begin(deadline, report);
         let mut finishing = pin!(self.0.tracker.wait());
         let mut stopping = pin!(self.stopped());
+        let by_signal = || "by the second signal".to_owned();
         let cut = loop {
             tokio::select! {
                 biased;
-                () = &mut finishing => break None,
-                () = &mut stopping => break Some("by the second signal".to_owned()),
+                // Work that the second signal has cut off may have ended since.
+                () = &mut finishing => break (self.cut_off().0 > 0).then(by_signal),
+                () = &mut stopping => break Some(by_signal()),
                 () = progress.over() => break Some(format!("after {}", seconds(deadline))),
                 () = progress.due() => progress.waiting(self.open_tunnels()),
             }
         };
-        let (left, tunnels) = (self.0.tracker.len(), self.open_tunnels());
         self.stop();
+        let (left, tunnels) = self.cut_off();
         progress.ended(cut.as_deref(), tunnels);
         if cut.is_none() { Drained::Finished } else { Drained::CutOff(left) }
+    }
+
+    fn cut_off(&self) -> (usize, usize) {
+        self.0.cut_off.lock().unwrap_or_default()
     }
 
     /// Adds a daemon's count of open tunnels, for progress reports.
@@ -371,6 +381,21 @@ mod tests {
         shutdown.stop();
         assert!(shutdown.is_draining());
         assert_eq!(shutdown.wait(LONG).await, Drained::CutOff(1));
+    }
+
+    /// Its tunnels may be gone before the wait sees the signal: workers have threads of their own.
+    #[tokio::test]
+    async fn a_second_signal_reports_what_was_open_when_it_came() {
+        let (shutdown, mut reported) = (Shutdown::new(), Vec::new());
+        let (tunnel, tracker) = (shutdown.tracker().token(), shutdown.tracker().clone());
+        shutdown.count_tunnels(move || tracker.len());
+        shutdown.drain();
+        shutdown.stop();
+        drop(tunnel);
+        let report = |level, text: &str| reported.push((level, text.to_owned()));
+        assert_eq!(shutdown.wait_reporting(LONG, report).await, Drained::CutOff(1));
+        let said = "stopped: 1 open tunnel was cut off by the second signal".to_owned();
+        assert_eq!(reported, [(Level::WARN, said)]);
     }
 
     #[test]
