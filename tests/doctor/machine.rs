@@ -1,5 +1,6 @@
 //! `postern doctor`: this machine, and what its configurations need.
 
+use super::broken::edit;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::doctor::{Findings, name_server};
 use crate::support::memcached::{Memcached, listening, spawn};
@@ -72,7 +73,13 @@ fn the_examples_of_the_package_are_no_fault_until_they_are_edited() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_daemons_need_is_found_where_it_runs() {
     let home = TempDir::new().unwrap();
-    let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+    // No other test gets the ports of these servers when they are down.
+    let held = |file: &Path| {
+        edit(file, "address = \"127.0.0.1:0\"", &format!("address = \"127.0.0.1:{}\"", ports::free()));
+    };
+    let issuer = issuer_config(home.path(), "");
+    held(&issuer);
+    let issuer = Daemon::ready("issuer", &issuer).await;
     let memcached = Memcached::start();
     let gateway = gateway_config(
         home.path(),
@@ -81,6 +88,7 @@ async fn what_daemons_need_is_found_where_it_runs() {
         "1s",
         "[limits]\nconnections = 100\nshared_secret = \"0123456789abcdef-secret\"\n",
     );
+    held(&gateway);
     with_memcacheds(&gateway, &[memcached.address()]);
     let found = Findings::of(&gateway);
     found.has_nothing_bad();

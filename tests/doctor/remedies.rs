@@ -277,7 +277,8 @@ async fn servers_that_a_daemon_asks_and_that_are_away_are_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_does_not_answer_is_named() {
     let home = TempDir::new().unwrap();
-    let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A port that no other test gets when this listener is gone.
+    let hangs = TcpListener::bind(("127.0.0.1", ports::free())).unwrap();
     let at = hangs.local_addr().unwrap();
     let file = issuer_config(home.path(), "");
     edit(&file, "admin = \"127.0.0.1:0\"", &format!("admin = \"{at}\""));
