@@ -2,7 +2,7 @@
 
 use crate::support::collector::Collector;
 use crate::support::memcached::Memcached;
-use crate::support::proxy::{Head, connect, dial, echoes, get, read_response};
+use crate::support::proxy::{Head, connect, dial, echoes, read_response};
 use crate::support::reload::{file, reload, reloaded, waiting};
 use crate::support::site::{AgentPlan, Plan, Site};
 use crate::support::tls::Authority;
@@ -11,7 +11,7 @@ use crate::support::unit::Unit;
 use crate::support::{TICK, eventually, target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -150,7 +150,9 @@ async fn a_gateway_gets_tls_and_loses_it_and_its_tunnels_go_on() {
 
     reloaded(gateway, &(good.clone() + &authority.section()), "tls.certificate").await;
     let mut over_tls = shaken(gateway, &authority).await.expect("it speaks TLS");
-    assert_eq!(get(&mut over_tls, &echo, None).await.unwrap().status, 407); // of a CONNECT it would be the last
+    let plain = format!("GET http://{echo}/ HTTP/1.1\r\nHost: {echo}\r\n\r\n"); // a refused CONNECT would be the last
+    over_tls.write_all(plain.as_bytes()).await.unwrap();
+    assert_eq!(read_response(&mut over_tls).await.unwrap().status, 407);
     let mut plain = dial(gateway.address).await.unwrap();
     let over_plain = connect(&mut plain, &echo, None).await.unwrap();
     assert_eq!(over_plain.status, 400, "it speaks nothing else");
