@@ -2,7 +2,7 @@
 
 use crate::support::collector::Collector;
 use crate::support::memcached::Memcached;
-use crate::support::proxy::{Head, connect, dial, echoes, read_response};
+use crate::support::proxy::{Head, connect, dial, echoes, read_head, read_response};
 use crate::support::reload::{file, reload, reloaded, waiting};
 use crate::support::site::{AgentPlan, Plan, Site};
 use crate::support::tls::Authority;
@@ -11,7 +11,7 @@ use crate::support::unit::Unit;
 use crate::support::{TICK, eventually, target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -152,7 +152,10 @@ async fn a_gateway_gets_tls_and_loses_it_and_its_tunnels_go_on() {
     let mut over_tls = shaken(gateway, &authority).await.expect("it speaks TLS");
     let plain = format!("GET http://{echo}/ HTTP/1.1\r\nHost: {echo}\r\n\r\n"); // a refused CONNECT would be the last
     over_tls.write_all(plain.as_bytes()).await.unwrap();
-    assert_eq!(read_response(&mut over_tls).await.unwrap().status, 407);
+    let refused = read_head(&mut over_tls).await.unwrap();
+    assert_eq!(refused.status, 407);
+    let mut body = vec![0; refused.value("content-length").unwrap().parse().unwrap()];
+    over_tls.read_exact(&mut body).await.unwrap();
     let mut plain = dial(gateway.address).await.unwrap();
     let over_plain = connect(&mut plain, &echo, None).await.unwrap();
     assert_eq!(over_plain.status, 400, "it speaks nothing else");

@@ -21,7 +21,7 @@ use support::{ISSUER, Running};
 /// Without `POSTERN_HOSTILE_REQUESTS`.
 const REQUESTS: usize = 1_000_000;
 const CLIENTS: usize = 4;
-/// Sent before the answers are read; all of it and all of them fit into the kernel's buffers.
+/// Sent on one connection before the answers are read; all of it and all of them fit into the kernel's buffers.
 const TOGETHER: usize = 50;
 
 /// Values with good signatures, for challenges of other gateways.
@@ -45,16 +45,16 @@ impl Noise {
         (0..length).map(|_| (self.next() >> 24) as u8).collect()
     }
 
-    /// Writes a request that is refused, each time for another reason.
-    fn request(&mut self, out: &mut String) {
+    /// Writes a request that is refused, each time for another reason. The last one is a CONNECT, which ends its connection.
+    fn request(&mut self, out: &mut String, is_last: bool) {
         let (kind, a, b) = (self.next() % 20, self.next(), self.next());
         let target = format!("h{a:x}.example:{}", b % 65_536);
         let _ = match kind {
-            0 => write!(out, "GET http://{target}/{b:x} HTTP/1.1\r\nHost: {target}\r\n"),
+            0 if is_last => write!(out, "CONNECT {} HTTP/1.1\r\nHost: {target}\r\n", a % 1000), // no port
+            _ if is_last => write!(out, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"),
             1 => write!(out, "GET /{b:x} HTTP/1.1\r\nHost: {target}\r\n"),
             2 => write!(out, "M{a:X} http://{target}/ HTTP/1.1\r\nHost: {target}\r\n"),
-            3 => write!(out, "CONNECT {} HTTP/1.1\r\nHost: {target}\r\n", a % 1000), // no port
-            _ => write!(out, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"),
+            _ => write!(out, "GET http://{target}/{b:x} HTTP/1.1\r\nHost: {target}\r\n"),
         };
         let _ = write!(out, "X-{a:x}: {b}\r\ntraceparent: 00-{a:016x}{b:016x}-{b:016x}-01\r\n");
         let _ = match kind {
@@ -84,14 +84,14 @@ impl Noise {
     }
 }
 
-/// Sends this number of requests over one connection and counts the answers.
+/// Sends this number of requests and counts the answers.
 fn attack(gateway: SocketAddr, requests: usize, seed: u64) {
     let mut noise = Noise(seed);
-    let mut stream = TcpStream::connect(gateway).unwrap();
     let mut buffer = vec![0; 1 << 18];
     for _ in 0..requests / TOGETHER {
+        let mut stream = TcpStream::connect(gateway).unwrap();
         let mut burst = String::new();
-        (0..TOGETHER).for_each(|_| noise.request(&mut burst));
+        (1..=TOGETHER).for_each(|number| noise.request(&mut burst, number == TOGETHER));
         stream.write_all(burst.as_bytes()).unwrap();
         let (mut answers, mut tail) = (0, Vec::new());
         while answers < TOGETHER {
