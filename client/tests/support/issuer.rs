@@ -167,6 +167,9 @@ impl Issuer {
         if let Some(key) = request.headers().get("authorization") {
             self.api_keys.lock().push(key.to_str().unwrap().to_owned());
         }
+        // Also of one that is refused: the connection of a body that nobody reads is reset, perhaps before the answer is read.
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
         let _running = self.pause.lock().await;
         if let Some(refusal) = self.refusal_of_the_day() {
             self.refused.fetch_add(1, Ordering::SeqCst);
@@ -176,10 +179,9 @@ impl Issuer {
             }
             return response;
         }
-        assert_eq!(request.uri().path(), "/token-request");
+        assert_eq!(head.uri.path(), "/token-request");
         self.requests.fetch_add(1, Ordering::SeqCst);
-        let media_type = request.headers()["content-type"].to_str().unwrap().to_owned();
-        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let media_type = head.headers["content-type"].to_str().unwrap().to_owned();
         let refused = *self.no_batches.lock();
         match (media_type.as_str(), refused) {
             (AMORTIZED_REQUEST_MEDIA_TYPE | GENERIC_REQUEST_MEDIA_TYPE, Some(status)) => {
