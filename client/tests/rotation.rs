@@ -97,7 +97,9 @@ async fn while_a_gateway_is_behind_the_issuer_is_asked_every_few_seconds_alone()
     assert_eq!(world.connect(&target).await.status, 200);
     world.until("tokens of the newer key are kept", || world.unspent() >= 4).await;
     world.gateway.stay_with(old);
+    let presented = world.gateway.tokens().len();
     assert_eq!(world.connect(&target).await.status, 200);
+    assert_eq!(world.gateway.tokens().len(), presented + 2, "one of the newer key is refused");
     let (began, before) = (Instant::now(), world.issuer.directories.load(Ordering::SeqCst));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let asked = world.issuer.directories.load(Ordering::SeqCst) - before;

@@ -6,7 +6,8 @@ from abuse import honest
 from abuse.measure import Cpu, Held
 from abuse.swarm import Handshakes, Swarm
 
-CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
+# A refused CONNECT would end its connection.
+CHALLENGE = b"GET http://example.com:443/ HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
 
 
 def scenarios(stage, number=12_000):

@@ -6,7 +6,8 @@ from abuse.measure import Held
 from abuse.swarm import Swarm
 from rig.programs import served
 
-CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
+# A refused CONNECT would end its connection.
+CHALLENGE = b"GET http://example.com:443/ HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
 LATER = 60
 
 

@@ -4,7 +4,8 @@ import ssl, time
 from abuse.measure import Cpu, Held
 from abuse.swarm import Swarm, many_sources
 
-CHALLENGE = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
+# A refused CONNECT would end its connection.
+CHALLENGE = b"GET http://example.com:443/ HTTP/1.1\r\nHost: example.com:443\r\n\r\n"
 DIRECTORY = b"GET /.well-known/private-token-issuer-directory HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 LONG = b"X-A: " + b"a" * 15_000
 BEGUN = b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n"
@@ -26,7 +27,7 @@ def scenarios(stage):
         ("a byte", b"C"),
         ("a header of 15 kB without its end", BEGUN + LONG),
         ("kept after a 407", CHALLENGE),
-        ("kept after a 407 to 15 kB", BEGUN + LONG + b"\r\n\r\n"),
+        ("kept after a 407 to 15 kB", CHALLENGE[:-2] + LONG + b"\r\n\r\n"),
     )
     yield from states(stage, "gateway", lambda: stage.gateway(**slow), plain)
     yield from states(

@@ -52,7 +52,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
                 return found;
             }
             // A look at the metrics costs a daemon 10 ms of CPU in a build for development, which other tests want.
-            tokio::time::sleep(TICK.max(2 * began.elapsed())).await;
+            tokio::time::sleep((2 * began.elapsed()).clamp(TICK, 20 * TICK)).await;
         }
     };
     match timeout(PATIENCE, looking).await {

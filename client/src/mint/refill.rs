@@ -26,6 +26,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// Interval between requests for the challenge of a gateway that does not name the issuer's newest key yet: it polls the
 /// issuer, and its challenge with the older key may be valid for minutes. Also the pause after an attempt that changed nothing.
 const BEHIND_EVERY: Duration = Duration::from_secs(5);
+/// The pause after an attempt that changed nothing, while a request waits.
+const WAITED_FOR: Duration = Duration::from_millis(250);
 
 pub(crate) struct Refill {
     supply: Arc<Supply>,
@@ -37,8 +39,8 @@ pub(crate) struct Refill {
     settings: watch::Receiver<TokenSettings>,
     /// Start of a postponed batch.
     put_off: Option<Instant>,
-    /// The end of the pause after an attempt that succeeded and changed nothing; and [`Supply::changes`] at its beginning.
-    paused: Option<(Instant, u64)>,
+    /// The end of an attempt that succeeded and changed nothing, and [`Supply::changes`] with it.
+    idle: Option<(Instant, u64)>,
     status: MintingStatus,
     /// The issuer's preferred key for which the challenge was fetched again, but named another key; and when.
     asked_about: Option<(TokenKeyId, Instant)>,
@@ -66,7 +68,7 @@ impl Refill {
             saved_marks,
             settings,
             put_off: None,
-            paused: None,
+            idle: None,
             status,
             asked_about: None,
             failures_in_a_row: 0,
@@ -89,17 +91,19 @@ impl Refill {
                 let failure = result.err().map(|error| self.failure(&error));
                 self.failures_in_a_row =
                     if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
-                let is_idle = failure.is_none() && self.supply.changes() == changes;
+                let has_failed = failure.is_some();
                 self.status.attempted(failure.as_ref());
                 self.supply.end_attempt(failure);
-                self.paused = is_idle.then(|| (Instant::now() + BEHIND_EVERY, self.supply.changes()));
+                // The one change is the attempt's end; another, however late, ends the pause.
+                self.idle = (!has_failed).then(|| (Instant::now(), changes + 1));
                 drop(minting);
             }
         };
         shutdown.until_stopped(work).await;
     }
 
-    /// Completes when there are tokens to mint or doubts to settle, and the pause after a failure is over.
+    /// Completes when there are tokens to mint or doubts to settle, and the pause after a failure, or after an attempt that changed
+    /// nothing, is over.
     async fn until_needed(&mut self) {
         loop {
             let now = Instant::now();
@@ -156,8 +160,9 @@ impl Refill {
     /// Returns the end of the pause after an attempt that changed nothing, if nothing has changed since, and nobody asks: a gateway
     /// that is behind leaves doubts for as long as it is, and one that is new to the configuration has no challenge yet.
     fn pause_of(&self, demand: &Demand) -> Option<Instant> {
-        let (until, changes) = self.paused?;
-        (!demand.asked_again && self.supply.changes() == changes).then_some(until)
+        let (ended, changes) = self.idle?;
+        let pause = if demand.waiting > 0 { WAITED_FOR } else { BEHIND_EVERY };
+        (!demand.asked_again && self.supply.changes() == changes).then_some(ended + pause)
     }
 
     /// Applies a reload. Forgets failures, whose cause may be gone.
@@ -165,7 +170,7 @@ impl Refill {
         let settings = self.settings.borrow_and_update();
         self.consistency.mirrors.clone_from(&settings.mirrors);
         self.source.replace(&settings);
-        (self.put_off, self.paused, self.failures_in_a_row) = (None, None, 0);
+        (self.put_off, self.idle, self.failures_in_a_row) = (None, None, 0);
         self.supply.forgive();
     }
 

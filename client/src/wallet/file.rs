@@ -26,6 +26,9 @@ pub(crate) struct Wallet {
     /// `true` if a write waits for the disk, and so belongs on a blocking thread.
     pub(crate) fsync: bool,
     contents: Mutex<Contents>,
+    /// Locked before the contents from a write to its flush: the failure of a flush is reported once for each open file, and must
+    /// not be of another's write.
+    flushing: Mutex<()>,
     level: Arc<ReadableGauge>,
 }
 
@@ -107,7 +110,13 @@ impl Wallet {
         let contents = Contents::read(file, length).map_err(failed("read"))?;
         let level =
             Arc::new(ReadableGauge::new(gauge!(catalogue::WALLET_TOKENS, Position::LABEL => hop.as_str())));
-        let wallet = Self { path: path.to_owned(), fsync, contents: Mutex::new(contents), level };
+        let wallet = Self {
+            path: path.to_owned(),
+            fsync,
+            contents: Mutex::new(contents),
+            flushing: Mutex::default(),
+            level,
+        };
         wallet.show(&wallet.contents.lock());
         Ok(wallet)
     }
@@ -144,6 +153,7 @@ impl Wallet {
         now: UnixSeconds,
         doubted: &BTreeSet<TokenKeyId>,
     ) -> Result<Option<Unspent>, WalletError> {
+        let _flushing = self.fsync.then(|| self.flushing.lock());
         let mut contents = self.contents.lock();
         let soonest = contents
             .held
@@ -194,6 +204,7 @@ impl Wallet {
     }
 
     fn drop_where(&self, gone: impl Fn(&Held) -> bool) -> Dropped {
+        let _flushing = self.fsync.then(|| self.flushing.lock());
         let mut contents = self.contents.lock();
         let (dropped, kept): (Vec<_>, Vec<_>) = contents.held.drain(..).partition(gone);
         contents.held = kept;

@@ -30,7 +30,7 @@ pub(crate) struct Supply {
     /// The issuer's clock, derived from its answers.
     pub(crate) clock: Clock,
     recorder: Arc<Recorder>,
-    state: Mutex<SupplyState>,
+    state: Arc<Mutex<SupplyState>>,
     /// Wakes the refill: the wallet, the waiters or the challenge have changed.
     wanted: Notify,
     /// Wakes the waiters: a token came or came back, the challenge changed, or an attempt ended. Counts these changes.
@@ -48,7 +48,7 @@ struct SupplyState {
     asked_again: bool,
     failure: Option<Failure>,
     attempts: u64,
-    /// Keys whose tokens the gateway refused because of the key; doubted until the issuer's directory has been compared.
+    /// Keys whose tokens the gateway refused because of the key; doubted until it requires the key again, or its tokens are gone.
     doubted: BTreeSet<TokenKeyId>,
 }
 
@@ -105,7 +105,7 @@ impl Supply {
             wallet: Arc::new(wallet),
             clock: Clock::default(),
             recorder,
-            state: Mutex::default(),
+            state: Arc::default(),
             wanted: Notify::new(),
             progress: watch::Sender::new(0),
         }
@@ -212,8 +212,11 @@ impl Supply {
         if over.is_empty() {
             return;
         }
-        let (challenge, keys) = (current.digest, over.clone());
-        let dropping = self.in_wallet(Fate::Retired, move |wallet| wallet.drop_keys(challenge, &keys));
+        let (challenge, mut keys, state) = (current.digest, over.clone(), self.state.clone());
+        let dropping = self.in_wallet(Fate::Retired, move |wallet| {
+            keys.retain(|key| state.lock().doubted.contains(key)); // the gateway may require one again by now
+            wallet.drop_keys(challenge, &keys)
+        });
         if let Some(dropping) = dropping {
             let _ = dropping.await; // a join error is a panic in the wallet
         }

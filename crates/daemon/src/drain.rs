@@ -203,8 +203,8 @@ impl Shutdown {
         let cut = loop {
             tokio::select! {
                 biased;
-                // Work that the second signal has cut off may have ended since.
-                () = &mut finishing => break (self.cut_off().0 > 0).then(by_signal),
+                // Tunnels that the second signal has cut off may have ended since.
+                () = &mut finishing => break (self.cut_off().1 > 0).then(by_signal),
                 () = &mut stopping => break Some(by_signal()),
                 () = progress.over() => break Some(format!("after {}", seconds(deadline))),
                 () = progress.due() => progress.waiting(self.open_tunnels()),

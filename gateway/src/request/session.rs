@@ -112,15 +112,13 @@ pub(crate) async fn answer(
 }
 
 /// Replaces a 407 by a 503 if there is no challenge, which a 407 needs (RFC 9110, section 11.7.1). The last challenge may be
-/// withdrawn while the request is examined; until the next one exists, another token would be refused like this one. A token that
-/// was not presented to the store is not lost, as if the challenge had been missing when the request arrived.
+/// withdrawn while the request is examined; until the next one exists, another token would be refused like this one. A request
+/// without a token is refused as if the challenge had been missing when it arrived.
 fn answerable(refusal: Refusal, has_challenge: bool) -> Refusal {
     match refusal {
         _ if has_challenge || !refusal.needs_challenge() => refusal,
-        Refusal::AlreadySpent | Refusal::Void | Refusal::StoreUnknown(_) => {
-            Refusal::StoreUnknown(Unknown::Unmarked)
-        }
-        _ => Refusal::StoreDown(Unknown::Unmarked),
+        Refusal::NoToken | Refusal::OtherScheme => Refusal::StoreDown(Unknown::Unmarked),
+        _ => Refusal::StoreUnknown(Unknown::Unmarked),
     }
 }
 
@@ -194,12 +192,13 @@ mod tests {
     #[test]
     fn no_407_goes_out_without_a_challenge() {
         assert!(matches!(answerable(Refusal::Void, true), Refusal::Void));
-        for unspent in [Refusal::NoToken, Refusal::OtherScheme, Refusal::Key(KeyRefusal::Unknown)] {
-            let answered = answerable(unspent, false);
-            assert!(matches!(answered, Refusal::StoreDown(Unknown::Unmarked)), "{unspent:?}: {answered:?}");
+        for without in [Refusal::NoToken, Refusal::OtherScheme] {
+            let answered = answerable(without, false);
+            assert!(matches!(answered, Refusal::StoreDown(Unknown::Unmarked)), "{without:?}: {answered:?}");
         }
         let retired = Refusal::StoreUnknown(Unknown::EpochRetired);
-        for presented in [Refusal::AlreadySpent, Refusal::Void, retired] {
+        let unknown = Refusal::Key(KeyRefusal::Unknown);
+        for presented in [Refusal::AlreadySpent, Refusal::Void, retired, unknown] {
             let answered = answerable(presented, false);
             assert!(
                 matches!(answered, Refusal::StoreUnknown(Unknown::Unmarked)),

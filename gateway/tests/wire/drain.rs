@@ -1,6 +1,6 @@
 //! The stop in two steps: accept nothing new and let what is open finish, then end what is left.
 
-use crate::support::client::{Client, connect, connect_with};
+use crate::support::client::{Client, NO_TOKEN, connect};
 use crate::support::target::{Echo, Held};
 use crate::support::{PATIENCE, Running};
 use postern_daemon::drain::Drained;
@@ -16,7 +16,7 @@ async fn a_drain_closes_the_listener_lets_tunnels_finish_and_then_ends() {
     tunnel.send(connect(echo.address)).await;
     tunnel.answer().await.assert_opened();
     let mut idle = Client::connect(gateway.address).await;
-    idle.send(connect_with(echo.address, &[])).await;
+    idle.send(NO_TOKEN).await;
     idle.answer().await.assert_refused(407, "http_request_denied", "no token");
 
     gateway.shutdown.drain();

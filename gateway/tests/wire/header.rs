@@ -208,7 +208,7 @@ async fn a_connection_that_sends_nothing_is_closed_without_an_answer() {
     let mut never = Client::connect(gateway.address).await;
     never.closed_silently().await;
     let mut no_longer = Client::connect(gateway.address).await;
-    no_longer.send(connect_with("a.example:443", &[])).await;
+    no_longer.send(NO_TOKEN).await;
     no_longer.answer().await.assert_refused(407, "http_request_denied", "no token");
     no_longer.closed_silently().await;
 }

@@ -180,7 +180,7 @@ async fn plain_http_on_the_tls_port_reads_that_it_speaks_tls() {
 async fn a_client_that_never_reads_its_answers_is_cut_off() {
     let front = Front::start(100, ConfigDuration::millis(500)).await;
     let client = front.connect().await;
-    flood_until_cut(client.stream, &connect_with("a.example:443", &[])).await;
+    flood_until_cut(client.stream, NO_TOKEN).await;
     front.gateway.emptied().await;
 }
 
@@ -197,7 +197,7 @@ async fn a_proxy_header_comes_before_the_handshake() {
         let [header, other] =
             [proxy_headers(client), proxy_headers(client + 1)].map(|headers| headers[version].clone());
         let mut client = front.connect_after(&header).await;
-        client.send(connect_with("a.example:443", &[])).await;
+        client.send(NO_TOKEN).await;
         client.answer().await.assert_refused(407, "http_request_denied", "no token");
         let mut refused = front.connect_after(&header).await;
         refused.answer().await.assert_refused(429, "http_request_denied", "from this address");

@@ -1,6 +1,6 @@
 //! Clients that do not read their answers, or read them slowly.
 
-use crate::support::client::{Client, NO_TOKEN, connect, connect_with, find};
+use crate::support::client::{Client, NO_TOKEN, connect, find};
 use crate::support::target::Held;
 use crate::support::{ISSUER, PATIENCE, Running};
 use postern_config::ConfigDuration;
@@ -37,7 +37,7 @@ async fn asked(target: &mut Held) -> TcpStream {
 async fn a_client_that_never_reads_its_answers_is_cut_off() {
     let gateway =
         Running::start_with(|config| config.limits.header_timeout = ConfigDuration::millis(300)).await;
-    flood_until_cut(narrow(gateway.address).await, &connect_with("a.example:443", &[])).await;
+    flood_until_cut(narrow(gateway.address).await, NO_TOKEN).await;
     gateway.emptied().await;
 }
 

@@ -43,6 +43,10 @@ impl Absent {
         match self {}
     }
 
+    pub(crate) fn is_of(&self, _: &Opener) -> bool {
+        match *self {}
+    }
+
     pub(crate) fn check_alive(&self) -> Result<(), Trouble> {
         match *self {}
     }

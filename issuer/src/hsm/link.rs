@@ -11,6 +11,7 @@ use cryptoki::types::RawAuthPin;
 use postern_token::TokenKeyId;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// 65537, big-endian.
 const EXPONENT: [u8; 3] = [1, 0, 1];
@@ -29,6 +30,8 @@ pub(crate) struct Module(Pkcs11);
 pub(crate) struct Opener {
     pkcs11: Pkcs11,
     slot: Slot,
+    /// The same value for all sessions of a connection.
+    connection: Arc<()>,
 }
 
 /// A session, for one thread at a time. Dropping it does not close it in the HSM, because its handle may have been given to a
@@ -59,7 +62,7 @@ impl Module {
             )));
         }
         self.check_can_sign(slot, token)?;
-        let opener = Opener { pkcs11: self.0.clone(), slot };
+        let opener = Opener { pkcs11: self.0.clone(), slot, connection: Arc::default() };
         let session = opener.open()?;
         match session.session.login_with_raw(UserType::User, &RawAuthPin::new(Box::new(pin.to_vec()))) {
             Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok((opener, session)),
@@ -162,9 +165,14 @@ impl Opener {
 }
 
 impl Session {
-    /// Closes the session in the HSM. Only the watch may call this: it alone disconnects, so the handle is still this session's.
+    /// Closes the session in the HSM. Only while its connection lasts: the next one may have given its handle to another session.
     pub(crate) fn close(self) {
         let _ = self.session.close(); // a session that cannot be closed ends with the connection
+    }
+
+    /// Returns `true` if the session is of the opener's connection.
+    pub(crate) fn is_of(&self, opener: &Opener) -> bool {
+        Arc::ptr_eq(&self.opener.connection, &opener.connection)
     }
 
     pub(crate) fn check_alive(&self) -> Result<(), Trouble> {

@@ -182,8 +182,10 @@ impl Shared {
             let (opener, generation): (Opener, u64) = (opener.clone(), state.generation);
             state.in_flight += 1;
             drop(state);
-            if own.as_ref().is_none_or(|(of, _)| *of != generation) {
-                own = None;
+            if let Some((_, lost)) = own.take_if(|(of, _)| *of != generation)
+                && lost.is_of(&opener)
+            {
+                lost.close(); // no new connection has ended it: another call hangs
             }
             let run = AssertUnwindSafe(|| self.run(job, &opener, generation, &mut own));
             let left_to_others = catch_unwind(run).unwrap_or_else(|_| {
