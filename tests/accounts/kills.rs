@@ -32,7 +32,7 @@ pub(super) async fn ask_all(
                     Ok(200) => signed.fetch_add(1, SeqCst),
                     // All signers are busy, or the database is away.
                     Ok(503) => {
-                        sleep(Duration::from_millis(5)).await;
+                        sleep(Duration::from_millis(20)).await;
                         continue;
                     }
                     Ok(429) | Err(_) => return,

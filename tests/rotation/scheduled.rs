@@ -57,7 +57,7 @@ async fn rotations_refuse_no_user(types: &'static [u16]) {
     })
     .await;
     let users = Users::of(target::echo().await);
-    let busy = [20, 45].map(|pause| users.program(site.agent("busy"), Duration::from_millis(pause)));
+    let busy = [40, 90].map(|pause| users.program(site.agent("busy"), Duration::from_millis(pause)));
     let empty = users.program(site.agent("empty"), Duration::from_millis(150));
 
     let used = async {
