@@ -65,9 +65,15 @@ pub fn key() -> Arc<SigningKey> {
     if let Some(free) = MADE.lock().iter().find(is_free) {
         return free.clone();
     }
-    let new = Arc::new(SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap());
-    MADE.lock().push(new.clone());
-    new
+    loop {
+        let new = Arc::new(SigningKey::from_pkcs8(&SigningKey::generate_pkcs8().unwrap()).unwrap());
+        let mut made = MADE.lock();
+        // A request names its key by one byte of the id, so an issuer has no two keys with the same one.
+        if made.iter().all(|other| other.id().truncated() != new.id().truncated()) {
+            made.push(new.clone());
+            return new;
+        }
+    }
 }
 
 impl Issuer {
