@@ -47,7 +47,9 @@ struct SupplyState {
     /// `true` if a request began to wait after the last attempt began.
     asked_again: bool,
     failure: Option<Failure>,
-    attempts: u64,
+    /// Attempts to mint that have begun, and that have ended.
+    begun: u64,
+    ended: u64,
     /// Keys whose tokens the gateway refused because of the key; doubted until it requires the key again, or its tokens are gone.
     doubted: BTreeSet<TokenKeyId>,
 }
@@ -151,7 +153,7 @@ impl Supply {
     pub(crate) async fn wait(&self, wanted: Wanted) -> Result<ReservedToken, Shortage> {
         let deadline = Instant::now() + PATIENCE;
         let mut progress = self.progress.subscribe();
-        let attempts_before = self.state.lock().attempts;
+        let begun_before = self.state.lock().begun;
         let mut is_new = true;
         loop {
             progress.mark_unchanged();
@@ -161,7 +163,7 @@ impl Supply {
             }
             let _waiting = Waiting::begin(self, is_new);
             is_new = false;
-            self.is_hopeless(attempts_before, deadline)?;
+            self.is_hopeless(begun_before, deadline)?;
             // `self` holds the sender, so an error means the deadline.
             if timeout_at(deadline, progress.changed()).await.is_err() {
                 return Err(self.state.lock().failure.as_ref().map_or(Shortage::Slow, Failure::shortage));
@@ -169,11 +171,11 @@ impl Supply {
         }
     }
 
-    fn is_hopeless(&self, attempts_before: u64, deadline: Instant) -> Result<(), Shortage> {
+    fn is_hopeless(&self, begun_before: u64, deadline: Instant) -> Result<(), Shortage> {
         let state = self.state.lock();
         let Some(failure) = &state.failure else { return Ok(()) };
-        // A new waiter makes the refill try again immediately, so an older failure is not final.
-        let is_old = failure.is_retried_on_demand() && state.attempts == attempts_before;
+        // A new waiter makes the refill try again immediately, so the failure of an attempt that had begun before is not final.
+        let is_old = failure.is_retried_on_demand() && state.ended <= begun_before;
         match !is_old && (failure.kind == FailureKind::Gateway || failure.next_attempt >= deadline) {
             true => Err(failure.shortage()),
             false => Ok(()),
@@ -289,13 +291,14 @@ impl Supply {
     }
 
     pub(crate) fn begin_attempt(&self) {
-        self.state.lock().asked_again = false;
+        let mut state = self.state.lock();
+        (state.asked_again, state.begun) = (false, state.begun + 1);
     }
 
     /// Records the end of an attempt, and wakes the requests that wait.
     pub(crate) fn end_attempt(&self, failure: Option<Failure>) {
         let mut state = self.state.lock();
-        state.attempts += 1;
+        state.ended += 1;
         state.failure = failure;
         drop(state);
         self.changed();

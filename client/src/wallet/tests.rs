@@ -1,9 +1,10 @@
 use super::*;
-use crate::recorder::{Fate, Recorder};
+use crate::recorder::{FailureKind, Fate, Recorder};
 use crate::wallet::challenge::tests::named;
-use crate::wallet::supply::{Supply, Wanted};
+use crate::wallet::supply::{Failure, Supply, Wanted};
 use postern_token::{MAX_TOKEN_LEN, Token, TokenInput, TokenType};
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const NOW: UnixSeconds = UnixSeconds(1_000);
@@ -259,4 +260,35 @@ async fn a_token_that_comes_back_is_taken_by_a_request_that_waits() {
     }
     drop(taken);
     waiting.await.unwrap().unwrap();
+}
+
+/// The gateway may name a known challenge by now.
+#[tokio::test(start_paused = true)]
+async fn a_request_is_refused_by_an_attempt_that_began_after_it_came() {
+    let (_directory, path) = directory();
+    let wallet = open(&path);
+    let recorder = Arc::new(Recorder::new(Position::Last, wallet.shown().clone()));
+    let supply = Arc::new(Supply::new(wallet, recorder));
+    supply.adopt(Arc::new(named(None, &[], 1)), vec![], true);
+    let failure = || Failure {
+        sentence: "too many marks".to_owned(),
+        kind: FailureKind::Mark,
+        next_attempt: tokio::time::Instant::now() + Duration::from_secs(240),
+    };
+    supply.begin_attempt();
+    let waiting = tokio::spawn({
+        let supply = supply.clone();
+        async move { supply.wait(Wanted::Any).await.map(|_| ()) }
+    });
+    while supply.demand().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    supply.end_attempt(Some(failure()));
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!waiting.is_finished() && supply.demand().asked_again);
+    supply.begin_attempt();
+    supply.end_attempt(Some(failure()));
+    assert!(waiting.await.unwrap().is_err());
 }
