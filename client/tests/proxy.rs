@@ -338,7 +338,7 @@ async fn a_target_that_closes_between_requests_is_reached_again() {
     assert_eq!(world.gateway.tokens().len(), 10);
 }
 
-/// RFC 9931: a program may forward somebody's bytes ahead of the answer, which would be requests and cost tokens.
+/// RFC 9931: a program may forward another party's bytes ahead of the answer, which would be requests and cost tokens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connect_ends_the_connection() {
     let world = World::new().await;

@@ -89,9 +89,9 @@ impl Refill {
                 let changes = self.supply.changes();
                 let result = self.attempt().await;
                 let failure = result.err().map(|error| self.failure(&error));
-                self.failures_in_a_row =
-                    if failure.is_some() { self.failures_in_a_row.saturating_add(1) } else { 0 };
                 let has_failed = failure.is_some();
+                self.failures_in_a_row =
+                    if has_failed { self.failures_in_a_row.saturating_add(1) } else { 0 };
                 self.status.attempted(failure.as_ref());
                 self.supply.end_attempt(failure);
                 // The one change is the attempt's end; another, however late, ends the pause.
@@ -157,8 +157,8 @@ impl Refill {
         self.put_off
     }
 
-    /// Returns the end of the pause after an attempt that changed nothing, if nothing has changed since, and nobody asks: a gateway
-    /// that is behind leaves doubts for as long as it is, and one that is new to the configuration has no challenge yet.
+    /// Returns the end of the pause after an attempt that changed nothing. `None` if anything has changed since, or a request has
+    /// begun to wait. A gateway that is behind leaves doubts for as long as it is; one that a reload has named has no challenge yet.
     fn pause_of(&self, demand: &Demand) -> Option<Instant> {
         let (ended, changes) = self.idle?;
         let pause = if demand.waiting > 0 { WAITED_FOR } else { BEHIND_EVERY };

@@ -173,7 +173,7 @@ impl Issuer {
         if let Some(key) = request.headers().get("authorization") {
             self.api_keys.lock().push(key.to_str().unwrap().to_owned());
         }
-        // Also of one that is refused: the connection of a body that nobody reads is reset, perhaps before the answer is read.
+        // Also of one that is refused: a connection whose body is left unread is reset, perhaps before the answer is read.
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let _running = self.pause.lock().await;

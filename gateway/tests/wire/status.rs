@@ -196,7 +196,7 @@ async fn after_a_407_to_plain_http_the_same_connection_takes_a_token() {
     assert_eq!(client.take(7).await, b"through");
 }
 
-/// RFC 9931: a client may forward somebody's bytes ahead of the answer, and they are no requests.
+/// RFC 9931: a client may forward another party's bytes ahead of the answer, and they are no requests.
 #[tokio::test]
 async fn a_refused_connect_ends_the_connection() {
     let (gateway, echo) = (Running::start().await, Echo::start().await);

@@ -237,7 +237,7 @@ const REQUESTS: &[Row] = &[
     ),
     Row(
         "CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\nGET http://{target}/2 HTTP/1.1\r\nHost: x\r\n\r\n",
-        &[407], // RFC 9931: the rest may be somebody's bytes for the tunnel
+        &[407], // RFC 9931: the rest may be another party's bytes for the tunnel
         &[],
     ),
 ];
