@@ -9,8 +9,10 @@ use super::value::{Error, Result, Value, sentence};
 use crate::config::{AccountsConfig, read_secret};
 use futures_util::{StreamExt, TryStreamExt};
 use postern_daemon::tls::store_client_config;
+use postern_net::Lookups;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,6 +21,7 @@ use std::time::{Duration, Instant};
 use tls::Connector;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Statement};
 
@@ -29,6 +32,10 @@ const ANSWER: Duration = Duration::from_secs(4);
 const LOCK: Duration = Duration::from_secs(16);
 /// Rows that are read at a time.
 const ROWS: usize = 256;
+/// Longest wait for the addresses of a host. With the settings of most systems, a name server that is down costs five seconds.
+const LOOKUP: Duration = Duration::from_secs(10);
+/// Lifetime of a result that came later, until the next request or look at health connects.
+const LOOKUP_KEPT: Duration = Duration::from_mins(1);
 /// Pause after a connection that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The server ends a session that stops within a transaction or vanishes, so that another issuer gets its locks. Each commit is
@@ -48,6 +55,7 @@ static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
 pub(crate) struct Server {
     /// Each with one host, in the order in which they are tried.
     hosts: Vec<tokio_postgres::Config>,
+    lookups: Lookups,
     password_file: Option<PathBuf>,
     tls: Connector,
     /// The database, for people.
@@ -129,7 +137,13 @@ impl Server {
             host.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         let password_file = accounts.password_file.clone();
-        Ok(Some(Arc::new(Self { hosts, password_file, tls: Connector(tls), place })))
+        Ok(Some(Arc::new(Self {
+            hosts,
+            lookups: Lookups::keeping(LOOKUP_KEPT),
+            password_file,
+            tls: Connector(tls),
+            place,
+        })))
     }
 
     fn password(&self) -> Result<Option<Vec<u8>>> {
@@ -147,13 +161,29 @@ impl Server {
     async fn connect(&self) -> Result<Live> {
         let mut failed = Err(Error::Away("no host was tried".to_owned()));
         for host in &self.hosts {
-            let connected = tokio::time::timeout(ANSWER, self.connect_to(host.clone())).await;
-            failed = connected.unwrap_or_else(|_| Err(silent(ANSWER)));
+            let connecting = async {
+                let host = self.looked_up(host.clone()).await?;
+                timeout(ANSWER, self.connect_to(host)).await.unwrap_or_else(|_| Err(silent(ANSWER)))
+            };
+            failed = connecting.await;
             if failed.is_ok() {
                 break;
             }
         }
         failed
+    }
+
+    /// Adds the addresses of a host that has a name.
+    async fn looked_up(&self, mut config: tokio_postgres::Config) -> Result<tokio_postgres::Config> {
+        let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else { return Ok(config) };
+        let (name, mut families) = (name.clone(), self.lookups.find(name, 0));
+        let found = timeout(LOOKUP, families.first(|found| Some(found.to_vec()))).await;
+        let unknown = |why: &dyn Display| Error::Away(format!("no address of {name} is known: {why}"));
+        let found = found.map_err(|_| unknown(&"no name server answers"))?;
+        let found = found.ok_or_else(|| unknown(&families.error()))?;
+        found.iter().skip(1).for_each(|_| _ = config.host(&name)); // one for each address
+        found.iter().for_each(|address| _ = config.hostaddr(address.ip()));
+        Ok(config)
     }
 
     async fn connect_to(&self, mut config: tokio_postgres::Config) -> Result<Live> {
@@ -339,7 +369,7 @@ impl Session {
             return Err(Error::Away("it could not be reached a moment ago".to_owned()));
         }
         let server = self.server.clone();
-        let most = ANSWER * (server.hosts.len() as u32 + 1);
+        let most = (LOOKUP + ANSWER) * server.hosts.len() as u32 + ANSWER;
         let connected = self.wait_for(most, async move { server.connect().await });
         self.retry_at.set(connected.is_err().then(|| Instant::now() + PAUSE));
         let live = connected?;
@@ -376,7 +406,7 @@ impl Session {
     ) -> Result<T> {
         let runtime = RUNTIME.as_ref().map_err(|error| Error::Away(error.to_string()))?;
         let (sender, answered) = mpsc::sync_channel(1);
-        runtime.spawn(async move { drop(sender.send(tokio::time::timeout(most, answer).await)) });
+        runtime.spawn(async move { drop(sender.send(timeout(most, answer).await)) });
         match answered.recv() {
             Ok(Ok(answered)) => answered,
             Ok(Err(_)) | Err(_) => {
