@@ -14,6 +14,9 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
+/// Time for which a result serves every attempt.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// The lookups of one host, of which at most one of each kind is in progress.
 #[derive(Clone, Debug)]
 pub struct Lookup(Arc<Questions>);
@@ -144,7 +147,8 @@ impl Questions {
 /// seconds for it on each query, and with search domains several times five. If a lookup ended with the attempt that began it, no
 /// attempt would ever succeed. So the lookup continues, and the next attempt takes its result.
 ///
-/// This is not a cache: a result that an attempt waited for is not kept, and one that came too late serves one attempt.
+/// This is not a cache: a result that an attempt waited for serves the others of that second only, and one that came too late
+/// serves one attempt.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Time that a result waits for the next attempt, if none waited for it.
@@ -180,14 +184,17 @@ impl Shared {
         Self { keeps, last: Mutex::new(None) }
     }
 
-    /// Returns the answer of the lookup in progress, or one that came too late for its attempts; otherwise that of `begin`.
+    /// Returns the answer of the lookup in progress, one of the last second, or one that came too late for its attempts; otherwise
+    /// that of `begin`.
     pub(crate) fn ask(
         &self,
         begin: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> Coming {
         let mut last = self.last.lock();
         match last.take() {
-            Some(receiver) if is_running(&receiver) => return Coming(last.insert(receiver).clone()),
+            Some(receiver) if is_running(&receiver) || self.is_fresh(&receiver) => {
+                return Coming(last.insert(receiver).clone());
+            }
             Some(receiver) if self.is_kept(&receiver) => return Coming(receiver),
             _ => {}
         }
@@ -208,9 +215,19 @@ impl Shared {
         })
     }
 
+    /// `true` if a result serves every attempt: whoever connects several times to one host, or at the same time as others,
+    /// queries once.
+    fn is_fresh(&self, receiver: &watch::Receiver<Option<Found>>) -> bool {
+        let found = receiver.borrow();
+        found
+            .as_ref()
+            .is_some_and(|found| found.addresses.is_ok() && found.at.elapsed() < self.keeps.min(FRESH))
+    }
+
     /// `true` if the next attempt will take an answer of this query.
     pub(crate) fn is_of_use(&self) -> bool {
-        self.last.lock().as_ref().is_some_and(|last| is_running(last) || self.is_kept(last))
+        let serves = |last| is_running(last) || self.is_fresh(last) || self.is_kept(last);
+        self.last.lock().as_ref().is_some_and(serves)
     }
 }
 
@@ -314,6 +331,7 @@ mod tests {
             sleep(ATTEMPT / 3).await;
         };
         assert_eq!((attempts, begun.load(SeqCst), found[0].port()), (4, 1, 0));
+        sleep(FRESH).await;
         assert_eq!(shared.ask(slow(&begun)).answer().await.unwrap()[0].port(), 1);
     }
 
@@ -324,6 +342,7 @@ mod tests {
             timeout(ATTEMPT, shared.ask(slow(&begun)).answer()).await.unwrap_err();
             sleep(4 * ATTEMPT + pause).await;
             assert_eq!(shared.ask(slow(&begun)).answer().await.unwrap()[0].port(), port);
+            sleep(FRESH).await;
             assert_eq!(shared.ask(slow(&begun)).answer().await.unwrap()[0].port(), port + 1);
         }
     }
@@ -334,6 +353,24 @@ mod tests {
         let [mut one, mut other] = [(); 2].map(|()| shared.ask(slow(&begun)));
         let (one, other) = tokio::join!(one.answer(), other.answer());
         assert_eq!((one.unwrap(), begun.load(SeqCst)), (other.unwrap(), 1));
+    }
+
+    /// As the watch of a store, which connects three times to a router, and the connections of eight workers.
+    #[tokio::test(start_paused = true)]
+    async fn a_result_serves_every_attempt_of_its_second() {
+        for (keeps, after, begins) in [
+            (KEPT, FRESH - Duration::from_millis(1), 1),
+            (KEPT, FRESH, 2),
+            (Duration::ZERO, Duration::ZERO, 2),
+        ] {
+            let (shared, begun) = (Shared::keeping(keeps), Arc::default());
+            shared.ask(slow(&begun)).answer().await.unwrap();
+            sleep(after).await;
+            for _ in 0..2 {
+                let _ = timeout(ATTEMPT, shared.ask(slow(&begun)).answer()).await;
+            }
+            assert_eq!(begun.load(SeqCst), begins, "{keeps:?} {after:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -267,6 +267,7 @@ impl Rounds {
     /// reached, or stores nothing.
     async fn judge(&self, index: usize) -> Option<Result<SerialConnection, Unfit>> {
         let patience = self.store.options.connect_timeout;
+        self.store.endpoints[index].look_up().await;
         let mut connection = self.connect(index).await.ok()?;
         let settings = settings(&mut connection.stream, patience).await;
         match settings.as_deref().map(evicts) {
