@@ -2,9 +2,13 @@
 
 mod server;
 
-use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
+use crate::support::daemon::{
+    Daemon, apply, client_config, declared, gateway_config, issuer_config, with_memcacheds,
+};
 use crate::support::memcached::Memcached;
+use crate::support::postgres::{Postgres, issuer_in};
 use crate::support::process::Postern;
+use crate::support::router::Router;
 use crate::support::tokens::mint;
 use crate::support::{admin, eventually, proxy, target};
 use postern_testkit::ports;
@@ -217,33 +221,46 @@ fn named(name: &str, address: SocketAddr) -> String {
     format!("{name}.localhost:{}", address.port())
 }
 
-/// A system whose parts know each other by name: the agent, and what it needs.
+/// A system whose parts know each other by name: the agent, and what it needs. The gateway's store is behind a router, which
+/// ends connections that ask about its settings, and the issuer's database is a server.
 struct System {
     agent: Daemon,
     gateway: Daemon,
-    _issuer: Daemon,
-    _memcached: Memcached,
+    issuer: Daemon,
+    _store: (Router, Memcached),
+    _database: Postgres,
     _home: TempDir,
 }
 
 impl System {
     async fn start(resolv_conf: &str) -> Self {
-        let (home, memcached) = (TempDir::new().unwrap(), Memcached::start());
-        let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
+        let (home, memcached, database) = (TempDir::new().unwrap(), Memcached::start(), Postgres::start(&[]));
+        let router = Router::twemproxy(home.path(), std::slice::from_ref(&memcached));
+        let config = issuer_in(&database, home.path(), "issuer", "");
+        let by_name = std::fs::read_to_string(&config).unwrap().replace("@127.0.0.1:", "@localhost:");
+        std::fs::write(&config, by_name).unwrap();
+        apply(&config, &declared("agent", "the-agents-key", "1000/1d")).assert_stopped();
+        let issuer = started("issuer", &config, Some(resolv_conf), "");
         let config =
             gateway_config(home.path(), &format!("http://{}", named("issuer", issuer.address)), "", "1s", "");
-        with_memcacheds(&config, &[format!("store.localhost:{}", memcached.port())]);
+        with_memcacheds(&config, &[format!("store.localhost:{}", router.port())]);
         let gateway = started("gateway", &config, Some(resolv_conf), "");
         let urls = [("gateway", gateway.address), ("issuer", issuer.address)]
             .map(|(name, address)| format!("http://{}", named(name, address)));
         let config = client_config(home.path(), &urls[0], &urls[1], None);
+        let with_key = std::fs::read_to_string(&config)
+            .unwrap()
+            .replace("[wallet]", "api_key = \"the-agents-key\"\n[wallet]");
+        std::fs::write(&config, with_key).unwrap();
         let agent = started("client", &config, Some(resolv_conf), "");
-        let system = Self { agent, gateway, _issuer: issuer, _memcached: memcached, _home: home };
+        let (store, database) = ((router, memcached), database);
+        let system = Self { agent, gateway, issuer, _store: store, _database: database, _home: home };
         system.until_ready().await;
         system
     }
 
     async fn until_ready(&self) {
+        self.issuer.until_ready("issuer").await;
         self.gateway.until_ready("gateway").await;
         self.agent.until_ready("agent").await;
     }
@@ -262,16 +279,17 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
     let servers = [&down, &up].map(|server| format!("nameserver {}\n", server.address.ip())).concat();
     // Longer than an attempt, and shorter than without a word, which is 5 s, twice.
     let system = System::start(&(servers + "options timeout:4 attempts:1\n")).await;
-    assert_eq!(opened(system.agent.address, &named("one", echo), None).await.0, 200);
+    let target = |name: &str| format!("{name}.test:{}", echo.port());
+    assert_eq!(opened(system.agent.address, &target("one"), None).await.0, 200);
     assert!(!down.asked().is_empty() && !up.asked().is_empty());
 
     // Neither answers: a request for a new name is refused, and nothing hangs. When one is back, so are the tunnels.
     answers.store(false, SeqCst);
-    let (refused, _) = opened(system.agent.address, &named("two", echo), None).await;
+    let (refused, _) = opened(system.agent.address, &target("two"), None).await;
     assert!(matches!(refused, 502..=504), "{refused}");
     answers.store(true, SeqCst);
     eventually("there are tunnels again", || async {
-        (opened(system.agent.address, &named("three", echo), None).await.0 == 200).then_some(())
+        (opened(system.agent.address, &target("three"), None).await.0 == 200).then_some(())
     })
     .await;
     system.until_ready().await;

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A running `postern`; killed when it is dropped.
@@ -137,10 +137,15 @@ impl Postern {
     }
 }
 
+/// Where a test fails, what the process wrote belongs to the reason.
 impl Drop for Postern {
     fn drop(&mut self) {
         let _ = self.child.kill(); // it may have ended
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let (_, stderr) = self.outputs.0.0.lock().unwrap_or_else(PoisonError::into_inner).texts();
+            println!("process {} wrote:\n{stderr}", self.child.id());
+        }
     }
 }
 
