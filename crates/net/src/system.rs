@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-/// Time for which a result serves every attempt.
-const FRESH: Duration = Duration::from_secs(1);
+/// Time for which a result serves every attempt: several connections to one host begin with one lookup.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// The lookups of one host, of which at most one of each kind is in progress.
 #[derive(Clone, Debug)]
@@ -147,13 +147,20 @@ impl Questions {
 /// seconds for it on each query, and with search domains several times five. If a lookup ended with the attempt that began it, no
 /// attempt would ever succeed. So the lookup continues, and the next attempt takes its result.
 ///
-/// This is not a cache: a result that an attempt waited for serves the others of that second only, and one that came too late
-/// serves one attempt.
+/// This is hardly a cache: a result serves attempts for [`FRESH`] from the first one on.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Time that a result waits for the next attempt, if none waited for it.
     keeps: Duration,
-    last: Mutex<Option<watch::Receiver<Option<Found>>>>,
+    last: Mutex<Option<Last>>,
+}
+
+/// The last lookup.
+#[derive(Debug)]
+struct Last {
+    answer: watch::Receiver<Option<Found>>,
+    /// The time at which an attempt took a result that came too late for its own attempts.
+    taken: Option<Instant>,
 }
 
 /// The addresses of a host, and the time of the answer.
@@ -184,19 +191,17 @@ impl Shared {
         Self { keeps, last: Mutex::new(None) }
     }
 
-    /// Returns the answer of the lookup in progress, one of the last second, or one that came too late for its attempts; otherwise
-    /// that of `begin`.
+    /// Returns the answer of the lookup in progress, or a result that still serves; otherwise that of `begin`.
     pub(crate) fn ask(
         &self,
         begin: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> Coming {
         let mut last = self.last.lock();
-        match last.take() {
-            Some(receiver) if is_running(&receiver) || self.is_fresh(&receiver) => {
-                return Coming(last.insert(receiver).clone());
+        if let Some(last) = last.as_mut().filter(|last| last.is_running() || self.serves(last)) {
+            if last.is_late() {
+                last.taken.get_or_insert_with(Instant::now);
             }
-            Some(receiver) if self.is_kept(&receiver) => return Coming(receiver),
-            _ => {}
+            return Coming(last.answer.clone());
         }
         let (sender, receiver) = watch::channel(None);
         tokio::spawn(async move {
@@ -204,35 +209,34 @@ impl Shared {
             let is_taken = sender.receiver_count() > 1; // one is `last`
             sender.send_replace(Some(Found { addresses, at: Instant::now(), is_taken }));
         });
-        Coming(last.insert(receiver).clone())
+        Coming(last.insert(Last { answer: receiver, taken: None }).answer.clone())
     }
 
-    /// `true` if a result waits for the next attempt. An error does not: it may be over by then.
-    fn is_kept(&self, receiver: &watch::Receiver<Option<Found>>) -> bool {
-        let found = receiver.borrow();
-        found.as_ref().is_some_and(|found| {
-            !found.is_taken && found.addresses.is_ok() && found.at.elapsed() < self.keeps
-        })
-    }
-
-    /// `true` if a result serves every attempt: whoever connects several times to one host, or at the same time as others,
-    /// queries once.
-    fn is_fresh(&self, receiver: &watch::Receiver<Option<Found>>) -> bool {
-        let found = receiver.borrow();
-        found
-            .as_ref()
-            .is_some_and(|found| found.addresses.is_ok() && found.at.elapsed() < self.keeps.min(FRESH))
+    /// `true` if the next attempt takes the result. An error serves none: it may be over by then.
+    fn serves(&self, last: &Last) -> bool {
+        let found = last.answer.borrow();
+        let Some(found) = found.as_ref().filter(|found| found.addresses.is_ok()) else { return false };
+        match last.taken.or(found.is_taken.then_some(found.at)) {
+            Some(taken) => taken.elapsed() < self.keeps.min(FRESH),
+            None => found.at.elapsed() < self.keeps,
+        }
     }
 
     /// `true` if the next attempt will take an answer of this query.
     pub(crate) fn is_of_use(&self) -> bool {
-        let serves = |last| is_running(last) || self.is_fresh(last) || self.is_kept(last);
-        self.last.lock().as_ref().is_some_and(serves)
+        self.last.lock().as_ref().is_some_and(|last| last.is_running() || self.serves(last))
     }
 }
 
-fn is_running(receiver: &watch::Receiver<Option<Found>>) -> bool {
-    receiver.borrow().is_none() && receiver.has_changed().is_ok() // the sender exists
+impl Last {
+    fn is_running(&self) -> bool {
+        self.answer.borrow().is_none() && self.answer.has_changed().is_ok() // the sender exists
+    }
+
+    /// `true` if no attempt waited for the result.
+    fn is_late(&self) -> bool {
+        self.answer.borrow().as_ref().is_some_and(|found| !found.is_taken)
+    }
 }
 
 #[cfg(test)]
@@ -336,13 +340,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_result_that_comes_between_two_attempts_serves_the_next_one_alone() {
+    async fn a_result_that_comes_between_two_attempts_serves_the_next_one_and_those_soon_after_it() {
         for (pause, port) in [(KEPT / 2, 0), (KEPT * 2, 1)] {
             let (shared, begun) = (Shared::keeping(KEPT), Arc::default());
             timeout(ATTEMPT, shared.ask(slow(&begun)).answer()).await.unwrap_err();
             sleep(4 * ATTEMPT + pause).await;
-            assert_eq!(shared.ask(slow(&begun)).answer().await.unwrap()[0].port(), port);
-            sleep(FRESH).await;
+            for _ in 0..2 {
+                assert_eq!(shared.ask(slow(&begun)).answer().await.unwrap()[0].port(), port);
+                sleep(FRESH.min(KEPT) / 2).await;
+            }
             assert_eq!(shared.ask(slow(&begun)).answer().await.unwrap()[0].port(), port + 1);
         }
     }
@@ -357,10 +363,11 @@ mod tests {
 
     /// As the watch of a store, which connects three times to a router, and the connections of eight workers.
     #[tokio::test(start_paused = true)]
-    async fn a_result_serves_every_attempt_of_its_second() {
+    async fn a_result_serves_every_attempt_for_a_while() {
         for (keeps, after, begins) in [
-            (KEPT, FRESH - Duration::from_millis(1), 1),
-            (KEPT, FRESH, 2),
+            (2 * FRESH, FRESH - Duration::from_millis(1), 1),
+            (2 * FRESH, FRESH, 2),
+            (KEPT, KEPT, 2),
             (Duration::ZERO, Duration::ZERO, 2),
         ] {
             let (shared, begun) = (Shared::keeping(keeps), Arc::default());

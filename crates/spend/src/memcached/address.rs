@@ -22,7 +22,7 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::
 /// An address of the store: `HOST:PORT`, `[IPv6]:PORT` or `unix:/PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A host name or literal address, and a port. The name is resolved at every connect.
+    /// A host name or literal address, and a port. A connection looks the name up again, unless another one has just done so.
     Tcp {
         host: String,
         port: u16,

@@ -13,11 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The time for which a slow name server is awaited. With the settings of most systems, a server that is down costs five seconds.
-const NAME_PATIENCE: Duration = Duration::from_secs(10);
 /// The lifetime of a late lookup: longer than the watch pauses between two attempts, and short, because an address may belong to
 /// another server a minute later, and two replicas that lead to one server would be one.
-const LOOKUP_KEPT: Duration = Duration::from_secs(2);
+const LOOKUP_KEPT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Endpoint {
     pub(crate) address: Address,
@@ -113,13 +111,12 @@ impl Endpoint {
         }
     }
 
-    /// Waits until the address is looked up, so that the next attempts to connect do not end before that: for a caller whose next
-    /// attempts are too far apart to use a late answer.
-    pub(crate) async fn look_up(&self) {
-        if let (Address::Tcp { host, port }, None) = (&self.address, &self.world) {
-            let mut families = self.lookup.find(host, *port);
-            let _ = timeout(NAME_PATIENCE, families.first(|_| Some(()))).await; // an attempt reports why there is no address
-        }
+    /// Returns `true` if the address is looked up within `patience`, so that attempts to connect need not wait for a slow name
+    /// server. Later the lookup goes on.
+    pub(crate) async fn looks_up(&self, patience: Duration) -> bool {
+        let Address::Tcp { host, port } = &self.address else { return true };
+        let mut families = self.lookup.find(host, *port);
+        timeout(patience, families.first(|_| Some(()))).await.is_ok() // an attempt reports why there is no address
     }
 
     /// Opens a connection that has carried nothing yet.

@@ -47,7 +47,14 @@ pub struct Memory {
 /// Inspects the server at `address`. Each step may take `patience`.
 pub async fn inspect(address: &Address, tls: Option<&Tls>, patience: Duration) -> Result<Server, Unknown> {
     let lookup = Lookup::keeping(Duration::ZERO);
-    let mut connection = SerialConnection::open(address.connect(tls, &lookup, patience), patience).await?;
+    let connection = SerialConnection::open(address.connect(tls, &lookup, patience), patience).await?;
+    inspect_over(connection, patience).await
+}
+
+pub(super) async fn inspect_over(
+    mut connection: SerialConnection,
+    patience: Duration,
+) -> Result<Server, Unknown> {
     let began = Instant::now();
     let answers = connection.exchange(&reads()).await?;
     let took = began.elapsed();

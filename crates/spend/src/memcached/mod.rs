@@ -41,6 +41,7 @@ pub use bucket::BUCKETS;
 pub use client::{Client, Round};
 pub use counting::{FleetCounters, Increment};
 pub use endpoint::{EndpointHealth, Unfit};
+use inspect::inspect_over;
 pub use inspect::{Memory, Server, inspect, release};
 pub use options::{Options, Replicas, Transport};
 pub use protocol::KEY_PREFIXES;
@@ -69,6 +70,8 @@ use world::since;
 const MOST_ADDRESSES: usize = 32;
 /// The time for which a closed mark is reported: longer than a persistent cause takes to recur.
 const LATELY: Duration = Duration::from_secs(3_600);
+/// The longest wait for the lookup of an address whose server is inspected.
+const LOOKUP: Duration = Duration::from_secs(20);
 
 /// The shared store of one process.
 ///
@@ -204,11 +207,13 @@ impl Memcached {
 
     /// Inspects the server at each address, one after another, as [`inspect()`] does. Omits those that do not answer.
     pub async fn servers(&self) -> Vec<(Address, Server)> {
-        let Options { replicas, tls, connect_timeout, .. } = &*self.store.options;
-        let mut servers = Vec::new();
-        for (_, address) in replicas.addresses() {
-            if let Ok(server) = inspect(address, tls.as_ref(), *connect_timeout).await {
-                servers.push((address.clone(), server));
+        let (mut servers, patience) = (Vec::new(), self.store.options.connect_timeout);
+        for endpoint in &self.store.endpoints {
+            endpoint.looks_up(LOOKUP).await;
+            if let Ok(connection) = endpoint.connect().await
+                && let Ok(server) = inspect_over(connection, patience).await
+            {
+                servers.push((endpoint.address.clone(), server));
             }
         }
         servers

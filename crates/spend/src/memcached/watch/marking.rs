@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) const MOST_MARKS: u32 = 256;
 /// The time for which a server that is away is awaited: before a mark is offered without its buckets, and before offers that it
 /// may hold are treated as absent.
-const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// Buckets whose witnesses are read in each round: all of them in four minutes, or all at once after a void token.
 const A_ROUND: usize = 4;
 /// Marks that follow a void one: the number that may follow after the first pause (as when all replicas are restarted a few

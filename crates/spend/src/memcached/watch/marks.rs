@@ -5,7 +5,7 @@
 //! Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
-use super::marking::{Loss, MOST_MARKS, Marking, Sentinels};
+use super::marking::{COMPLETE_WITHIN, Loss, MOST_MARKS, Marking, Sentinels};
 use super::witnesses::{Offers, void};
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
@@ -13,11 +13,13 @@ use crate::memcached::endpoint::Unfit;
 use crate::memcached::inspect::{buckets, evicts, settings};
 use crate::memcached::serial::SerialConnection;
 use crate::memcached::votes::REPLICAS;
-use crate::memcached::world::{jittered, random_bytes};
+use crate::memcached::world::{instant, jittered, random_bytes, since};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// The longest time for which a gateway waits for another to plant the next mark.
@@ -209,7 +211,7 @@ impl Rounds {
     async fn plant(&mut self, key: TokenKeyId, marking: &mut Marking, number: u32) -> Result<(), Unknown> {
         let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
         let Some(expires) = self.end_of(key) else { return Ok(()) };
-        if !marking.tries(self.replicas.len() == count) {
+        if !self.look_up().await || !marking.tries(self.replicas.len() == count) {
             return Ok(());
         }
         let mark = Mark::new(random_bytes());
@@ -237,6 +239,27 @@ impl Rounds {
             self.store.counters.marks_planted.fetch_add(1, Relaxed);
         }
         Ok(())
+    }
+
+    /// Begins to look up the addresses of the replicas that answer. Returns `true` if all are found: attempts to connect would end
+    /// before a slow name server answers. One that never answers is not awaited for longer than a server that is away.
+    async fn look_up(&mut self) -> bool {
+        if self.store.world.is_some() {
+            return true; // a simulation has no names
+        }
+        let (mut lookups, patience) = (JoinSet::new(), self.store.options.connect_timeout);
+        for endpoint in &self.store.endpoints {
+            if self.replicas.iter().any(|answering| self.replica(*answering) == endpoint.replica) {
+                let endpoint = Arc::clone(endpoint);
+                lookups.spawn(async move { endpoint.looks_up(patience).await });
+            }
+        }
+        let are_found = lookups.join_all().await.into_iter().all(|is_found| is_found);
+        let is_over = are_found || since(*self.looking_up.get_or_insert_with(instant)) >= COMPLETE_WITHIN;
+        if is_over {
+            self.looking_up = None;
+        }
+        is_over
     }
 
     /// Returns a connection to plant a mark over. `None` if an address of the replica is unfit, or `endpoint` stores nothing.
@@ -267,23 +290,20 @@ impl Rounds {
     /// reached, or stores nothing.
     async fn judge(&self, index: usize) -> Option<Result<SerialConnection, Unfit>> {
         let patience = self.store.options.connect_timeout;
-        self.store.endpoints[index].look_up().await;
-        let mut connection = self.connect(index).await.ok()?;
-        let settings = settings(&mut connection.stream, patience).await;
+        // Two connections, since a reply to one of the commands below may come late.
+        let connection = self.connect(index).await.ok()?;
+        let mut examined = self.connect(index).await.ok()?;
+        let settings = settings(&mut examined.stream, patience).await;
         match settings.as_deref().map(evicts) {
             Some(Some(true)) => return Some(Err(Unfit::Evicts)),
             Some(Some(false)) => return Some(Ok(connection)),
-            Some(None) => {}                                      // a router
-            None => connection = self.connect(index).await.ok()?, // a router may close it on an unknown command
+            Some(None) => {}                                    // a router
+            None => examined = self.connect(index).await.ok()?, // a router may close it on an unknown command
         }
         if self.store.world.is_some() {
             return Some(Ok(connection)); // simulated servers return no numbers
         }
-        match buckets(&mut connection.stream, patience).await? {
-            // Another connection, since a reply to one of these commands may still come.
-            Ok(()) => self.connect(index).await.ok().map(Ok),
-            Err(unfit) => Some(Err(unfit)),
-        }
+        Some(buckets(&mut examined.stream, patience).await?.map(|()| connection))
     }
 
     pub(super) fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {
