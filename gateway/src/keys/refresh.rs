@@ -148,7 +148,8 @@ impl Refresh {
                 }
             }
             Err(reason) => {
-                self.schedule.failed(Instant::now(), now, keyring.next_change(now));
+                let (change, is_usable) = (keyring.next_change(now), keyring.is_usable(now));
+                self.schedule.failed(Instant::now(), now, change, is_usable);
                 self.failed(reason, now);
             }
         }

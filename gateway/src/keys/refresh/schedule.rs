@@ -8,6 +8,8 @@ use tokio::time::Instant;
 
 /// First wait after a failed fetch; doubles up to the poll interval.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
+/// Maximum wait after a failed fetch while no key is usable, so that every request is refused.
+const LONGEST_WITHOUT_KEYS: Duration = Duration::from_secs(5);
 /// Minimum wait after a successful fetch, whatever the answer's max-age.
 const LEAST: Duration = Duration::from_secs(1);
 /// Minimum time between two fetches for tokens of unknown keys, which anyone can send.
@@ -86,8 +88,15 @@ impl Schedule {
         self.until(now + wait, now, wall, change);
     }
 
-    pub(super) fn failed(&mut self, now: Instant, wall: UnixSeconds, change: Option<UnixSeconds>) {
-        let wait = Backoff { first: FIRST_RETRY, longest: self.poll }.pause(self.failures);
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        wall: UnixSeconds,
+        change: Option<UnixSeconds>,
+        is_usable: bool,
+    ) {
+        let longest = if is_usable { self.poll } else { self.poll.min(LONGEST_WITHOUT_KEYS) };
+        let wait = Backoff { first: FIRST_RETRY, longest }.pause(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.until(now + wait, now, wall, change);
     }
@@ -161,15 +170,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_are_tried_again_ever_more_slowly() {
-        let (mut schedule, now) = fetched(None, None);
-        let waits = (0..15).map(|_| {
-            schedule.failed(now, WALL, None);
-            schedule.next - now
-        });
-        let waits: Vec<Duration> = waits.collect();
-        assert_eq!((waits[0], waits[1]), (FIRST_RETRY, FIRST_RETRY * 2));
-        assert_eq!(waits[14], POLL);
+    async fn failures_are_tried_again_ever_more_slowly_while_there_are_keys() {
+        for (is_usable, longest) in [(true, POLL), (false, LONGEST_WITHOUT_KEYS)] {
+            let (mut schedule, now) = fetched(None, None);
+            let waits = (0..15).map(|_| {
+                schedule.failed(now, WALL, None, is_usable);
+                schedule.next - now
+            });
+            let waits: Vec<Duration> = waits.collect();
+            assert_eq!((waits[0], waits[1]), (FIRST_RETRY, FIRST_RETRY * 2));
+            assert_eq!(waits[14], longest);
+        }
     }
 
     #[tokio::test]
