@@ -41,8 +41,9 @@ pub const FIXED: [Fixed; 8] = [
     Fixed { key: "store.memcached.replicas", why: OTHER_MEMORY },
 ];
 
-/// Maximum time for the store to serve with the new settings, if it serves with the current ones.
-const PROVING: Duration = Duration::from_secs(5);
+/// Maximum time for the store to serve with the new settings, if it serves with the current ones: longer than the lookup of its
+/// names while a name server is down.
+const PROVING: Duration = Duration::from_secs(15);
 /// Maximum time for the store to have marks for the keys in use: longer than the wait for a server that is down.
 const BINDING: Duration = Duration::from_secs(20);
 /// Polling interval for both.

@@ -6,7 +6,7 @@ use crate::database::postgres::{Server, Session};
 use crate::keys::exposing_mode;
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
-    Examinations, Finding, begin_connection, begin_names, descriptors, directory, silent_disk,
+    Examinations, Finding, PATIENCE, begin_connection, begin_names, descriptors, directory, silent_disk,
 };
 use postern_daemon::tls;
 use reqwest::Url;
@@ -34,6 +34,12 @@ async fn find(config: &Config) -> Vec<Finding> {
     examinations.begin(late, async move {
         tokio::task::spawn_blocking(move || on_disk(&of_disk)).await.unwrap_or_default()
     });
+    if let Ok(Some(server)) = config.server() {
+        let late = unusable(&server.place, &format!("no answer within {} s", PATIENCE.as_secs()));
+        examinations.begin(late, async move {
+            tokio::task::spawn_blocking(move || vec![in_database(server)]).await.unwrap_or_default()
+        });
+    }
     if let Some(authorizer) = &config.authorizer {
         begin_authorizer(authorizer, &mut examinations);
     }
@@ -43,10 +49,7 @@ async fn find(config: &Config) -> Vec<Finding> {
 
 fn on_disk(config: &Config) -> Vec<Finding> {
     let own = directory("keys.directory", &config.keys.directory, NO_COUNT);
-    std::iter::once(own)
-        .chain(open_directory(&config.keys.directory))
-        .chain(config.server().ok().flatten().map(in_database))
-        .collect()
+    std::iter::once(own).chain(open_directory(&config.keys.directory)).collect()
 }
 
 /// Reports a key directory that other users may list or change. A start checks the mode of each file in it.
@@ -65,13 +68,17 @@ fn in_database(server: Arc<Server>) -> Finding {
     let place = server.place.clone();
     match Connection::Postgres(Session::new(server)).batch("SELECT 1") {
         Ok(()) => Finding::well("database", format!("{place} (accounts.database) answers")),
-        Err(error) => Finding::bad(
-            "database",
-            format!("{place} (accounts.database) cannot be used: {error}"),
-            NO_COUNT,
-            "start it, or correct accounts.database and accounts.password_file",
-        ),
+        Err(error) => unusable(&place, &error.to_string()),
     }
+}
+
+fn unusable(place: &str, reason: &str) -> Finding {
+    Finding::bad(
+        "database",
+        format!("{place} (accounts.database) cannot be used: {reason}"),
+        NO_COUNT,
+        "start it, or correct accounts.database and accounts.password_file",
+    )
 }
 
 fn begin_authorizer(config: &AuthorizerConfig, examinations: &mut Examinations) {

@@ -1,7 +1,8 @@
 //! Findings of `postern doctor` about this machine and a daemon's dependencies, and the examinations that several daemons share:
 //! names, directories and descriptors. Those of certificates are in [`tls`](crate::tls).
 //!
-//! An examination starts nothing, writes nothing, needs no privileges and ends within [`PATIENCE`].
+//! An examination starts nothing, writes nothing, needs no privileges and ends within [`PATIENCE`]; a lookup may
+//! take longer.
 
 #[cfg(unix)]
 mod here;
@@ -21,6 +22,8 @@ use tokio::time::timeout;
 
 /// Time limit of one examination.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of a lookup: longer than one while a name server is down, which makes everything slow and nothing fail.
+const NAME_PATIENCE: Duration = Duration::from_secs(12);
 /// Duration from which an answer is reported as slow, because clients wait for it.
 pub const SLOW: Duration = Duration::from_millis(500);
 
@@ -85,7 +88,16 @@ pub struct Examinations(Vec<JoinHandle<Vec<Finding>>>);
 impl Examinations {
     /// Begins an examination. `late` is the finding if it exceeds [`PATIENCE`].
     pub fn begin(&mut self, late: Finding, examining: impl Future<Output = Vec<Finding>> + Send + 'static) {
-        let examining = async { timeout(PATIENCE, examining).await.unwrap_or_else(|_| vec![late]) };
+        self.begin_within(PATIENCE, late, examining);
+    }
+
+    fn begin_within(
+        &mut self,
+        patience: Duration,
+        late: Finding,
+        examining: impl Future<Output = Vec<Finding>> + Send + 'static,
+    ) {
+        let examining = async move { timeout(patience, examining).await.unwrap_or_else(|_| vec![late]) };
         self.0.push(tokio::spawn(examining));
     }
 
@@ -121,8 +133,8 @@ pub fn begin_names(
     hosts.sort();
     hosts.dedup();
     for host in hosts {
-        let late = unresolved(&host, &format!("no answer within {} s", PATIENCE.as_secs()), cost);
-        examinations.begin(late, async move { vec![name(&host, cost).await] });
+        let late = unresolved(&host, &format!("no answer within {} s", NAME_PATIENCE.as_secs()), cost);
+        examinations.begin_within(NAME_PATIENCE, late, async move { vec![name(&host, cost).await] });
     }
 }
 

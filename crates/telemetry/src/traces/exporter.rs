@@ -18,8 +18,8 @@ use tokio::time::{Instant, timeout_at};
 const MOST_TOGETHER: usize = 512;
 /// Time that the first span of a request waits for others.
 const GATHER: Duration = Duration::from_millis(200);
-/// Timeout of a request to the collector.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a request to the collector: longer than the lookup of its name while a name server is down.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time that the end of the process waits for queued spans.
 const PARTING: Duration = Duration::from_secs(1);
