@@ -33,8 +33,8 @@ const LOCK: Duration = Duration::from_secs(16);
 /// Rows that are read at a time.
 const ROWS: usize = 256;
 /// Longest wait for the addresses of a host. With the settings of most systems, a name server that is down costs five seconds.
-const LOOKUP: Duration = Duration::from_secs(10);
-/// Lifetime of a result that came later, until the next request or look at health connects.
+const LOOKUP: Duration = Duration::from_secs(20);
+/// Lifetime of a result that comes later: longer than the pause between two attempts.
 const LOOKUP_KEPT: Duration = Duration::from_mins(1);
 /// Pause after a connection that failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -179,7 +179,7 @@ impl Server {
         let (name, mut families) = (name.clone(), self.lookups.find(name, 0));
         let found = timeout(LOOKUP, families.first(|found| Some(found.to_vec()))).await;
         let unknown = |why: &dyn Display| Error::Away(format!("no address of {name} is known: {why}"));
-        let found = found.map_err(|_| unknown(&"no name server answers"))?;
+        let found = found.map_err(|_| unknown(&format!("no answer within {} s", LOOKUP.as_secs())))?;
         let found = found.ok_or_else(|| unknown(&families.error()))?;
         found.iter().skip(1).for_each(|_| _ = config.host(&name)); // one for each address
         found.iter().for_each(|address| _ = config.hostaddr(address.ip()));
