@@ -153,9 +153,13 @@ async fn a_kill_while_a_key_is_made_leaves_no_orphan() {
     issuer = hsm.ready(&config).await;
     for kill in 0..8_u64 {
         mint(&issuer);
+        hsm.fault("slow");
+        let before = hsm.noted("making").len();
         let command = rotating();
-        let begun = || async { (!files(home.path(), "pkcs11-begun").is_empty()).then_some(()) };
+        let begun = || async { (hsm.noted("making").len() > before).then_some(()) };
         eventually("a key is being made", begun).await;
+        assert_eq!(files(home.path(), "pkcs11-begun").len(), 1);
+        hsm.right("slow");
         tokio::time::sleep(Duration::from_millis(kill * 100)).await;
         issuer.kill();
         command.ended();

@@ -114,7 +114,7 @@ async fn an_answer_for_one_family_is_used_whatever_becomes_of_the_other() {
     });
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let more = format!(
-        "deny = [\"{DENIED}/32\"]\n[egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\n[limits]\ndial_timeout = \"8s\"\n",
+        "deny = [\"{DENIED}/32\"]\n[egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\ntimeout = \"8s\"\n[limits]\ndial_timeout = \"8s\"\n",
         server.address
     );
     let gateway =
@@ -229,7 +229,7 @@ struct System {
     issuer: Daemon,
     _store: (Router, Memcached),
     _database: Postgres,
-    _home: TempDir,
+    home: TempDir,
 }
 
 impl System {
@@ -254,7 +254,7 @@ impl System {
         std::fs::write(&config, with_key).unwrap();
         let agent = started("client", &config, Some(resolv_conf), "");
         let (store, database) = ((router, memcached), database);
-        let system = Self { agent, gateway, issuer, _store: store, _database: database, _home: home };
+        let system = Self { agent, gateway, issuer, _store: store, _database: database, home };
         system.until_ready().await;
         system
     }
@@ -277,11 +277,17 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
         if is_up.load(SeqCst) { answer_both(name, family) } else { Does::Drop }
     });
     let servers = [&down, &up].map(|server| format!("nameserver {}\n", server.address.ip())).concat();
-    // Longer than an attempt, and shorter than without a word, which is 5 s, twice.
-    let system = System::start(&(servers + "options timeout:4 attempts:1\n")).await;
+    // As without a word, but for the second attempt.
+    let system = System::start(&(servers + "options timeout:5 attempts:1\n")).await;
     let target = |name: &str| format!("{name}.test:{}", echo.port());
     assert_eq!(opened(system.agent.address, &target("one"), None).await.0, 200);
     assert!(!down.asked().is_empty() && !up.asked().is_empty());
+
+    // Another way to the store is proven before the present one is given up.
+    let config = system.home.path().join("gateway.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("memcached.", "memcached.timeout = \"2s\"\nmemcached.")).unwrap();
+    system.gateway.reread("is in force from now on");
 
     // Neither answers: a request for a new name is refused, and nothing hangs. When one is back, so are the tunnels.
     answers.store(false, SeqCst);

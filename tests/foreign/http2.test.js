@@ -118,7 +118,11 @@ async function inOnePiece(gateway) {
         client.on('data', (bytes) => {
             waiting.push(bytes);
             clearTimeout(timer);
-            timer = setTimeout(pass, 30);
+            // What has come while this process stood still is read before `setImmediate`, and sets the timer again.
+            timer = setTimeout(() => {
+                const pieces = waiting.length;
+                setImmediate(() => waiting.length === pieces && pass());
+            }, 30);
         });
         far.pipe(client);
         for (const [one, other] of [[client, far], [far, client]]) {

@@ -5,7 +5,9 @@ import { once } from 'node:events';
 import net from 'node:net';
 import { environment } from './postern.js';
 
-/** A port on which nothing listens, below those that the kernel gives to connections (as in crates/testkit/src/ports.rs). */
+const given = new Set();
+
+/** A port on which nothing listens, each once, below those that the kernel gives to connections (as in crates/testkit/src/ports.rs). */
 export async function free() {
     for (;;) {
         const port = 20_000 + Math.floor(Math.random() * 12_768);
@@ -14,6 +16,8 @@ export async function free() {
         if (!isFree) continue;
         server.close();
         await once(server, 'close');
+        if (given.has(port)) continue;
+        given.add(port);
         return port;
     }
 }

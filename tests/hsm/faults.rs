@@ -71,7 +71,7 @@ async fn calls_that_do_not_return_cost_their_requests_alone() {
     hsm.fault("hang");
     let begun = Instant::now();
     mint(&issuer, "1").assert_failed(70, &["503"]);
-    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(begun.elapsed() >= Duration::from_secs(3));
     says(&issuer, 503, "has not returned for").await;
     mint(&issuer, "1").assert_failed(70, &["503"]);
     noted(&hsm, "hung", 2).await; // the client's signature, and the trial in another session
@@ -95,8 +95,7 @@ async fn calls_that_do_not_return_cost_their_requests_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs SoftHSM and pkcs11-tool: apt-get install softhsm2 opensc"]
 async fn a_session_that_is_lost_while_a_call_does_not_return_stops_no_others() {
-    let (mut hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
-    hsm.more = "timeout = \"3s\"\n".to_owned(); // the session is lost before the call is overdue
+    let (hsm, home) = (Hsm::faulty(), TempDir::new().unwrap());
     let config = hsm.config(home.path(), "", true);
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}[signing]\nthreads = 4\n")).unwrap();

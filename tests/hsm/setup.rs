@@ -42,7 +42,7 @@ impl Hsm {
         cc.args(["-shared", "-fPIC", "-o"]).arg(&hsm.module).arg(source).arg("-ldl");
         let cc = cc.output().unwrap();
         assert!(cc.status.success(), "{}", String::from_utf8_lossy(&cc.stderr));
-        hsm.more = "timeout = \"1s\"\n".to_owned();
+        hsm.more = "timeout = \"3s\"\n".to_owned();
         hsm
     }
 

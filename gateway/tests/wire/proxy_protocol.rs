@@ -8,6 +8,7 @@ use postern_config::ConfigDuration;
 use postern_daemon::proxy_protocol::Balancers;
 use postern_gateway::config::Config;
 use postern_testkit::clients::proxy_headers;
+use postern_testkit::ports;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -191,9 +192,7 @@ struct Haproxy {
 impl Haproxy {
     async fn start(gateway: SocketAddr) -> Self {
         let home = TempDir::new().unwrap();
-        let free = || std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let listeners = [free(), free()];
-        let ports = listeners.iter().map(|free| free.local_addr().unwrap()).collect::<Vec<_>>();
+        let ports = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], ports::free()))).to_vec();
         let listen = |name: &str, port: SocketAddr, how: &str| {
             format!("listen {name}\n  bind {port}\n  server gateway {gateway} {how} check\n")
         };
@@ -204,7 +203,6 @@ impl Haproxy {
             listen("second", ports[1], "send-proxy-v2"),
         );
         std::fs::write(&file, text).unwrap();
-        drop(listeners);
         let child = Self::command(&file).spawn().expect("haproxy is installed (apt-get install haproxy)");
         let started = Self { child, ports, _home: home };
         for port in &started.ports {
