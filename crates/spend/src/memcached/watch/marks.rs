@@ -290,19 +290,19 @@ impl Rounds {
     /// reached, or stores nothing.
     async fn judge(&self, index: usize) -> Option<Result<SerialConnection, Unfit>> {
         let patience = self.store.options.connect_timeout;
-        // Two connections, since a reply to one of the commands below may come late.
-        let connection = self.connect(index).await.ok()?;
         let mut examined = self.connect(index).await.ok()?;
         let settings = settings(&mut examined.stream, patience).await;
         match settings.as_deref().map(evicts) {
             Some(Some(true)) => return Some(Err(Unfit::Evicts)),
-            Some(Some(false)) => return Some(Ok(connection)),
+            Some(Some(false)) => return Some(Ok(examined)),
             Some(None) => {}                                    // a router
             None => examined = self.connect(index).await.ok()?, // a router may close it on an unknown command
         }
         if self.store.world.is_some() {
-            return Some(Ok(connection)); // simulated servers return no numbers
+            return Some(Ok(examined)); // simulated servers return no numbers
         }
+        // Another connection, since a reply to one of these commands may still come. It is opened now, while its name is known.
+        let connection = self.connect(index).await.ok()?;
         Some(buckets(&mut examined.stream, patience).await?.map(|()| connection))
     }
 
