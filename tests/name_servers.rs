@@ -286,7 +286,7 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
     // Another way to the store is proven before the present one is given up.
     let config = system.home.path().join("gateway.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("memcached.", "memcached.timeout = \"2s\"\nmemcached.")).unwrap();
+    std::fs::write(&config, text.replace("memcached.", "memcached.timeout = \"200ms\"\nmemcached.")).unwrap();
     system.gateway.reread("is in force from now on");
 
     // Neither answers: a request for a new name is refused, and nothing hangs. When one is back, so are the tunnels.

@@ -6,7 +6,8 @@ use crate::database::postgres::{Server, Session};
 use crate::keys::exposing_mode;
 use postern_daemon::BoxFuture;
 use postern_daemon::examination::{
-    Examinations, Finding, PATIENCE, begin_connection, begin_names, descriptors, directory, silent_disk,
+    Examinations, Finding, NAME_PATIENCE, PATIENCE, begin_connection, begin_names, descriptors, directory,
+    silent_disk,
 };
 use postern_daemon::tls;
 use reqwest::Url;
@@ -35,8 +36,9 @@ async fn find(config: &Config) -> Vec<Finding> {
         tokio::task::spawn_blocking(move || on_disk(&of_disk)).await.unwrap_or_default()
     });
     if let Ok(Some(server)) = config.server() {
-        let late = unusable(&server.place, &format!("no answer within {} s", PATIENCE.as_secs()));
-        examinations.begin(late, async move {
+        let patience = NAME_PATIENCE + PATIENCE;
+        let late = unusable(&server.place, &format!("no answer within {} s", patience.as_secs()));
+        examinations.begin_within(patience, late, async move {
             tokio::task::spawn_blocking(move || vec![in_database(server)]).await.unwrap_or_default()
         });
     }

@@ -22,8 +22,8 @@ use tokio::time::timeout;
 
 /// Time limit of one examination.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Time limit of a lookup: longer than one while a name server is down, which makes everything slow and nothing fail.
-const NAME_PATIENCE: Duration = Duration::from_secs(12);
+/// Time limit of a lookup: longer than one while a name server is down.
+pub const NAME_PATIENCE: Duration = Duration::from_secs(12);
 /// Duration from which an answer is reported as slow, because clients wait for it.
 pub const SLOW: Duration = Duration::from_millis(500);
 
@@ -91,7 +91,8 @@ impl Examinations {
         self.begin_within(PATIENCE, late, examining);
     }
 
-    fn begin_within(
+    /// Does the same with another time limit.
+    pub fn begin_within(
         &mut self,
         patience: Duration,
         late: Finding,

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 /// Time for which a result serves every attempt: several connections to one host begin with one lookup.
-const FRESH: Duration = Duration::from_secs(5);
+const FRESH: Duration = Duration::from_secs(8);
 
 /// The lookups of one host, of which at most one of each kind is in progress.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ const LOCK: Duration = Duration::from_secs(16);
 /// Rows that are read at a time.
 const ROWS: usize = 256;
 /// Longest wait for the addresses of a host. With the settings of most systems, a name server that is down costs five seconds.
-const LOOKUP: Duration = Duration::from_secs(20);
+const LOOKUP: Duration = Duration::from_secs(10);
 /// Lifetime of a result that comes later: longer than the pause between two attempts.
 const LOOKUP_KEPT: Duration = Duration::from_mins(1);
 /// Pause after a connection that failed.
@@ -181,8 +181,18 @@ impl Server {
         let unknown = |why: &dyn Display| Error::Away(format!("no address of {name} is known: {why}"));
         let found = found.map_err(|_| unknown(&format!("no answer within {} s", LOOKUP.as_secs())))?;
         let found = found.ok_or_else(|| unknown(&families.error()))?;
+        let mut ranks = [0; 2];
+        let mut found: Vec<_> = found
+            .into_iter()
+            .map(|address| {
+                let rank = &mut ranks[usize::from(address.is_ipv4())];
+                *rank += 1;
+                (*rank, address.ip())
+            })
+            .collect();
+        found.sort_by_key(|(rank, _)| *rank); // the families take turns, so that a broken one does not use up the time
         found.iter().skip(1).for_each(|_| _ = config.host(&name)); // one for each address
-        found.iter().for_each(|address| _ = config.hostaddr(address.ip()));
+        found.iter().for_each(|(_, address)| _ = config.hostaddr(*address));
         Ok(config)
     }
 

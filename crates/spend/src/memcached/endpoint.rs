@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// The lifetime of a late lookup: longer than the watch pauses between two attempts, and short, because an address may belong to
 /// another server a minute later, and two replicas that lead to one server would be one.
-const LOOKUP_KEPT: Duration = Duration::from_secs(5);
+const LOOKUP_KEPT: Duration = Duration::from_secs(8);
 
 pub(crate) struct Endpoint {
     pub(crate) address: Address,

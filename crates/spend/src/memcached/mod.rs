@@ -61,6 +61,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use verdicts::Verdicts;
 use votes::REPLICAS;
 use watch::Watch;
@@ -70,7 +71,7 @@ use world::since;
 const MOST_ADDRESSES: usize = 32;
 /// The time for which a closed mark is reported: longer than a persistent cause takes to recur.
 const LATELY: Duration = Duration::from_secs(3_600);
-/// The longest wait for the lookup of an address whose server is inspected.
+/// The longest wait for the lookups of the addresses whose servers are inspected.
 const LOOKUP: Duration = Duration::from_secs(20);
 
 /// The shared store of one process.
@@ -208,8 +209,12 @@ impl Memcached {
     /// Inspects the server at each address, one after another, as [`inspect()`] does. Omits those that do not answer.
     pub async fn servers(&self) -> Vec<(Address, Server)> {
         let (mut servers, patience) = (Vec::new(), self.store.options.connect_timeout);
+        let mut lookups = JoinSet::new();
+        for endpoint in self.store.endpoints.clone() {
+            lookups.spawn(async move { endpoint.looks_up(LOOKUP).await });
+        }
+        lookups.join_all().await;
         for endpoint in &self.store.endpoints {
-            endpoint.looks_up(LOOKUP).await;
             if let Ok(connection) = endpoint.connect().await
                 && let Ok(server) = inspect_over(connection, patience).await
             {

@@ -90,8 +90,6 @@ struct Rounds {
     rounds: VecDeque<[Round; REPLICAS]>,
     /// The reason of the last exchange without a reply.
     failed: Unknown,
-    /// The time since which a mark waits for the addresses of servers.
-    looking_up: Option<Instant>,
 }
 
 impl Rounds {
@@ -106,7 +104,6 @@ impl Rounds {
             round: Default::default(),
             rounds: VecDeque::new(),
             failed: Unknown::Rejected,
-            looking_up: None,
         }
     }
 

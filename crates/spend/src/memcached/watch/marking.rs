@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) const MOST_MARKS: u32 = 256;
 /// The time for which a server that is away is awaited: before a mark is offered without its buckets, and before offers that it
 /// may hold are treated as absent.
-pub(super) const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
+const COMPLETE_WITHIN: Duration = Duration::from_secs(10);
 /// Buckets whose witnesses are read in each round: all of them in four minutes, or all at once after a void token.
 const A_ROUND: usize = 4;
 /// Marks that follow a void one: the number that may follow after the first pause (as when all replicas are restarted a few
@@ -42,6 +42,8 @@ pub(super) struct Marking {
     /// The time since which a mark could not be planted completely, and the time of the last attempt.
     incomplete: Option<Instant>,
     tried: Option<Instant>,
+    /// The time since which a mark waits for the addresses of servers.
+    nameless: Option<Instant>,
     /// The loss of the mark on offer, once found.
     pub(super) loss: Option<Loss>,
     /// The time at which a loss that is known was last looked at, or became known.
@@ -78,7 +80,7 @@ impl Marking {
             self.follow();
         }
         (self.loss, self.looked_back) = (None, None);
-        (self.without, self.incomplete, self.tried) = (None, None, None);
+        (self.without, self.incomplete, self.tried, self.nameless) = (None, None, None, None);
     }
 
     fn follow(&mut self) {
@@ -158,13 +160,25 @@ impl Marking {
         number + 1 < MOST_MARKS && self.may_change()
     }
 
-    /// Returns `true` if planting is to be tried now: less and less often while it fails, because the records written stay; and
-    /// at first only while all replicas answer, unless tokens are void.
-    pub(super) fn tries(&mut self, all_answer: bool) -> bool {
-        let waited = since(*self.incomplete.get_or_insert_with(instant));
+    /// Returns `true` if the pause after the last attempt to plant is over. Pauses grow, because the records written stay.
+    pub(super) fn is_due(&self) -> bool {
+        let waited = self.incomplete.map(since).unwrap_or_default();
         let pause = (waited / 4).clamp(Duration::from_secs(1), LONGEST_PAUSE);
-        let may_try = all_answer || self.is_void() || self.has_waited();
-        let tries = may_try && self.tried.is_none_or(|tried| since(tried) >= pause);
+        self.tried.is_none_or(|tried| since(tried) >= pause)
+    }
+
+    /// Returns `true` if the addresses of all servers are found, or have been awaited long enough.
+    pub(super) fn reaches(&mut self, are_found: bool) -> bool {
+        if are_found {
+            self.nameless = None;
+        }
+        are_found || since(*self.nameless.get_or_insert_with(instant)) >= COMPLETE_WITHIN
+    }
+
+    /// Returns `true` if planting is to be tried now: at first only while all replicas answer, unless tokens are void.
+    pub(super) fn tries(&mut self, all_answer: bool) -> bool {
+        self.incomplete.get_or_insert_with(instant);
+        let tries = (all_answer || self.is_void() || self.has_waited()) && self.is_due();
         if tries {
             self.tried = Some(instant());
         }

@@ -5,7 +5,7 @@
 //! Then the next mark is planted. Spends are safe whatever happens here, because each reads the witness itself.
 
 use super::Rounds;
-use super::marking::{COMPLETE_WITHIN, Loss, MOST_MARKS, Marking, Sentinels};
+use super::marking::{Loss, MOST_MARKS, Marking, Sentinels};
 use super::witnesses::{Offers, void};
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
@@ -13,7 +13,7 @@ use crate::memcached::endpoint::Unfit;
 use crate::memcached::inspect::{buckets, evicts, settings};
 use crate::memcached::serial::SerialConnection;
 use crate::memcached::votes::REPLICAS;
-use crate::memcached::world::{instant, jittered, random_bytes, since};
+use crate::memcached::world::{jittered, random_bytes};
 use postern_token::{Mark, MarkId, TokenKeyId, UnixSeconds};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -211,7 +211,10 @@ impl Rounds {
     async fn plant(&mut self, key: TokenKeyId, marking: &mut Marking, number: u32) -> Result<(), Unknown> {
         let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
         let Some(expires) = self.end_of(key) else { return Ok(()) };
-        if !self.look_up().await || !marking.tries(self.replicas.len() == count) {
+        if !marking.is_due()
+            || !marking.reaches(self.look_up().await)
+            || !marking.tries(self.replicas.len() == count)
+        {
             return Ok(());
         }
         let mark = Mark::new(random_bytes());
@@ -242,8 +245,8 @@ impl Rounds {
     }
 
     /// Begins to look up the addresses of the replicas that answer. Returns `true` if all are found: attempts to connect would end
-    /// before a slow name server answers. One that never answers is not awaited for longer than a server that is away.
-    async fn look_up(&mut self) -> bool {
+    /// before a slow name server answers.
+    async fn look_up(&self) -> bool {
         if self.store.world.is_some() {
             return true; // a simulation has no names
         }
@@ -254,12 +257,7 @@ impl Rounds {
                 lookups.spawn(async move { endpoint.looks_up(patience).await });
             }
         }
-        let are_found = lookups.join_all().await.into_iter().all(|is_found| is_found);
-        let is_over = are_found || since(*self.looking_up.get_or_insert_with(instant)) >= COMPLETE_WITHIN;
-        if is_over {
-            self.looking_up = None;
-        }
-        is_over
+        lookups.join_all().await.into_iter().all(|is_found| is_found)
     }
 
     /// Returns a connection to plant a mark over. `None` if an address of the replica is unfit, or `endpoint` stores nothing.
@@ -302,8 +300,11 @@ impl Rounds {
             return Some(Ok(examined)); // simulated servers return no numbers
         }
         // Another connection, since a reply to one of these commands may still come. It is opened now, while its name is known.
-        let connection = self.connect(index).await.ok()?;
-        Some(buckets(&mut examined.stream, patience).await?.map(|()| connection))
+        let connection = self.connect(index).await.ok();
+        match buckets(&mut examined.stream, patience).await? {
+            Ok(()) => connection.map(Ok),
+            Err(unfit) => Some(Err(unfit)),
+        }
     }
 
     pub(super) fn end_of(&self, key: TokenKeyId) -> Option<UnixSeconds> {

@@ -192,6 +192,18 @@ async fn what_does_not_answer_is_waited_for_before_a_mark_is_planted_without_it(
     assert!(!marking.may_offer(0, all), "no bucket knows it");
 }
 
+/// A slow name server takes nothing from the time for which a server that is away is awaited.
+#[tokio::test(start_paused = true)]
+async fn names_are_waited_for_before_the_servers_are() {
+    let mut marking = Marking::default();
+    assert!(!marking.reaches(false));
+    tokio::time::advance(COMPLETE_WITHIN - Duration::from_millis(1)).await;
+    assert!(!marking.reaches(false));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(marking.reaches(false) && !marking.has_waited());
+    assert!(marking.reaches(true) && !marking.reaches(false), "the next time is a new one");
+}
+
 /// One replica emptied and one away.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_waited_for_while_tokens_are_void() {
