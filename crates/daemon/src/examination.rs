@@ -1,8 +1,7 @@
 //! Findings of `postern doctor` about this machine and a daemon's dependencies, and the examinations that several daemons share:
 //! names, directories and descriptors. Those of certificates are in [`tls`](crate::tls).
 //!
-//! An examination starts nothing, writes nothing, needs no privileges and ends within [`PATIENCE`]; a lookup may
-//! take longer.
+//! An examination starts nothing, writes nothing, needs no privileges and ends within [`PATIENCE`]; a lookup may take longer.
 
 #[cfg(unix)]
 mod here;

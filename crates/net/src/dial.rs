@@ -108,7 +108,7 @@ async fn connect_from(
     if let ([only], None) = (&candidates[..], &later) {
         return (*only).connect().await;
     }
-    let mut waiting = interleaved(candidates, MOST_TRIED);
+    let mut waiting = interleaved(candidates, MOST_TRIED, |candidate| candidate.to.is_ipv6());
     let mut later = pin!(later);
     let (mut attempts, mut left) = (JoinSet::new(), MOST_TRIED);
     let mut due = Instant::now();
@@ -145,7 +145,7 @@ async fn connect_from(
                 }
             } => {
                 later.set(None);
-                waiting = interleaved([more, waiting].concat(), left);
+                waiting = interleaved([more, waiting].concat(), left, |candidate| candidate.to.is_ipv6());
             }
             () = sleep_until(due), if !waiting.is_empty() => {}
         }
@@ -154,10 +154,10 @@ async fn connect_from(
 
 /// Alternates between the families, beginning with that of the first address (RFC 8305, section 4); at most `most`, in order
 /// within each.
-fn interleaved(candidates: Vec<Candidate>, most: usize) -> Vec<Candidate> {
-    let first_is_v6 = candidates.first().is_some_and(|candidate| candidate.to.is_ipv6());
+pub fn interleaved<T>(addresses: Vec<T>, most: usize, is_v6: impl Fn(&T) -> bool) -> Vec<T> {
+    let first_is_v6 = addresses.first().is_some_and(&is_v6);
     let (first, second): (Vec<_>, Vec<_>) =
-        candidates.into_iter().partition(|candidate| candidate.to.is_ipv6() == first_is_v6);
+        addresses.into_iter().partition(|address| is_v6(address) == first_is_v6);
     let (mut first, mut second) = (first.into_iter(), second.into_iter());
     let mut ordered = Vec::with_capacity(first.len() + second.len());
     while first.len() + second.len() > 0 {
@@ -184,9 +184,7 @@ mod tests {
 
     #[test]
     fn families_take_turns_and_the_first_answers_family_begins() {
-        let interleaved = |given: Vec<SocketAddr>| -> Vec<SocketAddr> {
-            interleaved(from_any(given), MOST_TRIED).into_iter().map(|candidate| candidate.to).collect()
-        };
+        let interleaved = |given: Vec<SocketAddr>| interleaved(given, MOST_TRIED, SocketAddr::is_ipv6);
         let given = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "127.0.0.1:1"]);
         assert_eq!(interleaved(given), addresses(&["[::1]:1", "127.0.0.1:1", "[::2]:1", "[::3]:1"]));
         let given = addresses(&["1.1.1.1:1", "1.1.1.2:1", "[2606::1]:1", "1.1.1.3:1"]);

@@ -147,7 +147,7 @@ impl Questions {
 /// seconds for it on each query, and with search domains several times five. If a lookup ended with the attempt that began it, no
 /// attempt would ever succeed. So the lookup continues, and the next attempt takes its result.
 ///
-/// This is hardly a cache: a result serves attempts for [`FRESH`] from the first one on.
+/// A result serves attempts for [`FRESH`] from the first one on.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Time that a result waits for the next attempt, if none waited for it.
@@ -159,7 +159,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Last {
     answer: watch::Receiver<Option<Found>>,
-    /// The time at which an attempt took a result that came too late for its own attempts.
+    /// The time at which an attempt first took the result after it came.
     taken: Option<Instant>,
 }
 
@@ -198,7 +198,7 @@ impl Shared {
     ) -> Coming {
         let mut last = self.last.lock();
         if let Some(last) = last.as_mut().filter(|last| last.is_running() || self.serves(last)) {
-            if last.is_late() {
+            if !last.is_running() {
                 last.taken.get_or_insert_with(Instant::now);
             }
             return Coming(last.answer.clone());
@@ -216,7 +216,8 @@ impl Shared {
     fn serves(&self, last: &Last) -> bool {
         let found = last.answer.borrow();
         let Some(found) = found.as_ref().filter(|found| found.addresses.is_ok()) else { return false };
-        match last.taken.or(found.is_taken.then_some(found.at)) {
+        let taken = if found.is_taken { Some(found.at) } else { last.taken };
+        match taken {
             Some(taken) => taken.elapsed() < self.keeps.min(FRESH),
             None => found.at.elapsed() < self.keeps,
         }
@@ -231,11 +232,6 @@ impl Shared {
 impl Last {
     fn is_running(&self) -> bool {
         self.answer.borrow().is_none() && self.answer.has_changed().is_ok() // the sender exists
-    }
-
-    /// `true` if no attempt waited for the result.
-    fn is_late(&self) -> bool {
-        self.answer.borrow().as_ref().is_some_and(|found| !found.is_taken)
     }
 }
 

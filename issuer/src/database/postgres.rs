@@ -10,11 +10,12 @@ use crate::config::{AccountsConfig, read_secret};
 use futures_util::{StreamExt, TryStreamExt};
 use postern_daemon::tls::store_client_config;
 use postern_net::Lookups;
+use postern_net::dial::interleaved;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
@@ -181,18 +182,10 @@ impl Server {
         let unknown = |why: &dyn Display| Error::Away(format!("no address of {name} is known: {why}"));
         let found = found.map_err(|_| unknown(&format!("no answer within {} s", LOOKUP.as_secs())))?;
         let found = found.ok_or_else(|| unknown(&families.error()))?;
-        let mut ranks = [0; 2];
-        let mut found: Vec<_> = found
-            .into_iter()
-            .map(|address| {
-                let rank = &mut ranks[usize::from(address.is_ipv4())];
-                *rank += 1;
-                (*rank, address.ip())
-            })
-            .collect();
-        found.sort_by_key(|(rank, _)| *rank); // the families take turns, so that a broken one does not use up the time
+        // In turns, so that a broken family does not use up the time.
+        let found = interleaved(found, usize::MAX, SocketAddr::is_ipv6);
         found.iter().skip(1).for_each(|_| _ = config.host(&name)); // one for each address
-        found.iter().for_each(|(_, address)| _ = config.hostaddr(*address));
+        found.iter().for_each(|address| _ = config.hostaddr(address.ip()));
         Ok(config)
     }
 

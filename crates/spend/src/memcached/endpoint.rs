@@ -11,6 +11,7 @@ use postern_net::Lookup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// The lifetime of a late lookup: longer than the watch pauses between two attempts, and short, because an address may belong to
@@ -93,6 +94,16 @@ pub(crate) fn is_answer(replies: &[Reply]) -> bool {
     replies.iter().any(|reply| matches!(reply, Reply::Hit(_) | Reply::Miss))
 }
 
+/// Looks up addresses, all at once. Returns `true` if all are found within `patience`, so that attempts to connect need not wait
+/// for a slow name server. The lookups go on.
+pub(crate) async fn look_up(endpoints: impl Iterator<Item = &Arc<Endpoint>>, patience: Duration) -> bool {
+    let look_up = |endpoint: &Arc<Endpoint>| {
+        let endpoint = Arc::clone(endpoint);
+        async move { endpoint.looks_up(patience).await }
+    };
+    endpoints.map(look_up).collect::<JoinSet<_>>().join_all().await.into_iter().all(|is_found| is_found)
+}
+
 impl Endpoint {
     pub(crate) fn new(
         (replica, address): (usize, &Address),
@@ -111,9 +122,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns `true` if the address is looked up within `patience`, so that attempts to connect need not wait for a slow name
-    /// server. Later the lookup goes on.
-    pub(crate) async fn looks_up(&self, patience: Duration) -> bool {
+    async fn looks_up(&self, patience: Duration) -> bool {
         let Address::Tcp { host, port } = &self.address else { return true };
         let mut families = self.lookup.find(host, *port);
         timeout(patience, families.first(|_| Some(()))).await.is_ok() // an attempt reports why there is no address

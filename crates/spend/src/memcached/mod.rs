@@ -52,7 +52,7 @@ pub use world::{Undo, seed, undo};
 
 use crate::{Epoch, Unknown};
 use client::{Away, Seen, SharedStore};
-use endpoint::Endpoint;
+use endpoint::{Endpoint, look_up};
 use epochs::Epochs;
 use marked::Marked;
 use parking_lot::Mutex;
@@ -61,7 +61,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use verdicts::Verdicts;
 use votes::REPLICAS;
 use watch::Watch;
@@ -209,11 +208,7 @@ impl Memcached {
     /// Inspects the server at each address, one after another, as [`inspect()`] does. Omits those that do not answer.
     pub async fn servers(&self) -> Vec<(Address, Server)> {
         let (mut servers, patience) = (Vec::new(), self.store.options.connect_timeout);
-        let mut lookups = JoinSet::new();
-        for endpoint in self.store.endpoints.clone() {
-            lookups.spawn(async move { endpoint.looks_up(LOOKUP).await });
-        }
-        lookups.join_all().await;
+        look_up(self.store.endpoints.iter(), LOOKUP).await;
         for endpoint in &self.store.endpoints {
             if let Ok(connection) = endpoint.connect().await
                 && let Ok(server) = inspect_over(connection, patience).await

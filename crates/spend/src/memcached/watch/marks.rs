@@ -9,7 +9,7 @@ use super::marking::{Loss, MOST_MARKS, Marking, Sentinels};
 use super::witnesses::{Offers, void};
 use crate::Unknown;
 use crate::memcached::bucket::Bucket;
-use crate::memcached::endpoint::Unfit;
+use crate::memcached::endpoint::{Endpoint, Unfit, look_up};
 use crate::memcached::inspect::{buckets, evicts, settings};
 use crate::memcached::serial::SerialConnection;
 use crate::memcached::votes::REPLICAS;
@@ -19,7 +19,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// The longest time for which a gateway waits for another to plant the next mark.
@@ -212,7 +211,7 @@ impl Rounds {
         let (count, majority) = (self.store.options.replicas.count(), self.store.options.replicas.majority());
         let Some(expires) = self.end_of(key) else { return Ok(()) };
         if !marking.is_due()
-            || !marking.reaches(self.look_up().await)
+            || !marking.reaches(self.finds_replicas().await)
             || !marking.tries(self.replicas.len() == count)
         {
             return Ok(());
@@ -244,20 +243,16 @@ impl Rounds {
         Ok(())
     }
 
-    /// Begins to look up the addresses of the replicas that answer. Returns `true` if all are found: attempts to connect would end
+    /// Looks up the addresses of the replicas that answer. Returns `true` if all are found soon: an attempt to connect would end
     /// before a slow name server answers.
-    async fn look_up(&self) -> bool {
+    async fn finds_replicas(&self) -> bool {
         if self.store.world.is_some() {
             return true; // a simulation has no names
         }
-        let (mut lookups, patience) = (JoinSet::new(), self.store.options.connect_timeout);
-        for endpoint in &self.store.endpoints {
-            if self.replicas.iter().any(|answering| self.replica(*answering) == endpoint.replica) {
-                let endpoint = Arc::clone(endpoint);
-                lookups.spawn(async move { endpoint.looks_up(patience).await });
-            }
-        }
-        lookups.join_all().await.into_iter().all(|is_found| is_found)
+        let answers = |endpoint: &&Arc<Endpoint>| {
+            self.replicas.iter().any(|answering| self.replica(*answering) == endpoint.replica)
+        };
+        look_up(self.store.endpoints.iter().filter(answers), self.store.options.connect_timeout).await
     }
 
     /// Returns a connection to plant a mark over. `None` if an address of the replica is unfit, or `endpoint` stores nothing.
