@@ -4,8 +4,8 @@
 use crate::support::admin::{Metrics, metrics_when};
 use crate::support::association::{Program, echo, echo_at, v4};
 use crate::support::proxy::{self, Head, read_head};
-use crate::support::udp::{Stage, Way, capsule, edit, path, request, tokens};
-use crate::support::{PATIENCE, eventually, in_time};
+use crate::support::udp::{Stage, Way, capsule, path, request, tokens};
+use crate::support::{PATIENCE, edit, eventually, in_time};
 use postern_testkit::ports;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};

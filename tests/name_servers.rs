@@ -10,7 +10,7 @@ use crate::support::postgres::{Postgres, issuer_in};
 use crate::support::process::Postern;
 use crate::support::router::Router;
 use crate::support::tokens::mint;
-use crate::support::{admin, eventually, proxy, target};
+use crate::support::{admin, edit, eventually, proxy, target};
 use postern_testkit::ports;
 use server::{Does, Family, LATE, NameServer};
 use std::collections::HashSet;
@@ -114,7 +114,8 @@ async fn an_answer_for_one_family_is_used_whatever_becomes_of_the_other() {
     });
     let issuer = Daemon::ready("issuer", &issuer_config(home.path(), "")).await;
     let more = format!(
-        "deny = [\"{DENIED}/32\"]\n[egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\ntimeout = \"8s\"\n[limits]\ndial_timeout = \"8s\"\n",
+        "deny = [\"{DENIED}/32\"]\n[egress.resolver]\nkind = \"udp\"\nservers = [\"{}\"]\n\
+         timeout = \"8s\"\n[limits]\ndial_timeout = \"8s\"\n",
         server.address
     );
     let gateway =
@@ -237,8 +238,7 @@ impl System {
         let (home, memcached, database) = (TempDir::new().unwrap(), Memcached::start(), Postgres::start(&[]));
         let router = Router::twemproxy(home.path(), std::slice::from_ref(&memcached));
         let config = issuer_in(&database, home.path(), "issuer", "");
-        let by_name = std::fs::read_to_string(&config).unwrap().replace("@127.0.0.1:", "@localhost:");
-        std::fs::write(&config, by_name).unwrap();
+        edit(&config, "@127.0.0.1:", "@localhost:");
         apply(&config, &declared("agent", "the-agents-key", "1000/1d")).assert_stopped();
         let issuer = started("issuer", &config, Some(resolv_conf), "");
         let config =
@@ -248,10 +248,7 @@ impl System {
         let urls = [("gateway", gateway.address), ("issuer", issuer.address)]
             .map(|(name, address)| format!("http://{}", named(name, address)));
         let config = client_config(home.path(), &urls[0], &urls[1], None);
-        let with_key = std::fs::read_to_string(&config)
-            .unwrap()
-            .replace("[wallet]", "api_key = \"the-agents-key\"\n[wallet]");
-        std::fs::write(&config, with_key).unwrap();
+        edit(&config, "[wallet]", "api_key = \"the-agents-key\"\n[wallet]");
         let agent = started("client", &config, Some(resolv_conf), "");
         let (store, database) = ((router, memcached), database);
         let system = Self { agent, gateway, issuer, _store: store, _database: database, home };
@@ -285,8 +282,7 @@ async fn everything_is_reached_by_name_while_the_first_of_two_name_servers_is_do
 
     // Another way to the store is proven before the present one is given up.
     let config = system.home.path().join("gateway.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, text.replace("memcached.", "memcached.timeout = \"200ms\"\nmemcached.")).unwrap();
+    edit(&config, "memcached.addresses", "memcached.timeout = \"200ms\"\nmemcached.addresses");
     system.gateway.reread("is in force from now on");
 
     // Neither answers: a request for a new name is refused, and nothing hangs. When one is back, so are the tunnels.

@@ -9,7 +9,7 @@ use crate::support::doctor::{Findings, doctor, name_server};
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::tls::Authority;
-use crate::support::{admin, eventually};
+use crate::support::{admin, edit, eventually};
 use postern_testkit::memcached::Server;
 use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
@@ -44,12 +44,6 @@ pub(super) async fn start(kind: &str, file: &Path, does: Start<'_>) {
             started.assert_failed(code, &[sentence]);
         }
     }
-}
-
-pub(super) fn edit(file: &Path, before: &str, after: &str) {
-    let text = std::fs::read_to_string(file).unwrap();
-    assert!(text.contains(before), "{before:?} is not in {text}");
-    std::fs::write(file, text.replace(before, after)).unwrap();
 }
 
 /// Returns the findings about each file of a folder.
@@ -224,7 +218,8 @@ async fn listeners_that_strangers_reach_are_named() {
     ];
     for ((kind, file), carried) in files.iter().zip(["API keys", "tokens and the names of targets"]) {
         Findings::of(file).lacks("listener");
-        edit(file, "127.0.0.1:0", "0.0.0.0:0");
+        edit(file, "address = \"127.0.0.1:0\"", "address = \"0.0.0.0:0\"");
+        edit(file, "admin = \"127.0.0.1:0\"", "admin = \"0.0.0.0:0\"");
         let found = Findings::of(file);
         found.has("look", "listener", &format!("without TLS | who is on the way reads {carried}"));
         found.has("look", "listener", "0.0.0.0:0 (listen.admin) is reached from other machines");

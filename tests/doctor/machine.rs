@@ -1,13 +1,12 @@
 //! `postern doctor`: this machine, and what its configurations need.
 
-use super::broken::edit;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::doctor::{Findings, name_server};
 use crate::support::memcached::{Memcached, listening, spawn};
 use crate::support::postgres::{Postgres, issuer_in};
 use crate::support::process::{Ended, Postern, command, run};
-use crate::support::root;
 use crate::support::tls::Authority;
+use crate::support::{edit, root};
 use postern_testkit::ports;
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};

@@ -1,8 +1,9 @@
 //! Processes that `postern doctor` and `postern status` take for no daemon of a folder.
 
-use super::broken::{Start, edit, gateway, of_folder, start};
+use super::broken::{Start, gateway, of_folder, start};
 use crate::support::daemon::{Daemon, client_config, issuer_config, with_memcacheds};
 use crate::support::doctor::doctor;
+use crate::support::edit;
 use crate::support::memcached::Memcached;
 use crate::support::process::run;
 use crate::support::up::{Ports, Up, up};

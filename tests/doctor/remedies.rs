@@ -1,7 +1,6 @@
 //! More broken set-ups, whose remedy is outside of the configuration: a file, a server, a certificate.
 
-use super::broken::{Start, edit, start};
-use crate::support::admin;
+use super::broken::{Start, start};
 use crate::support::authorizer::Service;
 use crate::support::daemon::{Daemon, client_config, gateway_config, issuer_config, with_memcacheds};
 use crate::support::disk::Disk;
@@ -9,6 +8,7 @@ use crate::support::doctor::{Findings, doctor};
 use crate::support::memcached::Memcached;
 use crate::support::relay::Relay;
 use crate::support::tls::Authority;
+use crate::support::{admin, edit};
 use postern_testkit::memcached::Server;
 use postern_testkit::ports;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};

@@ -7,7 +7,10 @@ import { environment } from './postern.js';
 
 const given = new Set();
 
-/** A port on which nothing listens, each once, below those that the kernel gives to connections (as in crates/testkit/src/ports.rs). */
+/**
+ * A port on which nothing listens, each once, below those that the kernel gives to connections (as in
+ * crates/testkit/src/ports.rs).
+ */
 export async function free() {
     for (;;) {
         const port = 20_000 + Math.floor(Math.random() * 12_768);

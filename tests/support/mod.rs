@@ -71,6 +71,13 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
+/// Replaces a part of a file that is there once.
+pub fn edit(file: &Path, from: &str, to: &str) {
+    let text = read(file);
+    assert_eq!(text.matches(from).count(), 1, "{from:?} in {text}");
+    std::fs::write(file, text.replacen(from, to, 1)).unwrap();
+}
+
 /// Returns the text of a file.
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

@@ -5,12 +5,11 @@ use super::association::Program;
 use super::daemon::{Daemon, client_config, gateway_config, issuer_config};
 use super::proxy::{Head, read_head};
 use super::tls::Authority;
-use super::{eventually, in_time};
+use super::{edit, eventually, in_time};
 use postern_testkit::ports;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -129,12 +128,6 @@ impl Stage {
         })
         .await;
     }
-}
-
-pub fn edit(file: &Path, from: &str, to: &str) {
-    let text = fs::read_to_string(file).unwrap();
-    assert!(text.contains(from), "{text}");
-    fs::write(file, text.replacen(from, to, 1)).unwrap();
 }
 
 pub fn tokens(agent: &Metrics, fate: &str) -> u64 {
