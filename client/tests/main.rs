@@ -12,6 +12,7 @@ mod outage;
 mod own_pages;
 mod page;
 mod places;
+mod plain_http;
 mod proxy;
 mod rotation;
 mod spend;
